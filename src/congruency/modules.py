@@ -1,0 +1,65 @@
+"""Finding parts of a model: its last layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+__all__ = ["head", "unwrap"]
+
+
+def head(model: nn.Module) -> nn.Module:
+    """The last layer of a model, the one whose weights the paper measures and corrects.
+
+    A model that names it (``get_classifier()``, as all of timm's do) is asked; in any other (torchvision's, your own)
+    it is the last ``nn.Linear`` or convolution that owns parameters, in the order in which the layers are *defined*.
+    That order is the trap: of a model whose auxiliary head is defined after its main one (torchvision's segmentation
+    models) it is the auxiliary one. ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile`` are looked
+    through.
+
+        dcl = congruency.DCL(optimizer, congruency.head(model).parameters())
+
+    Returns:
+        The layer itself, not a copy. Several classifiers (a distilled transformer's) come as one ``nn.ModuleList``.
+    """
+    model = unwrap(model)
+    get_classifier = getattr(model, "get_classifier", None)
+    if callable(get_classifier):
+        return _named(get_classifier(), type(model).__name__)
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | _ConvNd) and _owns_parameters(m)]
+    if not layers:
+        raise ValueError(
+            f"{type(model).__name__} has no nn.Linear and no convolution with parameters; "
+            "choose the parameters yourself, for example model.last.parameters()"
+        )
+    return layers[-1]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, however nested."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner: Any = model.module
+        else:
+            inner = getattr(model, "_orig_mod", None)  # torch.compile's; importing its class would start dynamo
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _named(classifier: Any, name: str) -> nn.Module:
+    several = isinstance(classifier, tuple | list | nn.ModuleList)
+    found = [m for m in (classifier if several else [classifier]) if isinstance(m, nn.Module) and _owns_parameters(m)]
+    if not found:
+        raise ValueError(
+            f"{name}.get_classifier() gives {type(classifier).__name__} without parameters: "
+            "the model was made without a classifier; make it with one (timm: num_classes > 0), "
+            "or choose the parameters yourself"
+        )
+    return nn.ModuleList(found) if several and len(found) > 1 else found[0]
+
+
+def _owns_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

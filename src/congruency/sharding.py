@@ -1,0 +1,61 @@
+"""Parameters that live in shards on several processes (DTensor: FSDP2, tensor parallel), and plain ones, alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+if torch.distributed.is_available():
+    from torch.distributed.tensor import DTensor, distribute_tensor
+else:  # a torch built without distributed has no DTensor; nothing is ever an instance of this
+    DTensor = type("DTensor", (), {})  # type: ignore[misc,assignment]
+
+__all__ = ["full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups"]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a DTensor."""
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of ``tensor`` that this process holds, sharing its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def reduction_groups(tensor: Tensor) -> tuple[Any, ...]:
+    """The process groups over which a sum over local elements becomes a sum over the whole tensor.
+
+    One group for each mesh dimension that ``tensor`` is sharded over; none for a plain or replicated tensor.
+    """
+    if not isinstance(tensor, DTensor):
+        return ()
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise ValueError(
+            f"a tensor with placements {tensor.placements} holds unreduced partial sums; "
+            "redistribute it to Shard or Replicate first"
+        )
+    mesh = tensor.device_mesh
+    return tuple(mesh.get_group(i) for i, placement in enumerate(tensor.placements) if not placement.is_replicate())
+
+
+def reduce_sum(values: Tensor, groups: tuple[Any, ...]) -> Tensor:
+    """Sum ``values`` in place over ``groups``; every process ends with the same bits."""
+    for group in groups:
+        torch.distributed.all_reduce(values, group=group)
+    return values
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The whole tensor on every process (a collective where it is sharded)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """``tensor`` laid out as ``model`` is: a whole tensor is cut to this process's shard, without communication."""
+    if not isinstance(model, DTensor) or isinstance(tensor, DTensor):
+        return tensor
+    whole = tensor.to(model.device)
+    return distribute_tensor(whole, model.device_mesh, model.placements, src_data_rank=None)
