@@ -1,0 +1,483 @@
+"""The corrected gradient as a projection onto a cone: the quadratic program of equations 4 and 9 on plain tensors.
+
+The corrected gradient is the point nearest to g that no row c_i of C disagrees with (the paper's A is our -C):
+
+    x = argmin 1/2 |x - g|^2   s.t.  <c_i, x> >= 0,        x = g + C'v,
+    v = argmin 1/2 v'Kv + p'v  s.t.  v >= margin,          K = CC', p = Cg.
+
+With unit rows, h = g + C' margin and u = v - margin this is least squares over non-negative u,
+
+    min 1/2 |h + C'u|^2,   slope y = C (h + C'u) = q + Ku,   solved where u >= 0, y >= 0 and u'y = 0.
+
+`solve_dual` knows K and q, `project` the rows themselves. A Gram matrix holds the squares of small angles, so that rows
+closer than about 1e-7 are one row to `solve_dual`; `project` works by orthogonal factorisation and tells them apart.
+
+Nothing here waits for a GPU: values are read on the host only where they live there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import mul
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+__all__ = ["project", "solve_dual"]
+
+_ROUNDING = 4 * torch.finfo(torch.float64).eps  # a slope between unit vectors this little below 0 counts as 0
+_PIVOT = 450  # squared distance of a unit row from a span that a Gram matrix cannot tell from 0, in roundings of it
+_PLAIN_ROWS = 20  # up to this many rows, one problem on the host is solved faster in plain Python than in tensors
+
+
+def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> Tensor:
+    """Return the multipliers v = argmin 1/2 v'Kv + p'v subject to v >= margin, the dual of equations 4 and 9.
+
+    Args:
+        gram: K = CC', shape (..., n, n), symmetric and, up to rounding, positive semidefinite.
+        products: p = Cg, shape (..., n).
+        margin: lower bound of the multipliers, finite and >= 0: a number, or a tensor that broadcasts to (..., n).
+
+    Returns:
+        v, shape (..., n), with the dtype and device of `products`; exactly the margin for a zero row, and exactly 0
+        everywhere where no product is negative and the margin is 0. Where K is singular v is one of many solutions,
+        and g + C'v is the same for all of them.
+    """
+    n = _last_size("products", products, "(..., n)")
+    _check("gram", gram, (n, n), f"(..., n, n) with n = {n} from products", "products", products)
+    floor = _lower_bound(margin, n, "products", products)
+    batch = _batch(gram=gram.shape[:-2], products=products.shape[:-1], margin=floor.shape[:-1])
+    k, p = gram.detach().double(), products.detach().double()
+    grain = max(torch.finfo(gram.dtype).eps, torch.finfo(products.dtype).eps)
+    if n == 0 or 0 in batch:
+        v = p.new_zeros(*batch, n)
+    elif n == 1:
+        v = torch.maximum(torch.where(k > 0, -p.unsqueeze(-1) / k, 0.0).squeeze(-1), floor)
+    elif n <= _PLAIN_ROWS and _on_host(p) and math.prod(batch) == 1:
+        plain = _solve_plain(k.reshape(n, n).tolist(), p.reshape(n).tolist(), floor.reshape(n).tolist(), grain)
+        v = p.new_tensor(plain).reshape(*batch, n)
+    else:
+        v = _solve_tensors(k, p, floor, grain)
+    # Products that no gradient can have leave the problem without a minimum: v is large then, but finite.
+    return v.clamp(max=torch.finfo(products.dtype).max).to(products.dtype)
+
+
+def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0) -> Tensor:
+    """Return the corrected gradient x = g + C'v: the point nearest to g with <c_i, x> >= 0 (equations 4 and 9).
+
+    Args:
+        gradient: g, shape (..., p).
+        constraints: C, one constraint per row, shape (..., n, p); n may exceed p, zero rows are ignored.
+        margin: lower bound of the multipliers, finite and >= 0: a number, or a tensor that broadcasts to (..., n).
+            With 0, x is the projection onto the cone; with more, x moves on into it (GEM's memory strength).
+
+    Returns:
+        x, shape (..., p), with the dtype and device of `gradient`; g bit for bit where it is feasible and margin is 0.
+    """
+    p = _last_size("gradient", gradient, "(..., p)")
+    n = constraints.shape[-2] if constraints.ndim > 1 else 0
+    _check("constraints", constraints, (n, p), f"(..., n, p) with p = {p} from gradient", "gradient", gradient)
+    floor = _lower_bound(margin, n, "gradient", gradient)
+    batch = _batch(gradient=gradient.shape[:-1], constraints=constraints.shape[:-2], margin=floor.shape[:-1])
+    g = gradient.detach().expand(*batch, p)
+    if n == 0 or g.numel() == 0:
+        return g.clone()
+    rows = constraints.detach().double()
+    norm = torch.linalg.vector_norm(rows, dim=-1)
+    rows = rows / _or_one(norm).unsqueeze(-1)
+    floor = floor * norm
+    h = g.double() + _times(rows.mT, floor)
+    scale = _or_one(torch.linalg.vector_norm(h, dim=-1, keepdim=True))
+    q = _times(rows, h / scale)
+    violated = q < -_ROUNDING
+    changed = (violated | (floor > 0)).any(-1, keepdim=True)
+    if _on_host(g) and not changed.any():
+        return g.clone()
+    if n == 1:
+        x = h - q.clamp(max=0) * scale * rows.squeeze(-2)
+    else:
+        # Solve within the span of the rows, where the problem has at most n dimensions, and turn the step back.
+        basis, columns = torch.linalg.qr(rows.mT)
+        point = _times(basis.mT, h / scale)
+        problem = _Rows.of(columns.expand(*batch, *columns.shape[-2:]), point)
+        _, image = _enumerate(problem, q) if n <= 4 else _descend(problem.ridged(), q)
+        x = h + _times(basis, image[..., : point.shape[-1]] - point) * scale
+    limit = torch.finfo(g.dtype).max
+    return torch.where(changed, x.clamp(-limit, limit).to(g.dtype), g)
+
+
+def _solve_plain(gram: list[list[float]], products: list[float], floor: list[float], grain: float) -> list[float]:
+    """Solve one problem of `solve_dual` in plain Python: free the worst multiplier, refit, drop the negative, repeat.
+
+    The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23), which ends: every
+    round lowers the objective, so no set of free multipliers comes twice. A row in the span of the free ones has slope
+    0, so it never has to be freed; where rounding says otherwise, it is barred until the next round.
+    """
+    inverse = [1 / math.sqrt(row[i]) if row[i] > 0 else 0.0 for i, row in enumerate(gram)]  # 0 takes a zero row out
+    q = [(p + sum(map(mul, row, floor))) * s for p, row, s in zip(products, gram, inverse, strict=True)]
+    scale = max(map(abs, q)) or 1.0
+    q = [value / scale for value in q]
+    unit = [[k * s * t for k, t in zip(row, inverse, strict=True)] for row, s in zip(gram, inverse, strict=True)]
+    u = [0.0] * len(q)
+    free: list[int] = []
+    barred: set[int] = set()
+    for _ in range(30 * len(q)):  # far beyond the need of any problem; rounding could go in circles without it
+        slope = [offset + sum(row[j] * u[j] for j in free) for offset, row in zip(q, unit, strict=True)]
+        others = [i for i in range(len(q)) if i not in free and i not in barred]
+        worst = min(others, key=slope.__getitem__, default=None)
+        if worst is None or slope[worst] >= -_ROUNDING - 4 * grain * sum(u):
+            break
+        z, pivot = _fit_plain(unit, q, [*free, worst], grain)
+        if pivot <= _PIVOT * grain or z[-1] <= 0:
+            barred.add(worst)
+            continue
+        free.append(worst)
+        barred.clear()
+        while min(z) <= 0:
+            step, first = min((u[i] / (u[i] - target), i) for i, target in zip(free, z, strict=True) if target <= 0)
+            for i, target in zip(free, z, strict=True):
+                u[i] += step * (target - u[i])
+            u[first] = 0.0
+            free = [i for i in free if u[i] > 0]
+            z, _ = _fit_plain(unit, q, free, grain)
+        for i, target in zip(free, z, strict=True):
+            u[i] = target
+    return [m + value * scale * s for m, value, s in zip(floor, u, inverse, strict=True)]
+
+
+def _fit_plain(gram: list[list[float]], q: list[float], free: Sequence[int], grain: float) -> tuple[list[float], float]:
+    """Return the minimiser over the free multipliers and the least pivot of its Cholesky factorisation."""
+    lower: list[list[float]] = []
+    z: list[float] = []
+    least = 1.0
+    for i in free:
+        new: list[float] = []
+        for j, known in zip(free, lower, strict=False):
+            new.append((gram[i][j] - sum(map(mul, new, known))) / known[-1])
+        pivot = gram[i][i] - sum(map(mul, new, new))
+        least = min(least, pivot)
+        root = math.sqrt(max(pivot, _PIVOT * grain))
+        z.append((-q[i] - sum(map(mul, new, z))) / root)
+        lower.append([*new, root])
+    for k in reversed(range(len(z))):
+        z[k] /= lower[k][k]
+        for j in range(k):
+            z[j] -= lower[k][j] * z[k]
+    return z, least
+
+
+def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) -> Tensor:
+    """Solve a batch of problems of `solve_dual`, on any device."""
+    inverse = gram.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(0.0, 0.0, 0.0)  # 0 takes a zero row out
+    q = (products + _times(gram, floor)) * inverse
+    scale = _or_one(q.abs().amax(-1, keepdim=True))
+    q = q / scale
+    violated = (q < -_ROUNDING).any(-1, keepdim=True)
+    host = _on_host(q)
+    if host and not violated.any():
+        return torch.zeros_like(q) + floor
+    problem = _Gram((gram * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)).clamp(-1, 1), q, grain)
+    # A GPU fits the 256 sets of 8 rows in the time of one; a search takes it many launches.
+    few = q.shape[-1] <= (4 if host else 8)
+    u, _ = _enumerate(problem, q) if few else _descend(problem.ridged(), q)
+    return u * violated * (scale * inverse) + floor
+
+
+class _Problem(Protocol):
+    """min 1/2 |h + C'u|^2 + 1/2 ridge |u - centre|^2 over u >= 0, with unit rows and |h| about 1.
+
+    A point is given by u together with its image: what the problem keeps to know the objective and its slope there.
+    """
+
+    @property
+    def resolution(self) -> float:
+        """The distance of a row from the span of others that can be told from 0."""
+
+    @property
+    def ridge(self) -> float | Tensor:
+        """The weight of the ridge, 0 before `ridged`; broadcasts with u."""
+
+    def stacked(self) -> _Problem:
+        """Return the problem with one more batch dimension, of size 1."""
+
+    def ridged(self) -> _Problem:
+        """Return the problem with a ridge, centred at 0, that makes any set of rows numerically independent."""
+
+    def moved(self, step: Tensor, image: Tensor) -> tuple[_Problem, Tensor]:
+        """Return the problem with its centre moved by a step, and the new image of a point."""
+
+    def image(self, u: Tensor) -> Tensor:
+        """Return the image of u."""
+
+    def slope(self, image: Tensor) -> Tensor:
+        """Return the gradient of the objective at a point, shape (..., n)."""
+
+    def rounding(self, u: Tensor) -> float | Tensor:
+        """Return the size of a slope that is 0 but for rounding."""
+
+    def gain(self, u: Tensor, image: Tensor, new_u: Tensor, new_image: Tensor) -> Tensor:
+        """Return by how much the objective falls from one point to another, times 2, shape (..., 1)."""
+
+    def fit(self, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Minimise over the entries of u marked free, with the others 0 and any sign allowed.
+
+        Returns the minimiser, its image, and the distance of each free row from the span of those before it.
+        """
+
+
+@dataclass(frozen=True)
+class _Gram:
+    """The problem given by K, shape (..., n, n), and q, shape (..., n), fitted by Cholesky; the image is the slope."""
+
+    gram: Tensor
+    offset: Tensor
+    grain: float  # the rounding of K
+    ridge: float | Tensor = 0.0
+
+    @property
+    def resolution(self) -> float:
+        return math.sqrt(_PIVOT * self.grain)
+
+    def stacked(self) -> _Gram:
+        return _Gram(self.gram.unsqueeze(-3), self.offset.unsqueeze(-2), self.grain)
+
+    def ridged(self) -> _Gram:
+        """Take a ridge of rounding size or, where K is further from semidefinite than that, the least that mends it."""
+        n = self.gram.shape[-1]
+        eye = torch.eye(n, dtype=self.gram.dtype, device=self.gram.device)
+        # The last rung always holds: with unit rows K + nI is diagonally dominant. Twice a rung is clear of the edge.
+        ladder = n * torch.pow(10.0, torch.arange(-14, 1, dtype=self.gram.dtype, device=self.gram.device))
+        ladder = ladder.clamp(min=n * _PIVOT * self.grain / 10)
+        if _on_host(self.gram) and not torch.linalg.cholesky_ex(self.gram + ladder[0] * eye).info.any():
+            ladder = ladder[:1]
+        failed = torch.linalg.cholesky_ex(self.gram.unsqueeze(-3) + ladder[:, None, None] * eye).info > 0
+        ridge = 2 * torch.where(failed, math.inf, ladder).amin(-1, keepdim=True)
+        return replace(self, gram=self.gram + ridge.unsqueeze(-1) * eye, ridge=ridge)
+
+    def moved(self, step: Tensor, image: Tensor) -> tuple[_Gram, Tensor]:
+        pull = self.ridge * step
+        return replace(self, offset=self.offset - pull), image - pull
+
+    def image(self, u: Tensor) -> Tensor:
+        return _times(self.gram, u) + self.offset
+
+    def slope(self, image: Tensor) -> Tensor:
+        return image
+
+    def rounding(self, u: Tensor) -> Tensor:
+        return _ROUNDING + 4 * self.grain * u.sum(-1, keepdim=True)
+
+    def gain(self, u: Tensor, image: Tensor, new_u: Tensor, new_image: Tensor) -> Tensor:
+        return ((u - new_u) * (image + new_image)).sum(-1, keepdim=True)
+
+    def fit(self, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        eye = torch.eye(free.shape[-1], dtype=self.gram.dtype, device=free.device)
+        factor = torch.linalg.cholesky_ex(torch.where(free.unsqueeze(-1) & free.unsqueeze(-2), self.gram, eye)).L
+        half = torch.linalg.solve_triangular(factor, (self.offset * free).unsqueeze(-1), upper=False)
+        z = torch.linalg.solve_triangular(factor.mT, -half, upper=True).squeeze(-1)
+        return z, self.image(z), factor.diagonal(dim1=-2, dim2=-1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The problem given by C' and h over n rows for the ridge, (..., k + n, n) and (..., k + n), fitted by QR.
+
+    The image is the corrected point h + C'u over the ridge's share. The multipliers of rows nearly opposite are as
+    large as the angle is small, and h + C'u loses as many digits to them; a fit takes the point from its factorisation
+    instead, where it keeps them all.
+    """
+
+    columns: Tensor
+    point: Tensor
+    root: float = 0.0
+
+    @classmethod
+    def of(cls, columns: Tensor, point: Tensor) -> _Rows:
+        n = columns.shape[-1]
+        return cls(pad(columns, (0, 0, 0, n)), pad(point, (0, n)))
+
+    @property
+    def resolution(self) -> float:
+        return 1e-12
+
+    @property
+    def ridge(self) -> float:
+        return self.root**2
+
+    def stacked(self) -> _Rows:
+        return _Rows(self.columns.unsqueeze(-3), self.point.unsqueeze(-2))
+
+    def ridged(self) -> _Rows:
+        """Take a ridge between the angles that matter: those of rounding, 1e-16, and the least we resolve, 1e-7."""
+        columns = self.columns.clone()
+        _lowest_diagonal(columns).fill_(1e-9)
+        return _Rows(columns, self.point, 1e-9)
+
+    def moved(self, step: Tensor, image: Tensor) -> tuple[_Rows, Tensor]:
+        pull = pad(self.root * step, (self.point.shape[-1] - step.shape[-1], 0))
+        return replace(self, point=self.point - pull), image - pull
+
+    def image(self, u: Tensor) -> Tensor:
+        return _times(self.columns, u) + self.point
+
+    def slope(self, image: Tensor) -> Tensor:
+        return _times(self.columns.mT, image)
+
+    def rounding(self, u: Tensor) -> float:
+        return _ROUNDING
+
+    def gain(self, u: Tensor, image: Tensor, new_u: Tensor, new_image: Tensor) -> Tensor:
+        return ((image - new_image) * (image + new_image)).sum(-1, keepdim=True)
+
+    def fit(self, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        n = free.shape[-1]
+        system = self.columns * free.unsqueeze(-2)
+        _lowest_diagonal(system).add_(~free)
+        point = self.point.expand(system.shape[:-1])
+        basis, factor = torch.linalg.qr(torch.cat([system, point.unsqueeze(-1)], -1))
+        corner = factor[..., :n, :n]
+        z = torch.linalg.solve_triangular(corner, -factor[..., :n, n:], upper=True).squeeze(-1) * free
+        residual = basis[..., n] * factor[..., n, n:]
+        held = pad(point[..., -n:] * ~free, (point.shape[-1] - n, 0))  # the fit does not see the ridge of u held at 0
+        return z, residual + held, corner.diagonal(dim1=-2, dim2=-1).abs()
+
+
+def _lowest_diagonal(columns: Tensor) -> Tensor:
+    return columns[..., -columns.shape[-1] :, :].diagonal(dim1=-2, dim2=-1)
+
+
+def _enumerate(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit all 2^n sets of free multipliers at once and return the best fit and its image.
+
+    A set solves the problem where neither its multipliers nor its slopes are negative. Some set of independent rows
+    does (Caratheodory), so that dependent ones can be passed over.
+    """
+    n = q.shape[-1]
+    problem = problem.stacked()
+    free = torch.arange(2**n, device=q.device).unsqueeze(-1) & 2 ** torch.arange(n, device=q.device) > 0
+    z, image, distance = problem.fit(free)
+    worst = torch.minimum(z, problem.slope(image)).amin(-1)
+    best = torch.where(distance.amin(-1) > problem.resolution, worst, -math.inf).argmax(-1)[..., None, None]
+    return z.take_along_dim(best, -2).squeeze(-2).clamp(min=0), image.take_along_dim(best, -2).squeeze(-2)
+
+
+def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Search for the right set of free multipliers from fit to fit and return the solution and its image.
+
+    Bertsekas' projected Newton method (1982): fit the free multipliers, clip the fit at 0, free those that its slope
+    asks for. Where clipping does not lower the objective, go towards the fit only as far as u stays >= 0, and hold the
+    multiplier that stops us. Either step lowers the objective, a clipped fit depends on its set alone and at most n
+    others come between two of them, so that no set comes twice and the search ends. Block pivoting (Judice and Pires)
+    has fewer steps on random rows, and hundreds on nearly dependent ones, where its backup rule takes over.
+
+    Starting with the worst alone pays where rows are alike, as those of consecutive steps are: it mostly does for all.
+
+    A fit over dependent rows needs a ridge. What it changes is undone by the proximal point method: move its centre
+    to the solution and solve again, until the ridge pulls no more than rounding does.
+    """
+    host = _on_host(q)
+    u = centre = torch.zeros_like(q)
+    image = problem.image(u)
+    free = _steepest(problem, u, image, 1.0)
+    passes = torch.full_like(q[..., :1], 10.0)  # 2 are the rule; more only where rows are nearly opposite
+    for _ in range(10 * q.shape[-1] + 50 if host else q.shape[-1] + 20):
+        z, fitted, _ = problem.fit(free)
+        inside = (z >= 0).all(-1, keepdim=True)
+        clipped = z.clamp(min=0)
+        fitted = torch.where(inside, fitted, problem.image(clipped))
+        lower = problem.gain(u, image, clipped, fitted) > 0
+        entering = _steepest(problem, clipped, fitted, 0.7)
+        # A fit that lowers nothing differs from the last one by rounding, and so does what it asks for.
+        settled = inside & ~(lower & entering.any(-1, keepdim=True))
+        accepted = inside | lower
+        ratio = torch.where(z < 0, u / (u - z), math.inf)
+        way = ratio.amin(-1, keepdim=True)
+        stopped = ratio <= way
+        partial = (u + way * (z - u)).clamp(min=0) * ~stopped
+        free = torch.where(accepted, (clipped > 0) | (entering & ~settled), free & ~stopped)
+        active = passes > 0
+        u = torch.where(active, torch.where(accepted, clipped, partial), u)
+        image = torch.where(active, torch.where(accepted, fitted, problem.image(partial)), image)
+        step = torch.where(active & settled, u - centre, 0.0)
+        centre = centre + step
+        done = (problem.ridge * step).abs().amax(-1, keepdim=True) <= problem.rounding(u)
+        passes = torch.where(settled, torch.where(done, 0.0, passes - 1), passes)
+        if host and not (passes > 0).any():
+            break
+        problem, image = problem.moved(step, image)
+    return u, image
+
+
+def _steepest(problem: _Problem, u: Tensor, image: Tensor, share: float) -> Tensor:
+    """Mark the multipliers whose slope is negative, and at least a share of the most negative one."""
+    slope = problem.slope(image)
+    return (slope <= share * slope.amin(-1, keepdim=True)) & (slope < -problem.rounding(u))
+
+
+def _on_host(tensor: Tensor) -> bool:
+    """Whether reading a value costs nothing."""
+    return tensor.device.type == "cpu"
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _or_one(size: Tensor) -> Tensor:
+    """Return the size, and 1 for 0, to divide by."""
+    return size + (size == 0)
+
+
+def _last_size(name: str, tensor: Tensor, shape: str) -> int:
+    _check_floating(name, tensor)
+    if tensor.ndim < 1:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    return tensor.shape[-1]
+
+
+def _check_floating(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}")
+
+
+def _check(name: str, tensor: Tensor, last: tuple[int, int], shape: str, other: str, like: Tensor) -> None:
+    _check_floating(name, tensor)
+    if tensor.shape[-2:] != last:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    _check_device(name, tensor, other, like)
+
+
+def _check_device(name: str, tensor: Tensor, other: str, like: Tensor) -> None:
+    if tensor.device != like.device:
+        raise ValueError(f"{name} must be on the device of {other}, {like.device}, got {tensor.device}")
+
+
+def _lower_bound(margin: float | Tensor, n: int, other: str, like: Tensor) -> Tensor:
+    """Return the margin as a float64 tensor of shape (..., n)."""
+    if not isinstance(margin, Tensor):
+        if not 0 <= margin < math.inf:
+            raise ValueError(f"margin must be finite and >= 0, got {margin}")
+        return torch.full((n,), margin, dtype=torch.float64, device=like.device)
+    _check_device("margin", margin, other, like)
+    if margin.ndim and margin.shape[-1] not in (1, n):
+        raise ValueError(f"margin must broadcast to shape (..., n) with n = {n}, got {tuple(margin.shape)}")
+    # Looking at the values of a tensor on a GPU would wait for it.
+    if _on_host(margin) and not ((margin >= 0) & margin.isfinite()).all():
+        raise ValueError(f"margin must be finite and >= 0, got {margin.tolist()}")
+    return margin.detach().double().expand(*margin.shape[:-1], n)
+
+
+def _batch(**shapes: torch.Size) -> torch.Size:
+    """Return the shape that all batch dimensions broadcast to."""
+    given = list(shapes.values())
+    if given.count(given[0]) == len(given):  # broadcast_shapes alone takes longer than one row
+        return given[0]
+    try:
+        return torch.Size(torch.broadcast_shapes(*given))
+    except RuntimeError:
+        listed = ", ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
+        raise ValueError(f"batch dimensions must broadcast, got {listed}") from None

@@ -1,0 +1,123 @@
+"""What each of two processes does in the distributed tests: ``python distributed_worker.py CASE FOLDER`` by torchrun."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from problems import batch, network, weights
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import congruency
+from congruency import sharding
+
+STEPS = 16
+SETTINGS = {
+    "one": {"window": 6},
+    "three": {"window": 7, "references": 3, "mode": "anchor", "margin": 0.05},
+    "tensors": {"window": 7, "references": 2, "blocks": "tensor"},
+    "gradients": {"window": 6, "references": 2, "accumulate": "gradients", "mode": "anchor", "margin": 0.05},
+}
+
+
+def step_loss(model, step, rank=None):
+    """The mean over both halves of a batch, or over one rank's half."""
+    inputs, targets = batch(step, torch.float32)
+    if rank is not None:
+        inputs, targets = inputs[rank::2], targets[rank::2]
+    return (model(inputs) - targets).square().mean()
+
+
+def train(model, optimizer, steps, rank=None, meter=None):
+    for step in steps:
+        optimizer.zero_grad()
+        step_loss(model, step, rank).backward()
+        if meter is not None:
+            meter.update()
+        optimizer.step()
+
+
+def build(settings, wrap=None):
+    model = network(torch.float32)
+    model = wrap(model) if wrap else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    return model, optimizer, congruency.DCL(optimizer, **settings)
+
+
+def shard(model):
+    for layer in (model[0], model[2]):
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def whole(model):
+    return torch.cat([sharding.full(p.detach()).flatten().double() for p in model.parameters()])
+
+
+def ddp(folder, rank):
+    for name, settings in SETTINGS.items():
+        model, optimizer, dcl = build(settings, DistributedDataParallel)
+        train(model, optimizer, range(STEPS), rank)
+        torch.save((weights(model), int(dcl.stats.corrected_steps)), folder / f"ddp-{name}-{rank}.pt")
+
+
+def fsdp(folder, rank):
+    sizes = []
+    reduce = dist.all_reduce
+    sharding.torch.distributed.all_reduce = lambda t, **k: (sizes.append(t.numel()), reduce(t, **k))[1]
+    for name, settings in SETTINGS.items():
+        model, optimizer, dcl = build(settings, shard)
+        sizes.clear()
+        train(model, optimizer, range(STEPS), rank)
+        rows, blocks = settings.get("references", 1), 4 if settings.get("blocks") == "tensor" else 1
+        assert max(sizes) <= blocks * (rows + 1) ** 2, sizes  # the inner products and nothing else travel
+        torch.save((whole(model), int(dcl.stats.corrected_steps)), folder / f"fsdp-{name}-{rank}.pt")
+
+
+def fsdp_meter(folder, rank):
+    model, optimizer, _ = build(SETTINGS["one"], shard)
+    meter = congruency.CongruencyMeter(model.parameters())
+    train(model, optimizer, range(STEPS), rank, meter)
+    result = meter.compute()
+    torch.save((float(result.congruency), float(result.magnitude)), folder / f"meter-{rank}.pt")
+
+
+def fsdp_state(folder, rank):
+    """Save in the middle, sharded and whole; go on from each; all must end alike."""
+    settings = SETTINGS["three"]
+    model, optimizer, dcl = build(settings, shard)
+    train(model, optimizer, range(9), rank)
+    full = dcl.state_dict(full_tensors=True)
+    torch.save(full, folder / f"full-{rank}.pt")
+    torch.save(dcl.state_dict(), folder / f"sharded-{rank}.pt")
+    dcp.save({"model": model.state_dict(), "dcl": dcl.state_dict()}, checkpoint_id=folder / "dcp")
+    start = copied((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, range(9, STEPS), rank)
+    expected = whole(model)
+    for kind in ("full", "sharded", "dcp"):
+        again, again_optimizer, again_dcl = build(settings, shard)
+        model_state, optimizer_state = copied(start)
+        again.load_state_dict(model_state)
+        again_optimizer.load_state_dict(optimizer_state)
+        if kind == "dcp":
+            state = {"dcl": again_dcl.state_dict()}
+            dcp.load(state, checkpoint_id=folder / "dcp")
+            again_dcl.load_state_dict(state["dcl"])
+        else:
+            again_dcl.load_state_dict(torch.load(folder / f"{kind}-{rank}.pt", weights_only=True))
+        train(again, again_optimizer, range(9, STEPS), rank)
+        assert torch.equal(whole(again), expected), kind
+
+
+def copied(state):
+    """The state with tensors of its own: loading an optimizer's state may share them."""
+    return torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, state)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]](Path(sys.argv[2]), dist.get_rank())
+    dist.destroy_process_group()

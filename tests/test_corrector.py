@@ -1,0 +1,206 @@
+"""The engine behind DCL: several sources of rows, bad input, memory."""
+
+import warnings
+
+import pytest
+import torch
+from problems import loss_of, network, train
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import congruency
+from congruency.kernels import rows
+
+
+def sgd(**kwargs):
+    return torch.optim.SGD(network().parameters(), lr=0.1, **kwargs)
+
+
+def test_two_sources_are_one_problem():
+    """References and memory gradients together (eq. 10) equal one projection against all rows, margins row by row."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    memory = congruency.Directions(margin=0.5)
+    references = congruency.References(2, margin=0.1, mode="anchor")
+    corrector = congruency.Corrector(optimizer, None, [references, memory])
+    params = list(model.parameters())
+    for step in range(8):
+        past = [torch.autograd.grad(loss_of(model, 100 + k), params) for k in range(3)]
+        memory.set(past, params)
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        g = torch.cat([p.grad.flatten() for p in params])
+        w = torch.cat([p.detach().flatten() for p in params])
+        memory_rows = torch.stack([torch.cat([t.flatten() for t in one]) for one in past])
+        slots = references._slots
+        optimizer.step()
+        x = torch.cat([p.grad.flatten() for p in params])
+        constraints, margins = memory_rows, [0.5] * 3
+        if step >= 2:
+            points = torch.stack([torch.cat([slots[p][i].flatten() for p in params]) for i in range(2)])
+            constraints, margins = torch.cat([w - points, memory_rows]), [0.1] * 2 + margins
+        expected = congruency.project(g, constraints, torch.tensor(margins, dtype=torch.float64))
+        torch.testing.assert_close(x, expected)
+        assert torch.isnan(corrector.stats.congruency).tolist() == [step < 2] * 2 + [False] * 3
+    memory.set([], [])
+    assert memory.rows == 0
+
+
+def test_directions_over_some_of_the_parameters():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    directions = congruency.Directions()
+    congruency.Corrector(optimizer, constraints=[directions])
+    weight = model[2].weight
+    directions.set([[torch.ones_like(weight)]], [weight])
+    for p in model.parameters():
+        p.grad = torch.full_like(p, -1.0)
+    optimizer.step()
+    assert torch.equal(weight.grad, torch.zeros_like(weight))
+    assert torch.equal(model[0].weight.grad, torch.full_like(model[0].weight, -1.0))
+
+
+def test_directions_refuse_wrong_shapes():
+    weight = torch.zeros(2, 3)
+    directions = congruency.Directions()
+    with pytest.raises(ValueError, match="direction 0 has 2 tensors for 1 parameters"):
+        directions.set([[weight, weight]], [weight])
+    with pytest.raises(ValueError, match=r"direction 1 has a tensor of shape \(3,\) for a parameter of shape \(2, 3\)"):
+        directions.set([[weight], [torch.zeros(3)]], [weight])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
+        ({"window": -3}, ValueError, "window must be a positive number of steps or None, got -3"),
+        ({"window": 2.5}, TypeError, "window must be a positive number of steps or None, got 2.5"),
+        ({"window": True}, TypeError, "window must be a positive number of steps or None, got True"),
+        ({"window": 5, "offset": 5}, ValueError, r"offset must be below the window \(5\), got 5"),
+        ({"offset": -1}, ValueError, "offset must be a non-negative number of steps, got -1"),
+        ({"references": 0}, ValueError, "references must be a positive whole number, got 0"),
+        ({"references": 1.0}, TypeError, "references must be a positive whole number, got 1.0"),
+        ({"references": 65}, ValueError, "references must be at most 64, got 65"),
+        ({"mode": "concentrated"}, ValueError, "mode must be one of 'concentrate', 'anchor', got 'concentrated'"),
+        ({"margin": -0.1}, ValueError, "margin must be finite and at least 0, got -0.1"),
+        ({"margin": float("nan")}, ValueError, "margin must be finite and at least 0, got nan"),
+        ({"margin": "0.5"}, TypeError, "margin must be a number, got '0.5'"),
+        ({"trigger": "sometimes"}, ValueError, "trigger must be one of 'always', 'violated', got 'sometimes'"),
+        ({"blocks": "layer"}, ValueError, "blocks must be one of 'joint', 'group', 'tensor', got 'layer'"),
+        ({"accumulate": "steps"}, ValueError, "accumulate must be one of 'weights', 'gradients', got 'steps'"),
+        ({"params": []}, ValueError, "params is empty; pass at least one parameter, or None"),
+        ({"params": [torch.zeros(3)]}, ValueError, "1 of 1 params are not in the optimizer.*add_param_group"),
+        (
+            {"params": network()},
+            TypeError,
+            r"params must be an iterable of parameters, got a Sequential; .*parameters\(\)",
+        ),
+        ({"params": nn.Parameter(torch.zeros(3))}, TypeError, "got a Parameter; pass \\[parameter\\]"),
+        ({"params": network().named_parameters()}, TypeError, "params must hold tensors, got a tuple"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        congruency.DCL(sgd(), **settings)
+
+
+def test_bad_optimizers_are_refused():
+    with pytest.raises(TypeError, match="LBFGS is not supported.*use a first-order optimizer"):
+        congruency.DCL(torch.optim.LBFGS(network().parameters()))
+    with pytest.raises(TypeError, match=r"optimizer must be a torch.optim.Optimizer, got Sequential"):
+        congruency.DCL(network())
+
+
+def test_complex_parameters_are_refused_also_when_they_join():
+    with pytest.raises(TypeError, match=r"parameter 0 is complex .*view_as_real"):
+        congruency.DCL(torch.optim.SGD([nn.Parameter(torch.zeros(2, dtype=torch.complex64))]))
+    optimizer = sgd()
+    congruency.DCL(optimizer)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2, dtype=torch.complex64))]})
+    with pytest.raises(TypeError, match="parameter 4 is complex"):
+        optimizer.step()
+
+
+def test_bad_constraints_are_refused():
+    with pytest.raises(ValueError, match="constraints is empty"):
+        congruency.Corrector(sgd(), None, [])
+    with pytest.raises(TypeError, match=r"constraints must be an iterable of sources; pass \[source\]"):
+        congruency.Corrector(sgd(), None, congruency.References())
+    with pytest.raises(TypeError, match=r"constraints must hold congruency.Source objects, got a str"):
+        congruency.Corrector(sgd(), None, ["references"])
+
+
+@pytest.mark.parametrize(
+    ("window", "references", "warns"), [(1, 1, True), (3, 3, True), (4, 3, False), (None, 5, False)]
+)
+def test_windows_that_never_correct_are_named(window, references, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        congruency.DCL(sgd(), window=window, references=references)
+    messages = [str(w.message) for w in caught]
+    assert any("never corrects anything" in m for m in messages) == warns
+    if warns:
+        assert caught[0].filename == __file__  # points at the user's line
+
+
+def test_window_one_never_corrects():
+    with pytest.warns(UserWarning, match="never corrects"):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        dcl = congruency.DCL(optimizer, window=1)
+    train(model, optimizer, range(10))
+    assert int(dcl.stats.corrected_steps) == 0
+
+
+def test_sparse_gradient_changes_nothing_before_it_is_refused():
+    embedding = nn.Embedding(5, 3, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
+    dcl = congruency.DCL(optimizer)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match="sparse"):
+        optimizer.step()
+    assert dcl.stats.steps == 0
+
+
+def test_step_without_any_gradient_counts():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    dcl = congruency.DCL(optimizer)
+    optimizer.step()
+    assert all(p.grad is None for p in model.parameters())
+    assert dcl.stats.steps == 1
+
+
+class LargestResult(TorchDispatchMode):
+    """Notes the largest new tensor any operation makes."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+        known |= {a.untyped_storage().data_ptr() for a in (kwargs or {}).values() if isinstance(a, torch.Tensor)}
+        for result in results if isinstance(results, (tuple, list)) else [results]:
+            if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in known:
+                self.largest = max(self.largest, result.untyped_storage().nbytes())
+        return results
+
+
+@pytest.mark.parametrize("accumulate", ["weights", "gradients"])
+@pytest.mark.parametrize("references", [1, 3])
+def test_memory_is_the_references_and_nothing_else(references, accumulate):
+    size = 3 * rows._HOST_CHUNK
+    p = nn.Parameter(torch.randn(size))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    dcl = congruency.DCL(optimizer, references=references, accumulate=accumulate, mode="anchor", margin=0.1)
+    for _ in range(references + 1):  # the slots are made in the first step
+        p.grad = torch.randn(size)
+        optimizer.step()
+    held = [slot for slots in dcl.sources[0]._slots.values() for slot in slots]
+    assert sum(slot.untyped_storage().nbytes() for slot in held) == references * size * 4
+    p.grad = torch.randn(size)
+    with LargestResult() as mode:
+        dcl.correct()
+    assert bool(dcl.stats.corrected)
+    assert mode.largest <= rows._HOST_CHUNK * 8 * 2  # one chunk of scratch, whatever the model's size
