@@ -1,0 +1,198 @@
+"""The fused CUDA kernels: on a GPU, or on the CPU through Triton's interpreter, against the plain torch ones."""
+
+import itertools
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
+if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a GPU (CONGRUENCY_TEST_DEVICE=cuda) or TRITON_INTERPRET=1", allow_module_level=True)
+
+from scipy.optimize import nnls  # noqa: E402
+
+from congruency.kernels import rows, triton  # noqa: E402
+from congruency.kernels.rows import Piece, Strand  # noqa: E402
+from congruency.solution import Rows, solve  # noqa: E402
+
+SIZES = (1, 5, 8191, 8192, 8193, 20000)
+
+
+def pieces_of(size, chained, device, dtype=torch.float32, basis_dtype=None, lengths=SIZES, blocks=1):
+    basis_dtype = basis_dtype or dtype
+    generator = torch.Generator().manual_seed(size)
+    pieces = []
+    for i, length in enumerate(lengths):
+
+        def vector(kind, length=length):
+            return torch.randn(length, generator=generator).to(device, kind)
+
+        strands = [Strand([vector(basis_dtype) for _ in range(size + chained)], chained)] if size else []
+        pieces.append(Piece(vector(dtype), strands, i % blocks))
+    return pieces
+
+
+def exact_moments(pieces, size, blocks):
+    total = torch.zeros(blocks, 1 + size, 1 + size, dtype=torch.float64)
+    for gradient, strands, block in pieces:
+        vectors = [gradient.double().cpu()]
+        for strand in strands:
+            points = [t.double().cpu() for t in strand.tensors]
+            vectors += [b - a for a, b in itertools.pairwise(points)] if strand.chained else points
+        stacked = torch.stack(vectors)
+        total[block] += stacked @ stacked.T
+    return total
+
+
+def sweep(pieces, size, blocks, device):
+    return triton.Sweep(pieces, size, blocks, device)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 2, 10, 20, 31])
+def test_moments(size, chained, blocks, device):
+    pieces = pieces_of(size, chained, device, blocks=blocks)
+    found = sweep(pieces, size, blocks, device).moments().cpu()
+    exact = exact_moments(pieces, size, blocks)
+    scale = exact.diagonal(dim1=-2, dim2=-1).sqrt()
+    error = (found - exact).abs() / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+    assert error.max() < 2e-6
+    again = sweep(pieces, size, blocks, device).moments().cpu()
+    assert torch.equal(found, again)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float16,) * 2,
+                                    (torch.bfloat16, torch.float32)])  # fmt: skip
+@pytest.mark.parametrize(("size", "chained"), [(1, True), (1, False), (3, True), (3, False), (20, True)])
+def test_add_combination(size, chained, dtypes, device):
+    gradient_dtype, basis_dtype = dtypes
+    blocks = 2
+    pieces = pieces_of(size, chained, device, gradient_dtype, basis_dtype, blocks=blocks)
+    twins = [piece._replace(gradient=piece.gradient.clone()) for piece in pieces]
+    before = [piece.gradient.clone() for piece in pieces]
+    coefficients = torch.randn(blocks, size, dtype=torch.float64).to(device)
+    applied = torch.tensor([True, False], device=device)
+    sweep(pieces, size, blocks, device).add_combination(coefficients, applied)
+    rows.DeviceSweep(twins, size, blocks, device).add_combination(coefficients, applied)
+    for piece, twin, old in zip(pieces, twins, before, strict=True):
+        if piece.block == 1:
+            assert torch.equal(piece.gradient, old)
+        tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[gradient_dtype]
+        torch.testing.assert_close(piece.gradient, twin.gradient, rtol=tolerance, atol=tolerance * size)
+
+
+def test_mixed_strands_layouts_and_dtypes_go_through(device):
+    """Two sources at once, channels_last, float64 and mismatched layouts: fused where it can be, right everywhere."""
+    torch.manual_seed(1)
+
+    def random(*shape, dtype=torch.float32):
+        return torch.randn(*shape).to(device, dtype)
+
+    def make(g, w, r, d):
+        return Piece(g, [Strand([r, w], True), Strand([d], False)], 0)
+
+    nhwc = [random(4, 3, 5, 5).to(memory_format=torch.channels_last) for _ in range(4)]
+    odd = [random(1001)[1:] for _ in range(4)]  # addresses that are no multiple of 16
+    pieces = [
+        make(*(random(300) for _ in range(4))),
+        make(*nhwc),
+        make(random(4, 3, 5, 5), *nhwc[1:]),
+        make(*(random(70, dtype=torch.float64) for _ in range(4))),
+        make(random(90), random(90, dtype=torch.bfloat16), random(90, dtype=torch.bfloat16), random(90)),
+        make(*odd),
+        make(*(torch.empty(0, device=device) for _ in range(4))),
+    ]
+    ours = sweep(pieces, 2, 1, device)
+    theirs = rows.DeviceSweep(pieces, 2, 1, device).moments()
+    torch.testing.assert_close(ours.moments(), theirs, rtol=1e-5, atol=1e-3)
+    twins = [piece._replace(gradient=piece.gradient.clone()) for piece in pieces]
+    coefficients = torch.tensor([[0.5, -2.0]], dtype=torch.float64, device=device)
+    applied = torch.tensor([True], device=device)
+    ours.add_combination(coefficients, applied)
+    rows.DeviceSweep(twins, 2, 1, device).add_combination(coefficients, applied)
+    for piece, twin in zip(pieces, twins, strict=True):
+        torch.testing.assert_close(piece.gradient, twin.gradient)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nonfinite_reaches_the_sums(bad, device):
+    pieces = pieces_of(1, True, device)
+    pieces[3].gradient[17] = bad
+    assert not torch.isfinite(sweep(pieces, 1, 1, device).moments()).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 20, 31])
+def test_solver_against_nonnegative_least_squares(n, device):
+    torch.manual_seed(n)
+    problems, p = 12, 40
+    rows_ = torch.randn(problems, n, p, dtype=torch.float64) + torch.randn(problems, 1, p, dtype=torch.float64)
+    rows_[2, 0] = 0
+    if n > 2:
+        rows_[3, 1], rows_[4, 1] = rows_[3, 0], -rows_[4, 0]
+        rows_[5] = rows_[5, :1] + 1e-3 * torch.randn(n, p, dtype=torch.float64)
+    g = torch.randn(problems, p, dtype=torch.float64)
+    margin = torch.full((n,), 0.1, dtype=torch.float64) * (torch.arange(n) % 2)
+    gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
+    v = triton.solve_dual(gram.to(device), products.to(device), margin.to(device)).cpu()
+    assert (v >= margin).all()
+    for c, one, multipliers in zip(rows_, g, v, strict=True):
+        shifted = (one + margin @ c).numpy()
+        u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
+        expected = torch.from_numpy(shifted + c.T.numpy() @ u)
+        torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("gate", [None, True, False])
+@pytest.mark.parametrize("only_violated", [False, True])
+def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
+    torch.manual_seed(3)
+    for n in (1, 3):
+        vectors = torch.randn(4, 1 + n, 9, dtype=torch.float64)
+        vectors[1, 1:] = 0
+        sums = (vectors @ vectors.mT).to(device)
+        settings = {
+            "combination": -torch.ones(n, n, dtype=torch.float64, device=device).triu(),
+            "signs": torch.ones(n, dtype=torch.float64, device=device),
+            "margins": torch.full((n,), 0.2, dtype=torch.float64, device=device),
+            "only_violated": only_violated,
+            "gate": None if gate is None else torch.tensor(gate, device=device).expand(n),
+        }
+        scale = torch.tensor(8.0, device=device) if scaled else None
+        for poison in (False, True):
+            if poison:
+                sums[2, 0, 1] = float("nan")
+            fused, plain = (solve(sums, Rows(**settings, fused=f), scale) for f in (True, False))
+            names = ("finite", "gradient_norm2", "applied") + (() if gate is False else ("products", "gram"))
+            for name in names:
+                torch.testing.assert_close(getattr(fused, name), getattr(plain, name), msg=name)
+            torch.testing.assert_close(fused.coefficients[fused.applied], plain.coefficients[plain.applied])
+            assert not (gate is False and fused.applied.any())
+
+
+@pytest.mark.parametrize("phase", [-1, 0, 1, 2, 7])
+def test_record_and_accumulate_by_phase(phase, device):
+    torch.manual_seed(0)
+    tensors = [torch.randn(n, device=device) for n in (3, 9000)]
+    slots = [[torch.randn_like(t) for _ in range(2)] for t in tensors]
+    clock = torch.tensor(phase, device=device)
+    for kind in ("record", "accumulate", "skipped"):
+        held = [[slot.clone() for slot in one] for one in slots]
+        if kind == "record":
+            triton.record(tensors, held, clock)
+        else:
+            finite = torch.tensor(kind == "accumulate", device=device)
+            triton.accumulate(tensors, held, clock, finite, torch.tensor(4.0, device=device))
+        for tensor, one, old in zip(tensors, held, slots, strict=True):
+            expected = [slot.clone() for slot in old]
+            if kind == "record" and phase in (0, 1):
+                expected[phase] = tensor
+            elif kind != "record" and phase >= 0:
+                at = min(phase, 1)
+                base = torch.zeros_like(tensor) if phase < 2 else old[at]
+                expected[at] = base + (tensor / 4 if kind == "accumulate" else 0)
+            for a, b in zip(one, expected, strict=True):
+                torch.testing.assert_close(a, b)

@@ -1,0 +1,134 @@
+"""CUDA graphs: a whole training step with DCL, captured once and replayed, equals the eager loop."""
+
+import copy
+
+import pytest
+import torch
+from problems import batch, network
+
+import congruency
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+SETTINGS = [
+    {"window": 6},
+    {"window": None, "offset": 2, "mode": "anchor", "margin": 0.05},
+    {"window": 7, "references": 3},
+    {"window": 6, "references": 2, "accumulate": "gradients", "mode": "anchor", "margin": 0.05},
+    {"window": 5, "blocks": "tensor", "trigger": "violated", "margin": 0.1},
+]
+WARM, STEPS = 3, 25
+
+
+def data(step):
+    return batch(step, torch.float32, "cuda")
+
+
+def make(settings, capturable):
+    model = network(torch.float32, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, foreach=True)
+    return model, optimizer, congruency.DCL(optimizer, **settings, capturable=capturable)
+
+
+def eager_path(settings, capturable=False):
+    model, optimizer, dcl = make(settings, capturable)
+    path = []
+    for step in range(STEPS):
+        inputs, targets = data(step)
+        optimizer.zero_grad(set_to_none=True)
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+        path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return torch.stack(path), dcl
+
+
+def replayed_path(settings):
+    model, optimizer, dcl = make(settings, capturable=True)
+    inputs, targets = (t.clone() for t in data(0))
+    path = []
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+
+    def feed(i):
+        for held, new in zip((inputs, targets), data(i), strict=True):
+            held.copy_(new)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(WARM):
+            feed(i)
+            step()
+            path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for i in range(WARM, STEPS):
+        feed(i)
+        graph.replay()
+        path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return torch.stack(path), dcl
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_replayed_steps_equal_eager_ones(settings):
+    eager, dcl = eager_path(settings)
+    replayed, captured = replayed_path(settings)
+    torch.testing.assert_close(replayed, eager, rtol=1e-5, atol=1e-6)
+    assert int(captured.stats.corrected_steps) == int(dcl.stats.corrected_steps) > 0
+    assert int(captured.stats.steps) == STEPS
+    torch.testing.assert_close(captured.stats.congruency, dcl.stats.congruency, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_capturable_without_capture(settings):
+    eager, _ = eager_path(settings)
+    capturable, dcl = eager_path(settings, capturable=True)
+    torch.testing.assert_close(capturable, eager, rtol=1e-5, atol=1e-6)
+    state = copy.deepcopy(dcl.state_dict())
+    assert state["sources"][0]["step"] == STEPS
+
+
+def test_reduce_overhead_training_step():
+    expected, _ = eager_path({"window": 6})
+    model, optimizer, _ = make({"window": 6}, capturable=False)
+    forward = torch.compile(model, mode="reduce-overhead")
+    for step in range(STEPS):
+        inputs, targets = data(step)
+        torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad(set_to_none=True)
+        (forward(inputs) - targets).square().mean().backward()
+        optimizer.step()
+        found = torch.cat([p.detach().flatten() for p in model.parameters()])
+        torch.testing.assert_close(found, expected[step], rtol=1e-3, atol=1e-4)
+
+
+def test_no_host_synchronisation():
+    for settings in SETTINGS:
+        model, optimizer, dcl = make(settings, capturable=False)
+        batches = [data(step) for step in range(12)]
+        for i, (inputs, targets) in enumerate(batches):
+            if i == 6:  # everything has been made and compiled
+                torch.cuda.synchronize()
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                optimizer.zero_grad()
+                (model(inputs) - targets).square().mean().backward()
+                optimizer.step()
+                stats = dcl.stats
+            finally:
+                if i == 11:
+                    torch.cuda.set_sync_debug_mode("default")
+        assert stats.congruency.device.type == "cuda"
+
+
+def test_capturable_needs_cuda():
+    optimizer = torch.optim.SGD(network(torch.float32).parameters(), lr=0.1)
+    congruency.DCL(optimizer, capturable=True)
+    with pytest.raises(RuntimeError, match="capturable=True is for parameters on a CUDA device"):
+        optimizer.step()
