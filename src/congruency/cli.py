@@ -1,0 +1,189 @@
+"""The command `congruency`.
+
+Everything it needs beyond torch is imported when a command runs, so that an installation of the core alone answers with
+one line that says what to install.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from congruency._version import __version__
+
+if TYPE_CHECKING:
+    import typer
+
+_EXTRA = {"click", "numpy", "quadprog", "rich", "scipy", "sklearn", "typer"}  # what [experiments] installs
+_INTERRUPTED = 130  # what a shell expects of a command ended by Ctrl-C
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        build()()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        print(f"congruency: {error.name} is missing; install congruency[experiments]", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("congruency: interrupted", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
+def build() -> "typer.Typer":
+    """The command line with all its commands."""
+    import typer
+
+    app = typer.Typer(
+        help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_show_locals=False,
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"congruency {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
+        pass
+
+    @app.command()
+    def demo(
+        seeds: Annotated[
+            int,
+            typer.Option(min=1, metavar="N", help="How many times to train each way, from different first weights."),
+        ] = 12,
+        epochs: Annotated[
+            int, typer.Option(min=1, metavar="N", help="How often each training goes through the digits.")
+        ] = 25,
+        window: Annotated[
+            int,
+            typer.Option(min=2, metavar="STEPS", help="DCL takes a new reference point every so many training steps."),
+        ] = 50,
+        references: Annotated[
+            int,
+            typer.Option(
+                min=1, max=64, metavar="N", help="How many reference points DCL keeps; fewer than the window."
+            ),
+        ] = 1,
+        first_seed: Annotated[
+            int,
+            typer.Option(
+                min=0,
+                max=2**31,
+                metavar="N",
+                help="Use the seeds from this one on, to see whether a result holds on others.",
+            ),
+        ] = 0,
+        out: Annotated[
+            Path,
+            typer.Option(metavar="FOLDER", help="The folder for the page (index.html) and its numbers (results.json)."),
+        ] = Path("congruency-demo"),
+    ) -> None:
+        """See what DCL does, in about a minute.
+
+        Trains a small network on 8x8 pictures of digits, from several seeds:
+        plainly, and with Direction Concentration Learning in its two modes.
+        Prints a table of what came out and writes a page with the curves.
+        """
+        _check_folder(out, "--out")
+        with _interruptible("stopped; nothing was written"):
+            from rich.console import Console
+
+            from congruency.experiments import demo
+
+            try:
+                settings = demo.Settings(seeds, epochs, window, references, first_seed)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+            demo.run(settings, out, Console())
+
+    @app.command()
+    def bench(
+        device: Annotated[str, typer.Option(metavar="DEVICE", help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
+        size: Annotated[
+            list[float] | None,
+            typer.Option(
+                min=1,
+                metavar="PARAMETERS",
+                help="Measure one tensor of so many parameters, as in 1e6; may be given several times. "
+                "Without it: many sizes, and the shapes of real networks.",
+            ),
+        ] = None,
+        references: Annotated[
+            list[int] | None,
+            typer.Option(
+                min=1, max=64, metavar="N", help="Reference points DCL keeps; may be given several times. (default: 1)"
+            ),
+        ] = None,
+        out: Annotated[
+            Path | None, typer.Option(metavar="FOLDER", help="A folder to write the measurements to, as JSON.")
+        ] = None,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Small sizes and short runs: to see that it works.")
+        ] = False,
+    ) -> None:
+        """Measure what DCL costs.
+
+        Times the correction of a gradient beside the optimizer's own step and
+        beside the time that reading the memory alone would take.
+        """
+        _check_device(device, "--device")
+        if not all(map(math.isfinite, size or [])):
+            raise typer.BadParameter("must be a finite number of parameters", param_hint="--size")
+        if out is not None:
+            _check_folder(out, "--out")
+        with _interruptible("stopped; nothing was written"):
+            from congruency.experiments import bench
+
+            bench.run(device=device, sizes=size or None, references=references or [1], out=out, quick=quick)
+
+    return app
+
+
+@contextmanager
+def _interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command with a line that says so."""
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(message, err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _check_folder(folder: Path, option: str) -> None:
+    """Refuse, before any work, a folder that could not be written to after it."""
+    import typer
+
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise typer.BadParameter(f"{existing} is a file, a folder is needed", param_hint=option)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"{existing} cannot be written to", param_hint=option)
+
+
+def _check_device(name: str, option: str) -> None:
+    """Refuse, before any work, a device that PyTorch cannot put a tensor on."""
+    import torch
+    import typer
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option) from None

@@ -1,0 +1,1 @@
+"""What the command line runs: the demonstration, the benchmark, and recipes for the paper's tables."""

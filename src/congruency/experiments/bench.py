@@ -1,0 +1,316 @@
+"""What a correction costs: beside the optimizer's own step, beside the host way, beside what memory allows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+
+import congruency
+from congruency.experiments.host_way import HostDCL
+from congruency.experiments.workloads import TrainingCase, Workload, training_cases, workloads
+
+__all__ = ["run"]
+
+_BYTES_PER_PARAMETER = 28  # float32, one reference: read w, r, g; then read w, r, g and write g
+_HOST_LIMIT = 110_000_000  # parameters; the host way needs about 40 bytes each
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result; times are medians in seconds, nan where not measured."""
+
+    workload: str
+    tensors: int
+    parameters: int
+    references: int
+    sgd_step: float
+    congruent: float
+    corrected: float
+    host: float
+    memory_limit: float
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """The cost within a whole training step; times are medians in seconds."""
+
+    network: str
+    scope: str
+    parameters: int
+    references: int
+    step: float
+    step_with_dcl: float
+    sgd_step: float
+    corrected_share: float
+
+
+def run(device: str, sizes: list[float] | None, references: list[int], out: Path | None, quick: bool) -> None:
+    """Measure everything, print the tables, write ``bench-DEVICE.json`` into ``out``."""
+    place = torch.device(device)
+    console = Console()
+    clock = _Clock(place, seconds=0.3 if quick else 1.5)
+    chosen = [w for w in workloads(sizes) if _fits(w, max(references), place) and not (quick and w.parameters > 2e6)]
+    bandwidth = measure_bandwidth(place, clock, 1 << (22 if quick else 27))
+    rows: list[Row] = []
+    steps: list[StepRow] = []
+    cells = [(w, n) for w in chosen for n in references if _fits(w, n, place)]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring corrections", total=len(cells))
+        for workload, count in cells:
+            progress.update(task, description=f"{workload.name}, {count} reference(s)")
+            rows.append(measure_correction(workload, count, place, clock, bandwidth))
+            progress.advance(task)
+        if not sizes:
+            for case in training_cases(place, quick):
+                progress.update(task, description=f"{case.name}, {case.scope}, {case.references} reference(s)")
+                steps.append(measure_training_step(case, place, clock))
+    result = {
+        "command": " ".join(["congruency", *sys.argv[1:]]),
+        "machine": machine(place),
+        "bandwidth_bytes_per_second": bandwidth,
+        "corrections": [asdict(row) for row in rows],
+        "training_steps": [asdict(row) for row in steps],
+    }
+    _show(console, result, rows, steps)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"bench-{place.type}.json"
+        aside = path.with_suffix(".json.part")
+        aside.write_text(json.dumps(result, indent=1) + "\n")
+        os.replace(aside, path)
+        console.print(f"written to {path}")
+
+
+class _Clock:
+    """Medians of repeated runs, several programs in turn so that drift falls on all of them alike."""
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self.device = device
+        self.seconds = seconds
+
+    def time(self, programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+        """The median seconds of each program."""
+        times: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(2):
+            for program in programs.values():
+                program()
+        end = time.perf_counter() + self.seconds * len(programs)
+        while time.perf_counter() < end or len(times[next(iter(times))]) < 5:
+            for name, program in programs.items():
+                times[name].append(self._once(program))
+        return {name: statistics.median(values) for name, values in times.items()}
+
+    def _once(self, program: Callable[[], Any]) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        program()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def measure_bandwidth(device: torch.device, clock: _Clock, size: int) -> float:
+    """Bytes a second of an in-place addition over ``size`` floats: two reads and a write an element."""
+    a, b = torch.randn(size, device=device), torch.randn(size, device=device)
+    seconds = clock.time({"add": lambda: a.add_(b, alpha=1e-9)})["add"]
+    return 12 * size / seconds
+
+
+def measure_correction(
+    workload: Workload, references: int, device: torch.device, clock: _Clock, bandwidth: float
+) -> Row:
+    """The cost of one correction of random gradients, congruent and incongruent ones."""
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    gradients = [torch.randn_like(p) for p in params]
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = g.clone()
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    congruent = congruency.DCL(optimizer, references=references, attach=False)
+    # a margin, so that the gradient is rewritten every time, however often it has been corrected
+    corrected = congruency.DCL(optimizer, references=references, mode="anchor", margin=1e-6, attach=False)
+    host = None
+    if workload.parameters <= _HOST_LIMIT and references <= 3:
+        host = HostDCL(params, references, margin=1e-6)
+    for _ in range(references):
+        for method in (congruent, corrected, host):
+            if method is not None:
+                method.correct()
+        _move(params, gradients)
+    programs: dict[str, Callable[[], Any]] = {
+        "sgd": optimizer.step,
+        "congruent": congruent.correct,
+        "corrected": corrected.correct,
+    }
+    if host is not None:
+        programs["host"] = host.correct
+    times = clock.time(programs)
+    if device.type == "cuda":  # what the GPU does; the host runs ahead of it in training
+        times |= {name: device_seconds(programs[name]) for name in ("sgd", "congruent", "corrected")}
+    host_time = times.get("host", float("nan"))
+    limit = (_BYTES_PER_PARAMETER + 8 * (references - 1)) * workload.parameters / bandwidth
+    return Row(
+        workload.name, len(params), workload.parameters, references,
+        times["sgd"], times["congruent"], times["corrected"], host_time, limit,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """A noisy step down the gradients: what follows is congruent, its opposite is not."""
+    for p, g in zip(params, gradients, strict=True):
+        p.sub_(g + 0.3 * torch.randn_like(g), alpha=1e-3)
+
+
+def measure_training_step(case: TrainingCase, device: torch.device, clock: _Clock) -> StepRow:
+    """A whole step, forward to update, with and without DCL; every step but the recording ones is corrected."""
+    programs: dict[str, Callable[[], Any]] = {}
+    dcl: congruency.DCL | None = None
+    for name in ("plain", "dcl"):
+        model = case.make()
+        fused = device.type == "cuda"
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=1e-4, momentum=0.9, fused=fused or None, foreach=None if fused else True
+        )
+        chosen = list((congruency.head(model) if case.scope == "head" else model).parameters())
+        if name == "plain":
+            programs["sgd"] = optimizer.step
+        else:
+            dcl = congruency.DCL(optimizer, chosen, references=case.references, mode="anchor", margin=1e-6)
+        programs[name] = _stepper(case, model, optimizer, device)
+    programs["plain"]()  # gradients for the optimizer's own step
+    times = clock.time(programs)
+    assert dcl is not None
+    share = int(dcl.stats.corrected_steps) / int(dcl.stats.steps)
+    parameters = sum(p.numel() for p in chosen)
+    return StepRow(
+        case.name, case.scope, parameters, case.references, times["plain"], times["dcl"], times["sgd"], share
+    )
+
+
+def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch.device) -> Callable[[], None]:
+    loss = nn.CrossEntropyLoss()
+    turn = itertools.cycle(range(len(case.inputs)))
+
+    def step() -> None:
+        i = next(turn)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16, enabled=case.autocast):
+            value = loss(model(case.inputs[i]), case.targets[i])
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
+    """The time a GPU works on one call of ``program``, all its kernels together, gaps between them left out."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        program()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(repeats):
+            program()
+        torch.cuda.synchronize()
+    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / repeats * 1e-6
+
+
+def _fits(workload: Workload, references: int, device: torch.device) -> bool:
+    """Parameters, momentum, gradients twice and both DCLs' references, within 80 % of the memory at hand."""
+    need = workload.parameters * 4 * (4 + 2 * references)
+    if device.type == "cuda":
+        return need < 0.8 * torch.cuda.mem_get_info(device)[0]
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+    return need < 0.8 * pages
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "torch": torch.__version__,
+        "congruency": congruency.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _show(console: Console, result: dict[str, Any], rows: Sequence[Row], steps: Sequence[StepRow]) -> None:
+    where = result["machine"]["gpu"] or f"{result['machine']['processor']}, {result['machine']['threads']} threads"
+    rate = result["bandwidth_bytes_per_second"] / 1e9
+    console.print(f"[bold]{where}[/bold], torch {result['machine']['torch']}; memory moves {rate:.0f} GB/s here")
+    table = Table(title="One correction of the whole list of parameters (medians)", caption=_CORRECTION_NOTE)
+    for column in ("what", "parameters", "refs", "SGD step", "congruent", "corrected", "x SGD", "host way", "x less",
+                   "of memory limit"):  # fmt: skip
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for row in rows:
+        table.add_row(
+            row.workload, f"{row.parameters:,}", str(row.references), _duration(row.sgd_step),
+            _duration(row.congruent), _duration(row.corrected),
+            f"{row.congruent / row.sgd_step:.2f} / {row.corrected / row.sgd_step:.2f}",
+            _duration(row.host), _times(row.host / row.corrected), f"{row.memory_limit / row.corrected:.0%}",
+        )  # fmt: skip
+    console.print(table)
+    if not steps:
+        return
+    table = Table(title="A whole training step, window 50 (medians)", caption=_STEP_NOTE)
+    for column in ("network", "corrected", "refs", "plain", "with DCL", "more", "x SGD step", "share"):
+        table.add_column(column, justify="left" if column in ("network", "corrected") else "right")
+    for step in steps:
+        more = step.step_with_dcl - step.step
+        table.add_row(
+            step.network, step.scope, str(step.references), _duration(step.step), _duration(step.step_with_dcl),
+            f"{more / step.step:+.1%}", f"{more / step.sgd_step:.2f}", f"{step.corrected_share:.0%}",
+        )  # fmt: skip
+    console.print(table)
+
+
+_CORRECTION_NOTE = (
+    "congruent: the gradient disagrees with nothing and is left alone; corrected: it is rewritten. x SGD: both beside "
+    "a foreach SGD-momentum step on the same parameters. host way: numpy float64 and quadprog; x less: how many times "
+    "less our corrected case costs. of memory limit: the time memory alone would take, over the corrected case's."
+)
+_STEP_NOTE = (
+    "more: what DCL adds to the step; x SGD step: that beside the optimizer's own step; "
+    "share: of steps that were corrected."
+)
+
+
+def _duration(seconds: float) -> str:
+    if seconds != seconds:
+        return "-"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-6:.2f} us"
+
+
+def _times(ratio: float) -> str:
+    return "-" if ratio != ratio else f"{ratio:.0f}"

@@ -1,0 +1,1 @@
+"""Tables, figures and the page that shows a set of runs."""

@@ -1,0 +1,279 @@
+"""Charts as inline SVG: series in, markup out, no script and nothing to fetch.
+
+Colours come from the page's custom properties (`--ink`, `--series-1`, ...) and fall back to the light theme, so a chart
+also stands alone. Series differ in dash as well as in colour. Hovering a line chart tells the values at that place.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby, pairwise
+
+from congruency.report import scales
+from congruency.report.numbers import short, with_margin
+
+LIGHT = ("#4a5663", "#0b5cc4", "#b93c06", "#0a6e63", "#6f35d8", "#a8124f")
+DARK = ("#aab6c3", "#6fb3ff", "#ff9d5c", "#4fd0bf", "#bba2ff", "#ff8fc0")
+_DASHES = ("", "8 3", "3 3", "9 3 2 3", "12 4", "1 3")
+_WIDTH, _HEIGHT = 420.0, 280.0
+_LEFT, _RIGHT, _BOTTOM = 54.0, 10.0, 42.0
+_FONT = 12.5
+_LETTER = 6.7  # about the width of a letter at this size, for laying out the legend
+_HOVER_AT_MOST = 250
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+_Point = tuple[float, float, float, float]  # x, y, and the lower and upper edge of the band
+
+STYLE = f"""
+.chart {{ display: block; width: 100%; height: auto; font: {_FONT}px system-ui, sans-serif; }}
+.chart text {{ fill: var(--ink-soft, #4a5663); }}
+.chart text.name {{ fill: var(--ink, #16202b); paint-order: stroke; stroke: var(--card, #ffffff); stroke-width: 5px; }}
+.chart .grid {{ stroke: var(--line, #dde3ea); stroke-width: 1; }}
+.chart .axis {{ stroke: var(--ink-soft, #4a5663); stroke-width: 1; }}
+.chart .zero {{ stroke: var(--ink-soft, #4a5663); stroke-width: 1.5; stroke-dasharray: 4 3; }}
+.chart .line {{ fill: none; stroke-width: 2.2; stroke-linejoin: round; }}
+.chart .band {{ stroke: none; fill-opacity: 0.16; }}
+.chart .dot {{ fill-opacity: 0.55; }}
+.chart .hover {{ fill: transparent; }}
+.chart .hover:hover {{ fill: var(--ink, #16202b); fill-opacity: 0.08; }}
+"""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: `y` over `x`, with the margin of its band on either side; nan breaks the line."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    margin: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.x) == len(self.y) == len(self.margins):
+            raise ValueError(f"series {self.name!r}: x, y and margin must be equally long")
+
+    @property
+    def margins(self) -> Sequence[float]:
+        """The margin at every point; nan where there is none."""
+        return [math.nan] * len(self.y) if self.margin is None else self.margin
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of a strip chart: all the values, and their mean with the margin of its interval."""
+
+    name: str
+    values: Sequence[float]
+    mean: float
+    margin: float
+
+
+def colour(index: int) -> str:
+    """The colour of series `index`, as CSS, in the page's theme."""
+    place = index % len(LIGHT)
+    return f"var(--series-{place + 1}, {LIGHT[place]})"
+
+
+def theme(colours: Sequence[str]) -> str:
+    """The custom properties that set the colours of the series: LIGHT or DARK."""
+    return " ".join(f"--series-{n}: {value};" for n, value in enumerate(colours, 1))
+
+
+def line_chart(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log: bool = False) -> str:
+    """Lines with shaded bands over a common x; `log` makes the y axis logarithmic, and skips what is not positive."""
+    legend, top = _legend([one.name for one in series])
+    low, high = _HEIGHT - _BOTTOM, top + 12
+    xs = [value for one in series for value in one.x]
+    whole = all(float(x).is_integer() for x in xs)
+    x_axis = scales.linear(xs, _LEFT, _WIDTH - _RIGHT, ticks=7, whole=whole, snug=True)
+    ys = [edge for one in series for edge in (*one.y, *_edges(one, +1), *([] if log else _edges(one, -1)))]
+    y_axis = scales.logarithmic(ys, low, high) if log else scales.linear(ys, low, high)
+    parts = [legend, *_y_grid(y_axis, y_label), *_x_marks(x_axis, x_label, low)]
+    for index, one in enumerate(series):
+        parts.extend(_line(one, index, x_axis, y_axis))
+    if not any(math.isfinite(y) and (y > 0 or not log) for one in series for y in one.y):
+        parts.append(f'<text x="{_WIDTH / 2:g}" y="{(low + high) / 2:.1f}" text-anchor="middle">nothing to show</text>')
+    parts.extend(_hover(series, x_label, x_axis, low, high))
+    return _svg(parts, _HEIGHT, f"{title}. {y_label} over {x_label}. {_line_summary(series)}")
+
+
+def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: int = 0) -> str:
+    """A row for each sample: its values as dots, their mean and its interval as a bar, and a line at zero.
+
+    `first` is the index of the first sample's colour, for rows that appear as series in other charts.
+    """
+    row = 84.0
+    low = row * len(samples)
+    height = low + _BOTTOM
+    values = [value for one in samples for value in (*one.values, one.mean - one.margin, one.mean + one.margin)]
+    x_axis = scales.linear([0.0, *values], 14, _WIDTH - 14, ticks=6)
+    parts = [
+        f'<line class="grid" x1="{x_axis(mark):.1f}" x2="{x_axis(mark):.1f}" y1="4" y2="{low:g}"/>'
+        for mark in x_axis.ticks
+    ]
+    parts += [*_x_marks(x_axis, x_label, low)]
+    parts.append(f'<line class="zero" x1="{x_axis(0):.1f}" x2="{x_axis(0):.1f}" y1="4" y2="{low:g}"/>')
+    for index, one in enumerate(samples):
+        parts.extend(_strip(one, first + index, index * row, x_axis))
+    told = "; ".join(f"{one.name}: {with_margin(one.mean, one.margin, sign=True)}" for one in samples)
+    return _svg(parts, height, f"{title}. {x_label}. {told}.")
+
+
+def _svg(parts: Sequence[str], height: float, label: str) -> str:
+    """The drawing; one label tells it to a screen reader, and its parts are left out there."""
+    return (
+        f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {height:g}" role="img" '
+        f'aria-label="{escape(label)}">\n' + "\n".join(parts) + "\n</svg>"
+    )
+
+
+def _legend(names: Sequence[str]) -> tuple[str, float]:
+    """Names with a piece of their line, in as many rows as they need, and the height that takes."""
+    parts, x, y = [], _LEFT, 13.0
+    for index, name in enumerate(names):
+        shown = name if len(name) <= 48 else f"{name[:47]}…"
+        width = 30 + _LETTER * len(shown) + 16
+        if x > _LEFT and x + width > _WIDTH:
+            x, y = _LEFT, y + 18
+        parts.append(
+            f'<line class="line" x1="{x:.1f}" x2="{x + 24:.1f}" y1="{y - 4:g}" y2="{y - 4:g}" {_stroke(index)}/>'
+            f'<text class="name" x="{x + 30:.1f}" y="{y:g}">{escape(shown)}</text>'
+        )
+        x += width
+    return "\n".join(parts), y
+
+
+def _stroke(index: int) -> str:
+    dash = _DASHES[index % len(_DASHES)]
+    return f'style="stroke: {colour(index)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _y_grid(axis: scales.Scale, label: str) -> Iterator[str]:
+    for mark in axis.ticks:
+        y = axis(mark)
+        kind = "axis" if mark == 0 else "grid"
+        yield f'<line class="{kind}" x1="{_LEFT:g}" x2="{_WIDTH - _RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{_LEFT - 6:g}" y="{y + 4:.1f}" text-anchor="end">{_mark(mark)}</text>'
+    middle = (axis.start + axis.stop) / 2
+    yield f'<text transform="translate(12 {middle:.1f}) rotate(-90)" text-anchor="middle">{escape(label)}</text>'
+
+
+def _x_marks(axis: scales.Scale, label: str, y: float) -> Iterator[str]:
+    yield f'<line class="axis" x1="{axis.start:g}" x2="{axis.stop:g}" y1="{y:g}" y2="{y:g}"/>'
+    for mark in axis.ticks:
+        yield f'<text x="{axis(mark):.1f}" y="{y + 16:g}" text-anchor="middle">{_mark(mark)}</text>'
+    middle = (axis.start + axis.stop) / 2
+    yield f'<text x="{middle:.1f}" y="{y + 35:g}" text-anchor="middle">{escape(label)}</text>'
+
+
+def _mark(value: float) -> str:
+    if 0 < abs(value) < 0.001 or abs(value) >= 1e6:
+        digits, _, exponent = f"{value:.2e}".partition("e")
+        power = f"10{str(int(exponent)).translate(_RAISED)}"
+        return power if float(digits) == 1 else f"{float(digits):g}·{power}"
+    return f"{value:.10g}"
+
+
+def _edges(one: Series, side: int) -> list[float]:
+    return [y + side * margin for y, margin in zip(one.y, one.margins, strict=True)]
+
+
+def _line(one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale) -> Iterator[str]:
+    """Band, then line, for every unbroken stretch; a stretch of one point is a dot with a bar."""
+    points = list(zip(one.x, one.y, _edges(one, -1), _edges(one, +1), strict=True))
+    for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
+        for banded in _unbroken(stretch, lambda point: math.isfinite(point[3])):
+            upper = [(x_axis(x), y_axis(top)) for x, _, _, top in banded]
+            lower = [(x_axis(x), y_axis(bottom)) for x, _, bottom, _ in banded]
+            if len(banded) > 1:
+                outline = _path(upper + lower[::-1])
+                yield f'<path class="band" d="{outline} Z" style="fill: {colour(index)}"/>'
+            else:
+                yield f'<path class="line" d="{_path(upper + lower)}" {_stroke(index)}/>'
+        line = [(x_axis(x), y_axis(y)) for x, y, _, _ in stretch]
+        if len(line) > 1:
+            yield f'<path class="line" d="{_path(line)}" {_stroke(index)}/>'
+        else:
+            yield f'<circle cx="{line[0][0]:.1f}" cy="{line[0][1]:.1f}" r="4" style="fill: {colour(index)}"/>'
+
+
+def _unbroken(points: Sequence[_Point], keep: Callable[[_Point], bool]) -> Iterator[list[_Point]]:
+    return (list(group) for kept, group in groupby(points, keep) if kept)
+
+
+def _drawable(y: float, axis: scales.Scale) -> bool:
+    return math.isfinite(y) and (y > 0 or not axis.log)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _hover(series: Sequence[Series], x_label: str, axis: scales.Scale, low: float, high: float) -> Iterator[str]:
+    """A strip for every x that names the values there; none where they would be too many to hit."""
+    places = sorted({x for one in series for x in one.x if math.isfinite(x)})
+    if len(places) > _HOVER_AT_MOST:
+        return
+    middles = [(axis(a) + axis(b)) / 2 for a, b in pairwise(places)]
+    starts, stops = [axis.start, *middles], [*middles, axis.stop]
+    tables = [dict(zip(one.x, zip(one.y, one.margins, strict=True), strict=True)) for one in series]
+    for x, start, stop in zip(places, starts, stops, strict=False):
+        told = [f"{x_label} {_mark(x)}"]
+        for one, table in zip(series, tables, strict=True):
+            if x in table:
+                y, margin = table[x]
+                told.append(f"{one.name}: {short(y)}" + (f" ± {short(margin)}" if math.isfinite(margin) else ""))
+        yield (
+            f'<rect class="hover" x="{start:.1f}" y="{high:g}" width="{max(stop - start, 1):.1f}" '
+            f'height="{low - high:g}"><title>{escape(chr(10).join(told))}</title></rect>'
+        )
+
+
+def _line_summary(series: Sequence[Series]) -> str:
+    """Where every line starts and ends, in words."""
+    told = []
+    for one in series:
+        finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
+        if finite:
+            (x0, y0), (x1, y1) = finite[0], finite[-1]
+            told.append(f"{one.name}: {short(y0)} at {_mark(x0)}, {short(y1)} at {_mark(x1)}.")
+        else:
+            told.append(f"{one.name}: no values.")
+    return " ".join(told)
+
+
+def _strip(one: Sample, index: int, top: float, axis: scales.Scale) -> Iterator[str]:
+    """Name above, dots below it (stacked where they would hide each other), the mean and its interval at the foot."""
+    yield f'<text class="name" x="14" y="{top + 16:g}">{escape(one.name)}</text>'
+    places = [(value, axis(value)) for value in sorted(one.values) if math.isfinite(value)]
+    levels = _stacked([x for _, x in places], apart=8)
+    rise = min(5.0, 26 / max([1, *levels]))
+    for (value, x), level in zip(places, levels, strict=True):
+        yield (
+            f'<circle class="dot" cx="{x:.1f}" cy="{top + 56 - rise * level:.1f}" r="4" style="fill: {colour(index)}">'
+            f"<title>{escape(short(value))}</title></circle>"
+        )
+    if not math.isfinite(one.mean):
+        return
+    y = top + 72
+    if math.isfinite(one.margin):
+        ends = [(axis(one.mean - one.margin), y), (axis(one.mean + one.margin), y)]
+        yield f'<path class="line" d="{_path(ends)}" style="stroke: {colour(index)}; stroke-width: 3.5"/>'
+    x = axis(one.mean)
+    diamond = _path([(x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)])
+    yield (
+        f'<path d="{diamond} Z" style="fill: {colour(index)}"><title>'
+        f"{escape(with_margin(one.mean, one.margin, sign=True))}</title></path>"
+    )
+
+
+def _stacked(places: Sequence[float], apart: float) -> list[int]:
+    """For every place, in ascending order, the lowest level on which the one before it is `apart` or further."""
+    last: list[float] = []  # the last place on every level
+    levels = []
+    for place in places:
+        level = next((n for n, taken in enumerate(last) if place - taken >= apart), len(last))
+        last[level : level + 1] = [place]
+        levels.append(level)
+    return levels

@@ -1,0 +1,171 @@
+"""One self-contained HTML page for a set of runs: no script, nothing fetched, light and dark, readable on a phone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from string import Template
+
+from congruency.report import charts
+from congruency.report.tables import Table, to_html
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart (markup from `charts`) with its heading and a sentence on how to read it."""
+
+    title: str
+    chart: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on the page, top to bottom. All text is plain text; only `Figure.chart` is markup.
+
+    `findings` are the sentences under the table, `notes` the terms explained at the end, `made` the last line.
+    """
+
+    title: str
+    lead: str
+    command: str
+    table: Table
+    findings: Sequence[str]
+    headline: Figure | None = None
+    figures: Sequence[Figure] = ()
+    figures_note: str = ""
+    notes: Sequence[tuple[str, str]] = field(default=())
+    made: str = ""
+
+
+def render(page: Page) -> str:
+    """The page as one HTML document."""
+    return _DOCUMENT.substitute(
+        title=_text(page.title),
+        lead=_text(page.lead),
+        command=escape(page.command),
+        table=to_html(page.table),
+        findings="\n".join(f"<li>{_text(text)}</li>" for text in page.findings),
+        headline=_figure(page.headline) if page.headline else "",
+        curves=_curves(page),
+        notes="\n".join(f"<dt>{_text(term)}</dt><dd>{_text(text)}</dd>" for term, text in page.notes),
+        made=_text(page.made),
+        charts=charts.STYLE,
+        light=charts.theme(charts.LIGHT),
+        dark=charts.theme(charts.DARK),
+    )
+
+
+def _text(plain: str) -> str:
+    """Plain text as markup; a percent sign stays with its number."""
+    return escape(plain).replace(" %", "&nbsp;%")
+
+
+def _curves(page: Page) -> str:
+    if not page.figures:
+        return ""
+    figures = "\n".join(map(_figure, page.figures))
+    note = f"<p>{_text(page.figures_note)}</p>" if page.figures_note else ""
+    return f'<section>\n<h2>Curves</h2>\n{note}\n<div class="figures">\n{figures}\n</div>\n</section>'
+
+
+def _figure(figure: Figure) -> str:
+    note = f"<p>{_text(figure.note)}</p>" if figure.note else ""
+    return f"<figure>\n<figcaption><h3>{_text(figure.title)}</h3>{note}</figcaption>\n{figure.chart}\n</figure>"
+
+
+_DOCUMENT = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --paper: #f4f6f9; --card: #ffffff; --ink: #16202b; --ink-soft: #4a5663; --line: #dde3ea; --accent: #0b5cc4;
+  $light
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #10161d; --card: #18212b; --ink: #e8edf3; --ink-soft: #aab6c3; --line: #2d3946; --accent: #6fb3ff;
+    $dark
+  }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 68rem; margin: 0 auto; padding: 2.5rem 1.25rem 3rem; }
+h1 { font-size: clamp(1.6rem, 4.5vw, 2.3rem); line-height: 1.2; margin: 0 0 0.6rem; letter-spacing: -0.015em; }
+h2 { font-size: 1.3rem; margin: 2.6rem 0 0.4rem; }
+h3 { font-size: 1rem; margin: 0; }
+p { margin: 0 0 0.8rem; max-width: 46rem; }
+.lead { font-size: 1.08rem; color: var(--ink-soft); }
+.command { display: flex; flex-wrap: wrap; gap: 0.3rem 0.8rem; align-items: baseline; color: var(--ink-soft); }
+code { font: 0.92rem/1.5 ui-monospace, Menlo, Consolas, monospace; color: var(--ink); background: var(--card);
+  border: 1px solid var(--line); border-radius: 6px; padding: 0.2rem 0.6rem; overflow-wrap: anywhere; }
+.card, figure { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
+.card { padding: 0.6rem 1.2rem; margin: 1rem 0; overflow-x: auto; }
+table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { caption-side: bottom; text-align: left; color: var(--ink-soft); font-size: 0.9rem; padding: 0.7rem 0 0.2rem; }
+th, td { padding: 0.6rem 0 0.6rem 1rem; text-align: right; vertical-align: bottom; }
+th:first-child { text-align: left; padding-left: 0; }
+thead th { color: var(--ink-soft); font-weight: 600; font-size: 0.9rem; line-height: 1.3; }
+tbody th, tbody td { border-top: 1px solid var(--line); white-space: nowrap; }
+.findings { margin: 0; padding: 0; list-style: none; }
+.findings li { border-left: 3px solid var(--accent); padding: 0.1rem 0 0.1rem 0.9rem; margin: 0 0 1rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1rem; }
+figure { margin: 0; padding: 1rem 1rem 0.7rem; display: flex; flex-direction: column; }
+figure svg { margin-top: auto; }
+figcaption p { color: var(--ink-soft); font-size: 0.9rem; line-height: 1.45; margin: 0.15rem 0 0.8rem; }
+.outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 0.5rem 1rem; }
+.outcome figure { align-self: start; }
+dl { margin: 0.8rem 0; max-width: 52rem; }
+dt { font-weight: 600; margin-top: 0.8rem; }
+dd { margin: 0.1rem 0 0; color: var(--ink-soft); }
+footer { margin-top: 2.5rem; color: var(--ink-soft); font-size: 0.9rem; }
+@media (max-width: 44rem) {
+  main { padding: 1.5rem 0.9rem 2rem; }
+  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  table { display: flex; flex-direction: column; }
+  tbody, tr, caption { display: block; }
+  caption { order: 1; border-top: 1px solid var(--line); margin-top: 0.7rem; }
+  tbody tr + tr { border-top: 1px solid var(--line); margin-top: 0.7rem; padding-top: 0.4rem; }
+  tbody th { display: block; border: 0; padding: 0.2rem 0; font-size: 1.05rem; white-space: normal; }
+  tbody td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: 0.15rem 0; }
+  tbody td::before { content: attr(data-column); color: var(--ink-soft); text-align: left; white-space: normal; }
+  figure { padding: 0.8rem 0.6rem 0.5rem; }
+}
+@media print { body { background: none; } figure { break-inside: avoid; } }
+$charts</style>
+</head>
+<body>
+<main>
+<header>
+<h1>$title</h1>
+<p class="lead">$lead</p>
+<div class="command"><span>Repeat it with</span> <code>$command</code></div>
+</header>
+<section>
+<h2>What came out</h2>
+<div class="card">
+$table
+</div>
+<div class="outcome">
+<ul class="findings">
+$findings
+</ul>
+$headline
+</div>
+</section>
+$curves
+<section>
+<h2>How to read this</h2>
+<dl>
+$notes
+</dl>
+</section>
+<footer>$made</footer>
+</main>
+</body>
+</html>
+""")

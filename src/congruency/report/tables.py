@@ -1,0 +1,62 @@
+"""A table of text that looks alike in the terminal and on the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.table
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under `columns`; the first column names the row, the others hold its numbers."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"every row needs {len(self.columns)} cells, got {len(row)}: {list(row)}")
+
+
+def to_html(table: Table) -> str:
+    """The table as markup; every cell carries its column's name, so that a phone can show each row as a card."""
+    head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in table.columns)
+    body = "\n".join(f'<tr role="row">{_cells(table.columns, row)}</tr>' for row in table.rows)
+    return (
+        f'<table role="table">\n<caption>{escape(table.caption)}</caption>\n'
+        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
+        f'<tbody role="rowgroup">\n{body}\n</tbody>\n</table>'
+    )
+
+
+def to_rich(table: Table) -> "rich.table.Table":
+    """The table for a terminal; markup in the cells is shown, not obeyed."""
+    from rich import box
+    from rich.table import Table as Terminal
+    from rich.text import Text
+
+    shown = Terminal(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        caption=Text(table.caption),
+        caption_justify="left",
+    )
+    for place, name in enumerate(table.columns):
+        widest = max(map(len, [*name.split(), *(row[place] for row in table.rows)]))  # headings wrap, cells do not
+        shown.add_column(Text(name), justify="right" if place else "left", vertical="bottom", width=widest)
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
+    cells = [f'<th scope="row" role="rowheader">{escape(row[0])}</th>'] if row else []
+    for column, cell in zip(columns[1:], row[1:], strict=True):
+        cells.append(f'<td role="cell" data-column="{escape(column)}">{escape(cell)}</td>')
+    return "".join(cells)

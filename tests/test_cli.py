@@ -1,0 +1,172 @@
+import json
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+import congruency
+import congruency.experiments
+from congruency import cli
+from congruency.experiments import bench, demo
+
+METRICS = {
+    "seed",
+    "test_error",
+    "train_loss",
+    "run_congruency",
+    "run_congruency_previous",
+    "magnitude",
+    "corrected_steps",
+    "seconds",
+}
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def test_version():
+    assert call("--version").output == f"congruency {congruency.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+def test_help_explains_every_option(command):
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert "--out" in result.output
+    assert command in call("--help").output
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "made" / "here"
+    result = call("demo", "--seeds", 2, "--epochs", 2, "--window", 10, "--out", out)
+    return result, out
+
+
+def test_demo_prints_the_table_and_the_findings(small):
+    result, _ = small
+    assert result.exit_code == 0, result.output
+    for method in demo.methods(demo.Settings()):
+        assert method.name in result.output
+    assert result.output.count("changed the test error by") == 2
+    assert "index.html" in result.output.replace("\n", "")
+
+
+def test_demo_writes_the_page(small):
+    _, out = small
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "results.json"]
+    html = (out / "index.html").read_text("utf-8")
+    HTMLParser().feed(html)
+    assert "://" not in html
+    assert html.count("<svg") == 7
+    for method in demo.methods(demo.Settings()):
+        assert html.count(method.name) > 7
+    assert "congruency demo --seeds 2 --epochs 2 --window 10 --references 1 --first-seed 0 --out" in html
+
+
+def test_demo_writes_one_number_a_seed(small):
+    _, out = small
+    results = json.loads((out / "results.json").read_text())
+    assert list(results) == ["baseline", "DCL concentrate", "DCL anchor"]
+    for row in results.values():
+        assert set(row) == METRICS
+        assert all(len(values) == 2 for values in row.values())
+        assert row["seed"] == [0, 1]
+
+
+def test_demo_runs_what_its_settings_say_by_default(monkeypatch):
+    seen = []
+    monkeypatch.setattr(demo, "run", lambda settings, out, console: seen.append((settings, str(out))))
+    assert call("demo").exit_code == 0
+    assert seen == [(demo.Settings(), "congruency-demo")]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--seeds", "0"], "--seeds"),
+        (["--epochs", "-3"], "--epochs"),
+        (["--window", "1"], "--window"),
+        (["--window", "5", "--references", "5"], "window must be greater than references"),
+        (["--first-seed", "-1"], "--first-seed"),
+        (["--seeds", "many"], "--seeds"),
+        (["--out", "{file}"], "a folder is needed"),
+        (["--out", "{file}/below"], "a folder is needed"),
+    ],
+)
+def test_demo_refuses_bad_values_before_any_work(words, told, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("it began to work"))
+    file = tmp_path / "file"
+    file.touch()
+    result = call("demo", *(word.format(file=file) for word in words))
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.replace("│", " ").split())
+
+
+def test_bench_hands_its_options_on(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(bench, "run", lambda **options: seen.append(options))
+    assert call("bench").exit_code == 0
+    words = ["--size", "1e4", "--size", 200, "--references", 2, "--references", 3, "--out", tmp_path, "--quick"]
+    assert call("bench", *words).exit_code == 0
+    assert seen == [
+        {"device": "cpu", "sizes": None, "references": [1], "out": None, "quick": False},
+        {"device": "cpu", "sizes": [1e4, 200.0], "references": [2, 3], "out": tmp_path, "quick": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--device", "abacus"], "PyTorch cannot use 'abacus' here"),
+        (["--device", "cuda:99"], "PyTorch cannot use 'cuda:99' here"),
+        (["--size", "0"], "--size"),
+        (["--size", "inf"], "--size"),
+        (["--references", "0"], "--references"),
+    ],
+)
+def test_bench_refuses_bad_values_before_any_work(words, told, monkeypatch):
+    monkeypatch.setattr(bench, "run", lambda **_: pytest.fail("it began to work"))
+    result = call("bench", *words)
+    assert result.exit_code == 2
+    assert told in " ".join(result.output.replace("│", " ").split())
+
+
+def test_interrupted_demo_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "error_rate", interrupted)
+    result = call("demo", "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "nothing was written" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "sklearn", "scipy"])
+def test_a_core_installation_says_what_to_install(missing, monkeypatch, capsys):
+    for module in [name for name in sys.modules if name.startswith("congruency.experiments.")]:
+        monkeypatch.delitem(sys.modules, module)
+    for name in ("demo", "bench", "evidence"):
+        monkeypatch.delattr(congruency.experiments, name, raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["congruency", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert "install congruency[experiments]" in error
+    assert error.count("\n") == 1
+
+
+def test_other_missing_modules_are_not_disguised(monkeypatch):
+    def broken():
+        raise ModuleNotFoundError("No module named 'congruency.nothing'", name="congruency.nothing")
+
+    monkeypatch.setattr(cli, "build", broken)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()
