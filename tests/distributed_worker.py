@@ -1,4 +1,4 @@
-"""What each of two processes does in the distributed tests: ``python distributed_worker.py CASE FOLDER`` by torchrun."""
+"""What each of two processes does in the distributed tests: ``torchrun distributed_worker.py CASE FOLDER``."""
 
 import sys
 from pathlib import Path

@@ -3,6 +3,7 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import congruency
@@ -109,12 +110,39 @@ def test_bench_hands_its_options_on(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(bench, "run", lambda **options: seen.append(options))
     assert call("bench").exit_code == 0
-    words = ["--size", "1e4", "--size", 200, "--references", 2, "--references", 3, "--out", tmp_path, "--quick"]
+    here = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    words = [
+        "--device",
+        "cpu",
+        "--size",
+        "1e4",
+        "--size",
+        200,
+        "--references",
+        2,
+        "--references",
+        3,
+        "--out",
+        tmp_path,
+        "--quick",
+    ]
     assert call("bench", *words).exit_code == 0
     assert seen == [
-        {"device": "cpu", "sizes": None, "references": [1], "out": None, "quick": False},
-        {"device": "cpu", "sizes": [1e4, 200.0], "references": [2, 3], "out": tmp_path, "quick": True},
+        {"devices": here, "sizes": None, "references": [1, 3, 10, 20], "out": None, "quick": False},
+        {"devices": ["cpu"], "sizes": [1e4, 200.0], "references": [2, 3], "out": tmp_path, "quick": True},
     ]
+
+
+def test_bench_measures(tmp_path):
+    """A real measurement, small: the table is shown, the file holds every cell, and ratios can be made of it."""
+    result = call("bench", "--device", "cpu", "--size", "1e4", "--references", 1, "--references", 3,
+                  "--out", tmp_path, "--quick")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "bench-cpu.json").read_text())
+    assert [(row["parameters"], row["references"]) for row in found["corrections"]] == [(10_000, 1), (10_000, 3)]
+    for row in found["corrections"]:
+        assert all(row[name] > 0 for name in ("sgd_step", "congruent", "corrected", "host", "memory_limit"))
+    assert "One correction of all parameters" in result.output
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,6 @@ def test_directions_refuse_wrong_shapes():
         ({"params": nn.Parameter(torch.zeros(3))}, TypeError, "got a Parameter; pass \\[parameter\\]"),
         ({"params": network().named_parameters()}, TypeError, "params must hold tensors, got a tuple"),
     ],
-    ids=str,
 )
 def test_bad_settings_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
@@ -106,7 +105,7 @@ def test_bad_settings_are_refused(settings, error, message):
 
 
 def test_bad_optimizers_are_refused():
-    with pytest.raises(TypeError, match="LBFGS is not supported.*use a first-order optimizer"):
+    with pytest.raises(TypeError, match=r"LBFGS is not supported.*use a first-order optimizer"):
         congruency.DCL(torch.optim.LBFGS(network().parameters()))
     with pytest.raises(TypeError, match=r"optimizer must be a torch.optim.Optimizer, got Sequential"):
         congruency.DCL(network())
@@ -145,9 +144,9 @@ def test_windows_that_never_correct_are_named(window, references, warns):
 
 
 def test_window_one_never_corrects():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     with pytest.warns(UserWarning, match="never corrects"):
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
         dcl = congruency.DCL(optimizer, window=1)
     train(model, optimizer, range(10))
     assert int(dcl.stats.corrected_steps) == 0

@@ -52,7 +52,7 @@ def test_two_processes_equal_one(case, tmp_path):
 def test_sharded_and_full_state(tmp_path):
     run("fsdp_state", tmp_path)
     full = torch.load(tmp_path / "full-0.pt", weights_only=True)
-    model, optimizer, dcl = build(SETTINGS["three"])
+    model, _, dcl = build(SETTINGS["three"])
     dcl.load_state_dict(full)  # a checkpoint of two processes goes on in one
     assert dcl.stats.steps == 9
     shapes = [tuple(p.shape) for p in model.parameters()]

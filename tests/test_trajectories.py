@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
-import congruency
 from problems import loss_of, network, weights
 from slow_dcl import SlowDCL, adam, rmsprop, sgd
+
+import congruency
 
 STEPS = 18
 

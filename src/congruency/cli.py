@@ -113,7 +113,14 @@ def build() -> "typer.Typer":
 
     @app.command()
     def bench(
-        device: Annotated[str, typer.Option(metavar="DEVICE", help="Where to measure: cpu, cuda, cuda:1, ...")] = "cpu",
+        device: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="DEVICE",
+                help="Where to measure: cpu, cuda, cuda:1, ...; may be given several times. "
+                "(default: the CPU, and the GPU if there is one)",
+            ),
+        ] = None,
         size: Annotated[
             list[float] | None,
             typer.Option(
@@ -126,7 +133,10 @@ def build() -> "typer.Typer":
         references: Annotated[
             list[int] | None,
             typer.Option(
-                min=1, max=64, metavar="N", help="Reference points DCL keeps; may be given several times. (default: 1)"
+                min=1,
+                max=64,
+                metavar="N",
+                help="Reference points DCL keeps; may be given several times. (default: 1, 3, 10 and 20)",
             ),
         ] = None,
         out: Annotated[
@@ -141,7 +151,9 @@ def build() -> "typer.Typer":
         Times the correction of a gradient beside the optimizer's own step and
         beside the time that reading the memory alone would take.
         """
-        _check_device(device, "--device")
+        devices = device or _devices()
+        for name in devices:
+            _check_device(name, "--device")
         if not all(map(math.isfinite, size or [])):
             raise typer.BadParameter("must be a finite number of parameters", param_hint="--size")
         if out is not None:
@@ -149,7 +161,9 @@ def build() -> "typer.Typer":
         with _interruptible("stopped; nothing was written"):
             from congruency.experiments import bench
 
-            bench.run(device=device, sizes=size or None, references=references or [1], out=out, quick=quick)
+            bench.run(
+                devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], out=out, quick=quick
+            )
 
     return app
 
@@ -175,6 +189,12 @@ def _check_folder(folder: Path, option: str) -> None:
         raise typer.BadParameter(f"{existing} is a file, a folder is needed", param_hint=option)
     if not os.access(existing, os.W_OK | os.X_OK):
         raise typer.BadParameter(f"{existing} cannot be written to", param_hint=option)
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def _check_device(name: str, option: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 import congruency
 from congruency.experiments.host_way import HostDCL
 from congruency.experiments.workloads import TrainingCase, Workload, training_cases, workloads
+from congruency.report.files import write_together
 
 __all__ = ["run"]
 
@@ -59,41 +61,52 @@ class StepRow:
     corrected_share: float
 
 
-def run(device: str, sizes: list[float] | None, references: list[int], out: Path | None, quick: bool) -> None:
-    """Measure everything, print the tables, write ``bench-DEVICE.json`` into ``out``."""
-    place = torch.device(device)
+def run(
+    devices: Sequence[str],
+    sizes: Sequence[float] | None = None,
+    references: Sequence[int] = (1, 3, 10, 20),
+    out: Path | None = None,
+    quick: bool = False,
+) -> None:
+    """Measure on each device in turn, print the tables, write ``bench-DEVICE.json`` into ``out``."""
     console = Console()
-    clock = _Clock(place, seconds=0.3 if quick else 1.5)
-    chosen = [w for w in workloads(sizes) if _fits(w, max(references), place) and not (quick and w.parameters > 2e6)]
-    bandwidth = measure_bandwidth(place, clock, 1 << (22 if quick else 27))
-    rows: list[Row] = []
-    steps: list[StepRow] = []
-    cells = [(w, n) for w in chosen for n in references if _fits(w, n, place)]
+    for name in devices:
+        result = measure(torch.device(name), sizes, references, quick, console)
+        _show(console, result)
+        if out is not None:
+            (path,) = write_together(out, {f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"})
+            console.print(f"written to {path}\n")
+
+
+def measure(
+    device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], quick: bool, console: Console
+) -> dict[str, Any]:
+    """Everything on one device, as plain data."""
+    clock = _Clock(device, seconds=0.2 if quick else 1.0)
+    chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
+    cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
+    cases = [] if sizes else training_cases(device, quick)
+    bandwidth = measure_bandwidth(device, clock, 1 << (22 if quick else 27))
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring corrections", total=len(cells))
+        task = progress.add_task("", total=len(cells) + len(cases))
+
+        def now(description: str) -> None:
+            progress.update(task, description=description, advance=1)
+
+        rows, steps = [], []
         for workload, count in cells:
-            progress.update(task, description=f"{workload.name}, {count} reference(s)")
-            rows.append(measure_correction(workload, count, place, clock, bandwidth))
-            progress.advance(task)
-        if not sizes:
-            for case in training_cases(place, quick):
-                progress.update(task, description=f"{case.name}, {case.scope}, {case.references} reference(s)")
-                steps.append(measure_training_step(case, place, clock))
-    result = {
+            now(f"{workload.name}, {count} reference(s)")
+            rows.append(measure_correction(workload, count, device, clock, bandwidth))
+        for case in cases:
+            now(f"{case.name}, {case.scope}, {case.references} reference(s)")
+            steps.append(measure_training_step(case, device, clock))
+    return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
-        "machine": machine(place),
+        "machine": machine(device),
         "bandwidth_bytes_per_second": bandwidth,
         "corrections": [asdict(row) for row in rows],
-        "training_steps": [asdict(row) for row in steps],
+        "training_steps": [asdict(step) for step in steps],
     }
-    _show(console, result, rows, steps)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / f"bench-{place.type}.json"
-        aside = path.with_suffix(".json.part")
-        aside.write_text(json.dumps(result, indent=1) + "\n")
-        os.replace(aside, path)
-        console.print(f"written to {path}")
 
 
 class _Clock:
@@ -233,7 +246,10 @@ def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
 
 
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
-    """Parameters, momentum, gradients twice and both DCLs' references, within 80 % of the memory at hand."""
+    """Parameters, momentum, gradients twice and both DCLs' references, within 80 % of the memory
+    at hand."""
+    if references > 1 and workload.parameters > 3e7:
+        return False  # many references of a large model say little more than of a smaller one, and take long
     need = workload.parameters * 4 * (4 + 2 * references)
     if device.type == "cuda":
         return need < 0.8 * torch.cuda.mem_get_info(device)[0]
@@ -262,45 +278,47 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _show(console: Console, result: dict[str, Any], rows: Sequence[Row], steps: Sequence[StepRow]) -> None:
-    where = result["machine"]["gpu"] or f"{result['machine']['processor']}, {result['machine']['threads']} threads"
-    rate = result["bandwidth_bytes_per_second"] / 1e9
-    console.print(f"[bold]{where}[/bold], torch {result['machine']['torch']}; memory moves {rate:.0f} GB/s here")
-    table = Table(title="One correction of the whole list of parameters (medians)", caption=_CORRECTION_NOTE)
-    for column in ("what", "parameters", "refs", "SGD step", "congruent", "corrected", "x SGD", "host way", "x less",
-                   "of memory limit"):  # fmt: skip
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
+def _show(console: Console, result: dict[str, Any]) -> None:
+    machine, rate = result["machine"], result["bandwidth_bytes_per_second"] / 1e9
+    where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
+    console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory moves {rate:.0f} GB/s here\n")
+    table = _table("One correction of all parameters", _CORRECTION_NOTE, _CORRECTION_COLUMNS)
+    for row in result["corrections"]:
         table.add_row(
-            row.workload, f"{row.parameters:,}", str(row.references), _duration(row.sgd_step),
-            _duration(row.congruent), _duration(row.corrected),
-            f"{row.congruent / row.sgd_step:.2f} / {row.corrected / row.sgd_step:.2f}",
-            _duration(row.host), _times(row.host / row.corrected), f"{row.memory_limit / row.corrected:.0%}",
+            row["workload"], f"{row['parameters']:.3g}", str(row["references"]),
+            _duration(row["congruent"]), _duration(row["corrected"]),
+            f"{row['congruent'] / row['sgd_step']:.2f} {row['corrected'] / row['sgd_step']:.2f}",
+            _times(row["host"] / row["corrected"]), f"{row['memory_limit'] / row['corrected']:.0%}",
         )  # fmt: skip
     console.print(table)
-    if not steps:
+    if not result["training_steps"]:
         return
-    table = Table(title="A whole training step, window 50 (medians)", caption=_STEP_NOTE)
-    for column in ("network", "corrected", "refs", "plain", "with DCL", "more", "x SGD step", "share"):
-        table.add_column(column, justify="left" if column in ("network", "corrected") else "right")
-    for step in steps:
-        more = step.step_with_dcl - step.step
+    table = _table("A whole training step, corrected every time", _STEP_NOTE, _STEP_COLUMNS)
+    for step in result["training_steps"]:
+        more = step["step_with_dcl"] - step["step"]
         table.add_row(
-            step.network, step.scope, str(step.references), _duration(step.step), _duration(step.step_with_dcl),
-            f"{more / step.step:+.1%}", f"{more / step.sgd_step:.2f}", f"{step.corrected_share:.0%}",
+            step["network"], step["scope"], str(step["references"]), _duration(step["step"]),
+            _duration(step["step_with_dcl"]), f"{more / step['step']:+.1%}", f"{more / step['sgd_step']:.2f}",
         )  # fmt: skip
     console.print(table)
 
 
+def _table(title: str, note: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, caption=note, title_justify="left", caption_justify="left", box=SIMPLE, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    return table
+
+
+_CORRECTION_COLUMNS = ("what", "size", "refs", "congruent", "corrected", "x SGD", "host", "limit")
 _CORRECTION_NOTE = (
-    "congruent: the gradient disagrees with nothing and is left alone; corrected: it is rewritten. x SGD: both beside "
-    "a foreach SGD-momentum step on the same parameters. host way: numpy float64 and quadprog; x less: how many times "
-    "less our corrected case costs. of memory limit: the time memory alone would take, over the corrected case's."
+    "Medians. congruent: the gradient disagrees with nothing and is left alone; corrected: it is rewritten. "
+    "x SGD: both, beside a foreach SGD-momentum step on the same parameters. host: how many times more the paper's "
+    "way costs (numpy float64 and quadprog). limit: the time that moving the memory alone would take, as a share of "
+    "the corrected case's. On a GPU times are the device's own."
 )
-_STEP_NOTE = (
-    "more: what DCL adds to the step; x SGD step: that beside the optimizer's own step; "
-    "share: of steps that were corrected."
-)
+_STEP_COLUMNS = ("network", "scope", "refs", "plain", "with DCL", "more", "x SGD")
+_STEP_NOTE = "Medians. x SGD: what DCL adds, beside the optimizer's own step."
 
 
 def _duration(seconds: float) -> str:

@@ -42,7 +42,7 @@ class TrainingCase:
 
 def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
     """One flat tensor of each size; without ``sizes`` also the shapes of real networks and heads."""
-    flat = [Workload(f"one tensor of {size:.3g}", ((int(size),),)) for size in sizes or _SIZES]
+    flat = [Workload("one tensor", ((int(size),),)) for size in sizes or _SIZES]
     if sizes:
         return flat
     mlp = ((100, 784), (100,), (100, 100), (100,), (10, 100), (10,))
