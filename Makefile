@@ -23,7 +23,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/congruency bench --out benchmarks/results
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
 	  || { echo "congruency needs Python 3.10 to 3.13; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -31,5 +31,5 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-demo
+	rm -rf .venv build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

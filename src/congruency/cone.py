@@ -126,7 +126,7 @@ def _solve_plain(gram: list[list[float]], products: list[float], floor: list[flo
     free: list[int] = []
     barred: set[int] = set()
     for _ in range(30 * len(q)):  # far beyond the need of any problem; rounding could go in circles without it
-        slope = [offset + sum(row[j] * u[j] for j in free) for offset, row in zip(q, unit, strict=True)]
+        slope = [offset + sum(map(mul, row, u)) for offset, row in zip(q, unit, strict=True)]
         others = [i for i in range(len(q)) if i not in free and i not in barred]
         worst = min(others, key=slope.__getitem__, default=None)
         if worst is None or slope[worst] >= -_ROUNDING - 4 * grain * sum(u):
@@ -327,8 +327,8 @@ class _Rows:
     def slope(self, image: Tensor) -> Tensor:
         return _times(self.columns.mT, image)
 
-    def rounding(self, u: Tensor) -> float:
-        return _ROUNDING
+    def rounding(self, u: Tensor) -> Tensor:
+        return torch.full_like(u[..., :1], _ROUNDING)
 
     def gain(self, u: Tensor, image: Tensor, new_u: Tensor, new_image: Tensor) -> Tensor:
         return ((image - new_image) * (image + new_image)).sum(-1, keepdim=True)
@@ -379,35 +379,36 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     A fit over dependent rows needs a ridge. What it changes is undone by the proximal point method: move its centre
     to the solution and solve again, until the ridge pulls no more than rounding does.
     """
-    host = _on_host(q)
+    n, host = q.shape[-1], _on_host(q)
     u = centre = torch.zeros_like(q)
     image = problem.image(u)
     free = _steepest(problem, u, image, 1.0)
-    passes = torch.full_like(q[..., :1], 10.0)  # 2 are the rule; more only where rows are nearly opposite
-    for _ in range(10 * q.shape[-1] + 50 if host else q.shape[-1] + 20):
+    pull = torch.full_like(q[..., :1], math.inf)
+    active = pull > 0
+    for _ in range(10 * n + 50 if host else n + 24):
         z, fitted, _ = problem.fit(free)
         inside = (z >= 0).all(-1, keepdim=True)
         clipped = z.clamp(min=0)
-        fitted = torch.where(inside, fitted, problem.image(clipped))
-        lower = problem.gain(u, image, clipped, fitted) > 0
-        entering = _steepest(problem, clipped, fitted, 0.7)
+        landed = torch.where(inside, fitted, problem.image(clipped))
+        lower = problem.gain(u, image, clipped, landed) > 0
+        entering = _steepest(problem, clipped, landed, 0.7)
         # A fit that lowers nothing differs from the last one by rounding, and so does what it asks for.
         settled = inside & ~(lower & entering.any(-1, keepdim=True))
         accepted = inside | lower
         ratio = torch.where(z < 0, u / (u - z), math.inf)
         way = ratio.amin(-1, keepdim=True)
         stopped = ratio <= way
-        partial = (u + way * (z - u)).clamp(min=0) * ~stopped
-        free = torch.where(accepted, (clipped > 0) | (entering & ~settled), free & ~stopped)
-        active = passes > 0
+        free = torch.where(accepted, (clipped > 0) | entering, free & ~stopped)
+        partial = u.lerp(z, way).clamp(min=0).masked_fill(stopped, 0.0)
         u = torch.where(active, torch.where(accepted, clipped, partial), u)
-        image = torch.where(active, torch.where(accepted, fitted, problem.image(partial)), image)
+        image = torch.where(active, torch.where(accepted, landed, image.lerp(fitted, way)), image)
         step = torch.where(active & settled, u - centre, 0.0)
-        centre = centre + step
-        done = (problem.ridge * step).abs().amax(-1, keepdim=True) <= problem.rounding(u)
-        passes = torch.where(settled, torch.where(done, 0.0, passes - 1), passes)
-        if host and not (passes > 0).any():
+        last, pull = pull, torch.where(settled, (problem.ridge * step).abs().amax(-1, keepdim=True), pull)
+        # Rows that the ridge alone keeps apart would be pulled for ever, so a pass has to halve the pull of the last.
+        active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 2)))
+        if host and not active.any():
             break
+        centre = centre + step
         problem, image = problem.moved(step, image)
     return u, image
 
@@ -415,7 +416,7 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
 def _steepest(problem: _Problem, u: Tensor, image: Tensor, share: float) -> Tensor:
     """Mark the multipliers whose slope is negative, and at least a share of the most negative one."""
     slope = problem.slope(image)
-    return (slope <= share * slope.amin(-1, keepdim=True)) & (slope < -problem.rounding(u))
+    return slope <= (share * slope.amin(-1, keepdim=True)).clamp(max=-problem.rounding(u))
 
 
 def _on_host(tensor: Tensor) -> bool:

@@ -1,0 +1,475 @@
+/* The two passes over parameters on the CPU: all tensors of a step in one call, each read from memory once a pass.
+
+   native.py calls this through ctypes. It needs no header of Python or torch, and no OpenMP runtime of its own.
+
+   A job is one array of 64-bit integers: the header below, and after it
+       basis      (size, 2)        vector k is the piece's tensor basis[k][0] less its tensor basis[k][1], if not -1
+       lengths    (pieces,)        elements
+       blocks     (pieces,)        the block that each piece is solved in
+       addresses  (pieces, width)  of the gradient, which is tensor 0, and of the piece's other tensors
+   The elements of a piece's tensors lie without gaps in one and the same order.
+
+   The work is cut into units that depend on the job alone. Each unit has a partial result of its own, summed in order
+   at the end, so that neither the number of threads nor their luck changes a bit. */
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One build serves every x86 processor: glibc's loader picks the widest version of these functions that can run. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(CONGRUENCY_ONE_VERSION) && \
+    (!defined(__clang__) || __clang_major__ >= 14)
+#define HOT __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#else
+#define HOT
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum {
+    RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
+    LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
+    ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
+    TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
+    UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
+    UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
+    PARTIALS = 1 << 22,  /* doubles that the partial results of full units should take at most */
+    GRAIN = 32768,       /* elements that make a second thread worth while (torch's own grain) */
+    OWN_GRAIN = 1 << 20, /* the same where the threads must be started first */
+    FAR = 1 << 22,       /* elements beyond which the second pass finds little in the caches */
+};
+
+typedef struct {
+    int64_t wide; /* 0: float32, 1: float64 */
+    int64_t pieces, width, size, blocks, threads;
+    int64_t parallel, thread_number; /* GOMP_parallel and omp_get_thread_num of torch's OpenMP, or 0 */
+    int64_t basis[][2];
+} Job;
+
+#if defined(__x86_64__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
+
+/* Elements of consecutive pieces of one block: where they begin and how many they are. */
+typedef struct {
+    int64_t piece, offset, length, block;
+} Unit;
+
+typedef struct {
+    const Job *job;
+    Unit *units;
+    int64_t count, elements;
+    double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
+    const double *coefficients; /* (blocks, 1 + size): whether the block is written, and the a_k, for the second */
+    int64_t participants;
+    int64_t *taken;  /* (participants,): how many units of each one's share are done or under way */
+    double *scratch; /* (participants, scratch_size) */
+} Sweep;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Rows of a run: the gradient and the basis vectors, and zeros that make whole tiles. */
+static int64_t row_count(const Job *job) { return rounded_up(1 + job->size, TILE); }
+static int64_t run_length(const Job *job) { return most(LANES, least(RUN, ROWS / row_count(job) / LANES * LANES)); }
+
+/* What a thread needs, in doubles: the rows of a run, and LANES sums for each product in the upper triangle of tiles. */
+static int64_t rows_size(const Job *job) { return rounded_up(most(RUN, row_count(job) * run_length(job)), 8); }
+static int64_t sums_size(const Job *job) {
+    int64_t tiles = row_count(job) / TILE;
+    return rounded_up(tiles * (tiles + 1) / 2 * TILE * TILE * LANES, 8);
+}
+static int64_t scratch_size(const Job *job) { return rows_size(job) + sums_size(job); }
+
+static const int64_t *lengths(const Job *job) { return &job->basis[job->size][0]; }
+static const int64_t *blocks(const Job *job) { return lengths(job) + job->pieces; }
+
+static void *tensor(const Job *job, int64_t piece, int64_t index, int64_t offset) {
+    const int64_t *addresses = blocks(job) + job->pieces;
+    int64_t bytes = job->wide ? sizeof(double) : sizeof(float);
+    return (char *)(intptr_t)addresses[piece * job->width + index] + offset * bytes;
+}
+
+static const double ZEROS[RUN]; /* the start of a vector that is no difference */
+
+/* Where the minuend and the subtrahend of basis vector k begin; at most RUN elements of the latter are there. */
+static const void *end_of(const Job *job, int64_t piece, int64_t k, int64_t offset) {
+    return tensor(job, piece, job->basis[k][0], offset);
+}
+static const void *start_of(const Job *job, int64_t piece, int64_t k, int64_t offset) {
+    return job->basis[k][1] < 0 ? ZEROS : tensor(job, piece, job->basis[k][1], offset);
+}
+
+/* ---- one float32 basis vector: the case that must cost nothing ---- */
+
+/* <g, g>, <g, b>, <b, b> of at most RUN elements, in float32: each lane adds up few of them. */
+HOT static void pair_products(const float *g, const float *end, const float *start, int64_t n, float *sums) {
+    float gg = 0, gb = 0, bb = 0;
+#pragma omp simd reduction(+ : gg, gb, bb)
+    for (int64_t i = 0; i < n; i++) {
+        float b = end[i] - start[i];
+        gg += g[i] * g[i];
+        gb += g[i] * b;
+        bb += b * b;
+    }
+    sums[0] = gg, sums[1] = gb, sums[2] = bb;
+}
+
+HOT static float norm2(const float *g, int64_t n) {
+    float gg = 0;
+#pragma omp simd reduction(+ : gg)
+    for (int64_t i = 0; i < n; i++) gg += g[i] * g[i];
+    return gg;
+}
+
+HOT static void add_pair(float *g, const float *end, const float *start, int64_t n, float a) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) g[i] += a * (end[i] - start[i]);
+}
+
+/* Ask for the elements one run before these, if there are any: a prefetch never faults. */
+static void prefetch_before(const float *elements) {
+    uintptr_t before = (uintptr_t)elements - RUN * sizeof(float);
+    for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)before + i, 0, 2);
+}
+
+/* The same on its way backwards through more than the caches hold, where the processor does not look ahead enough. */
+HOT static void add_far_pair(float *g, const float *end, const float *start, int64_t n, float a) {
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_before(g + i), prefetch_before(end + i), prefetch_before(start + i);
+#pragma omp simd
+        for (int64_t k = i; k < i + LINES; k++) g[k] += a * (end[k] - start[k]);
+    }
+    for (; i < n; i++) g[i] += a * (end[i] - start[i]);
+}
+
+HOT static int equal(const float *a, const float *b, int64_t n) {
+    int different = 0;
+#pragma omp simd reduction(| : different)
+    for (int64_t i = 0; i < n; i++) different |= a[i] != b[i];
+    return !different;
+}
+
+/* Whether float32 is wide enough: a sum of squares far from overflow and underflow, or truly zero. Not so for nan. */
+static int safe(float sum, const float *a, const float *b, int64_t n) {
+    return (sum > 1e-25f && sum < 1e30f) || (sum == 0 && equal(a, b, n));
+}
+static int safe_factor(double a) { return (a > 1e-25 && a < 1e30) || (a < -1e-25 && a > -1e30); }
+
+/* ---- any number of basis vectors, in float64 ---- */
+
+/* A row is kept LANES elements at a time, in turn with the two other rows of its tile, and filled up with zeros. */
+#define LOAD(NAME, TYPE)                                                                                           \
+    HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, Lanes *rows) {                             \
+        double *restrict row = (double *)rows;                                                                     \
+        for (; n >= LANES; n -= LANES, end += LANES, start += LANES, row += TILE * LANES)                          \
+            _Pragma("omp simd") for (int i = 0; i < LANES; i++) row[i] = end[i] - start[i];                        \
+        for (int i = 0; n && i < LANES; i++) row[i] = i < n ? end[i] - start[i] : 0;                               \
+    }
+LOAD(load_narrow, float)
+LOAD(load_wide, double)
+
+#define ADD(NAME, TYPE)                                                                                            \
+    HOT static void NAME(double *restrict x, const TYPE *end, const TYPE *start, int64_t n, double a) {            \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) x[i] += a * (end[i] - start[i]);                       \
+    }
+ADD(add_narrow, float)
+ADD(add_wide, double)
+
+#define COPY(NAME, FROM, TO)                                                                                       \
+    HOT static void NAME(const FROM *restrict from, int64_t n, TO *restrict to) {                                  \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) to[i] = (TO)from[i];                                   \
+    }
+COPY(widen, float, double)
+COPY(narrow, double, float)
+
+/* Add the inner products of one tile of rows with itself and with all that follow to ``sums``, vectors of LANES sums. */
+HOT static void add_products(const Lanes *rows, const Lanes *end, int64_t stride, Lanes *sums) {
+    for (const Lanes *others = rows; others < end; others += stride, sums += TILE * TILE) {
+        Lanes ax = {0}, ay = {0}, az = {0}, bx = {0}, by = {0}, bz = {0}, cx = {0}, cy = {0}, cz = {0};
+        for (int64_t k = 0; k < stride; k += TILE) {
+            Lanes a = rows[k], b = rows[k + 1], c = rows[k + 2];
+            Lanes x = others[k], y = others[k + 1], z = others[k + 2];
+            ax += a * x, ay += a * y, az += a * z;
+            bx += b * x, by += b * y, bz += b * z;
+            cx += c * x, cy += c * y, cz += c * z;
+        }
+        sums[0] += ax, sums[1] += ay, sums[2] += az;
+        sums[3] += bx, sums[4] += by, sums[5] += bz;
+        sums[6] += cx, sums[7] += cy, sums[8] += cz;
+    }
+}
+
+/* ---- the passes over at most a run of one piece ---- */
+
+static void prefetch(const Job *job, int64_t piece, int64_t index, int64_t offset, int64_t n) {
+    const char *from = tensor(job, piece, index, offset), *to = tensor(job, piece, index, offset + n);
+    for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
+}
+
+static void load(const Job *job, const void *end, const void *start, int64_t n, Lanes *row) {
+    if (job->wide)
+        load_wide(end, start, n, row);
+    else
+        load_narrow(end, start, n, row);
+}
+
+/* Add the products of a run to the sums behind the rows; meanwhile the next run comes in. */
+static void moments_of_run(const Job *job, int64_t piece, int64_t offset, int64_t n, double *scratch) {
+    int64_t count = row_count(job), stride = rounded_up(n, LANES) / LANES * TILE;
+    Lanes *rows = (Lanes *)scratch, *end = rows + count / TILE * stride, *sums = (Lanes *)(scratch + rows_size(job));
+    for (int64_t k = 0; k < count; k++) {
+        Lanes *row = rows + k / TILE * stride + k % TILE;
+        if (k == 0)
+            load(job, tensor(job, piece, 0, offset), ZEROS, n, row);
+        else if (k <= job->size)
+            load(job, end_of(job, piece, k - 1, offset), start_of(job, piece, k - 1, offset), n, row);
+        else
+            load(job, ZEROS, ZEROS, n, row);
+    }
+    for (int64_t i = 0; i < count; i += TILE, rows += stride) {
+        for (int64_t t = i * job->width / count; t < (i + TILE) * job->width / count; t++)
+            prefetch(job, piece, t, offset + n, n);
+        add_products(rows, end, stride, sums);
+        sums += (count - i) * TILE;
+    }
+}
+
+/* Add up the lanes of each product. */
+static void fold(const Job *job, const double *lanes, double *sums) {
+    int64_t size = 1 + job->size, count = row_count(job);
+    for (int64_t i = 0; i < count; i += TILE)
+        for (int64_t j = i; j < count; j += TILE)
+            for (int64_t k = 0; k < TILE * TILE; k++, lanes += LANES) {
+                int64_t row = i + k / TILE, column = j + k % TILE;
+                if (row > column || column >= size) continue;
+                for (int64_t l = 0; l < LANES; l++) sums[row * size + column] += lanes[l];
+            }
+}
+
+/* At most one basis vector in float32; in float64 where that is too narrow. */
+static void moments_of_pair(const Job *job, int64_t piece, int64_t offset, int64_t n, double *scratch, double *sums) {
+    const float *g = tensor(job, piece, 0, offset), *zeros = (const float *)ZEROS;
+    const float *end = job->size ? end_of(job, piece, 0, offset) : zeros;
+    const float *start = job->size ? start_of(job, piece, 0, offset) : zeros;
+    float products[3] = {0};
+    if (job->size)
+        pair_products(g, end, start, n, products);
+    else
+        products[0] = norm2(g, n);
+    if (!safe(products[0], g, zeros, n) || !safe(products[2], end, start, n)) {
+        moments_of_run(job, piece, offset, n, scratch);
+        return;
+    }
+    sums[0] += products[0];
+    if (job->size) sums[1] += products[1], sums[3] += products[2];
+}
+
+/* By way of a copy: a basis vector may be the gradient itself. */
+static void add_to_run(const Job *job, int64_t piece, int64_t offset, int64_t n, const double *factors, double *x) {
+    void *g = tensor(job, piece, 0, offset);
+    if (job->wide)
+        memcpy(x, g, n * sizeof(double));
+    else
+        widen(g, n, x);
+    for (int64_t k = 0; k < job->size; k++) {
+        const void *end = end_of(job, piece, k, offset), *start = start_of(job, piece, k, offset);
+        if (job->wide)
+            add_wide(x, end, start, n, factors[k]);
+        else
+            add_narrow(x, end, start, n, factors[k]);
+    }
+    if (job->wide)
+        memcpy(g, x, n * sizeof(double));
+    else
+        narrow(x, n, g);
+}
+
+static void add_to_pair(const Job *job, int64_t piece, int64_t offset, int64_t n, float factor, int far) {
+    (far ? add_far_pair : add_pair)(tensor(job, piece, 0, offset), end_of(job, piece, 0, offset),
+                                    start_of(job, piece, 0, offset), n, factor);
+}
+
+/* ---- the passes over a unit ---- */
+
+static void first_pass(const Sweep *sweep, int64_t u, double *scratch) {
+    const Job *job = sweep->job;
+    const Unit *unit = &sweep->units[u];
+    double *sums = sweep->partials + u * (1 + job->size) * (1 + job->size);
+    int narrow = !job->wide && job->size <= 1;
+    int64_t longest = run_length(job), offset = unit->offset;
+    memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
+    for (int64_t piece = unit->piece, left = unit->length; left; piece++, offset = 0) {
+        int64_t stop = least(lengths(job)[piece], offset + left);
+        left -= stop - offset;
+        for (int64_t n; offset < stop; offset += n) {
+            n = least(longest, stop - offset);
+            if (narrow)
+                moments_of_pair(job, piece, offset, n, scratch, sums);
+            else
+                moments_of_run(job, piece, offset, n, scratch);
+        }
+    }
+    fold(job, scratch + rows_size(job), sums);
+}
+
+/* Backwards within each piece: what the first pass read last is still in the caches. */
+static void second_pass(const Sweep *sweep, int64_t u, double *scratch) {
+    const Job *job = sweep->job;
+    const Unit *unit = &sweep->units[u];
+    const double *factors = sweep->coefficients + unit->block * (1 + job->size);
+    if (!*factors++) return;
+    int narrow = !job->wide && job->size == 1 && safe_factor(factors[0]);
+    int64_t offset = unit->offset;
+    for (int64_t piece = unit->piece, left = unit->length; left; piece++, offset = 0) {
+        int64_t stop = least(lengths(job)[piece], offset + left);
+        left -= stop - offset;
+        for (int64_t from; stop > offset; stop = from) {
+            from = offset + (stop - offset - 1) / RUN * RUN;
+            if (narrow)
+                add_to_pair(job, piece, from, stop - from, (float)factors[0], sweep->elements > FAR);
+            else
+                add_to_run(job, piece, from, stop - from, factors, scratch);
+        }
+    }
+}
+
+/* ---- units and threads ---- */
+
+static int cut(Sweep *sweep) {
+    const Job *job = sweep->job;
+    for (int64_t p = 0; p < job->pieces; p++) sweep->elements += lengths(job)[p];
+    int64_t units = least(UNITS, 1 + PARTIALS / ((1 + job->size) * (1 + job->size)));
+    int64_t full = rounded_up(1 + sweep->elements / units, UNIT);
+    Unit *last = NULL;
+    sweep->units = malloc((sweep->elements / full + job->pieces + 1) * sizeof(Unit));
+    if (!sweep->units) return -1;
+    for (int64_t p = 0; p < job->pieces; p++) {
+        for (int64_t offset = 0, n; offset < lengths(job)[p]; offset += n) {
+            if (!last || last->block != blocks(job)[p] || last->length >= full) {
+                last = &sweep->units[sweep->count++];
+                *last = (Unit){p, offset, 0, blocks(job)[p]};
+            }
+            /* whole runs, so that a unit that begins within a tensor begins at an aligned address */
+            n = least(lengths(job)[p] - offset, rounded_up(full - last->length, RUN));
+            last->length += n;
+        }
+    }
+    return 0;
+}
+
+/* Each participant goes through its own share in order, and then helps with what is left of the others'. */
+static void participate(Sweep *sweep, int64_t self) {
+    for (int64_t k = 0; k < sweep->participants; k++) {
+        int64_t share = (self + k) % sweep->participants;
+        int64_t begin = share * sweep->count / sweep->participants;
+        int64_t end = (share + 1) * sweep->count / sweep->participants;
+        for (;;) {
+            int64_t u = __atomic_fetch_add(&sweep->taken[share], 1, __ATOMIC_RELAXED);
+            if (u >= end - begin) break;
+            if (sweep->coefficients)
+                second_pass(sweep, end - 1 - u, sweep->scratch + self * scratch_size(sweep->job));
+            else
+                first_pass(sweep, begin + u, sweep->scratch + self * scratch_size(sweep->job));
+        }
+    }
+}
+
+static void in_torch_thread(void *sweep) {
+    int (*thread_number)(void) = (int (*)(void))(intptr_t)((Sweep *)sweep)->job->thread_number;
+    participate(sweep, thread_number());
+}
+
+/* torch's own threads are awake from its last operation; a second pool of threads would fight with them. */
+static void in_torch_threads(Sweep *sweep) {
+    typedef void Parallel(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+    Parallel *parallel = (Parallel *)(intptr_t)sweep->job->parallel;
+    parallel(in_torch_thread, sweep, (unsigned)sweep->participants, 0);
+}
+
+typedef struct {
+    pthread_t thread;
+    int started;
+    Sweep *sweep;
+    int64_t self;
+} Participant;
+
+static void *in_own_thread(void *argument) {
+    Participant *participant = argument;
+    participate(participant->sweep, participant->self);
+    return NULL;
+}
+
+/* Started and joined within the call: nothing is left that a fork could break. */
+static void in_own_threads(Sweep *sweep) {
+    Participant *others = calloc(sweep->participants, sizeof(Participant));
+    for (int64_t t = 1; others && t < sweep->participants; t++) {
+        others[t].sweep = sweep, others[t].self = t;
+        others[t].started = !pthread_create(&others[t].thread, NULL, in_own_thread, &others[t]);
+    }
+    participate(sweep, 0);
+    for (int64_t t = 1; others && t < sweep->participants; t++)
+        if (others[t].started) pthread_join(others[t].thread, NULL);
+    free(others);
+}
+
+static int run(Sweep *sweep) {
+    const Job *job = sweep->job;
+    int64_t work = sweep->elements * (1 + job->size) / 2;
+    sweep->participants = work < (job->parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
+    sweep->scratch = aligned_alloc(64, sweep->participants * scratch_size(job) * sizeof(double));
+    sweep->taken = calloc(sweep->participants, sizeof(int64_t));
+    int failed = !sweep->scratch || !sweep->taken;
+    if (!failed) {
+        if (sweep->participants == 1)
+            participate(sweep, 0);
+        else
+            (job->parallel ? in_torch_threads : in_own_threads)(sweep);
+    }
+    free(sweep->scratch);
+    free(sweep->taken);
+    return failed ? -1 : 0;
+}
+
+/* Add up the partial results in order; ``sums``: (blocks, 1 + size, 1 + size). */
+static void collect(const Sweep *sweep, double *sums) {
+    const Job *job = sweep->job;
+    int64_t size = 1 + job->size;
+    memset(sums, 0, job->blocks * size * size * sizeof(double));
+    for (int64_t u = 0; u < sweep->count; u++) {
+        const double *partial = sweep->partials + u * size * size;
+        double *to = sums + sweep->units[u].block * size * size;
+        for (int64_t i = 0; i < size * size; i++) to[i] += partial[i];
+    }
+    for (int64_t b = 0; b < job->blocks; b++, sums += size * size)
+        for (int64_t i = 0; i < size; i++)
+            for (int64_t j = 0; j < i; j++) sums[i * size + j] = sums[j * size + i];
+}
+
+/* Both return 0, or -1 where there was no memory. */
+
+EXPORT int congruency_moments(const Job *job, double *sums) {
+    Sweep sweep = {.job = job};
+    if (cut(&sweep)) return -1;
+    sweep.partials = calloc((1 + sweep.count) * (1 + job->size) * (1 + job->size), sizeof(double));
+    int failed = !sweep.partials || run(&sweep);
+    if (!failed) collect(&sweep, sums);
+    free(sweep.partials);
+    free(sweep.units);
+    return failed ? -1 : 0;
+}
+
+EXPORT int congruency_add_combination(const Job *job, const double *coefficients) {
+    Sweep sweep = {.job = job, .coefficients = coefficients};
+    if (cut(&sweep)) return -1;
+    int failed = run(&sweep);
+    free(sweep.units);
+    return failed ? -1 : 0;
+}
