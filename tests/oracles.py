@@ -32,7 +32,10 @@ def project_by_nnls(gradient: Array, constraints: Array, margin: Array) -> Array
 def project_exactly(gradient: Sequence[float], constraints: Sequence[Sequence[float]], margin: float = 0.0) -> Array:
     """Every set of active rows in turn, in rational arithmetic: without any rounding, however close the rows are."""
     rows = [[Fraction(value) for value in row] for row in constraints]
-    start = [Fraction(g) + Fraction(margin) * sum(column) for g, column in zip(gradient, zip(*rows, strict=True), strict=True)]
+    start = [
+        Fraction(g) + Fraction(margin) * sum(column)
+        for g, column in zip(gradient, zip(*rows, strict=True), strict=True)
+    ]
     gram = [[_dot(a, b) for b in rows] for a in rows]
     slope = [_dot(row, start) for row in rows]
     for size in range(len(rows) + 1):

@@ -116,6 +116,7 @@ def build() -> "typer.Typer":
         device: Annotated[
             list[str] | None,
             typer.Option(
+                "--device",  # said, because typer 0.27 would take the metavar for the name
                 metavar="DEVICE",
                 help="Where to measure: cpu, cuda, cuda:1, ...; may be given several times. "
                 "(default: the CPU, and the GPU if there is one)",

@@ -184,7 +184,7 @@ def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) 
     # A GPU fits the 256 sets of 8 rows in the time of one; a search takes it many launches.
     few = q.shape[-1] <= (4 if host else 8)
     u, _ = _enumerate(problem, q) if few else _descend(problem.ridged(), q)
-    return u * violated * (scale * inverse) + floor
+    return u * violated * scale * inverse + floor
 
 
 class _Problem(Protocol):

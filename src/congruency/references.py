@@ -68,6 +68,9 @@ class References(Source):
                 "steps of every window only record references; choose window > references",
                 stacklevel=3,
             )
+        suffix_sums = torch.ones(count, count, dtype=torch.float64).triu()
+        # segments of weights are steps taken, against the gradient; segments of gradients are gradients
+        self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = capturable
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
@@ -89,9 +92,7 @@ class References(Source):
         return self.count if self._active else 0
 
     def combination(self) -> Tensor:
-        suffix_sums = torch.ones(self.count, self.count, dtype=torch.float64).triu()
-        # segments of weights are steps taken, against the gradient; segments of gradients are gradients
-        return -suffix_sums if self.accumulate == "weights" else suffix_sums
+        return self._combination
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         self._hold(parameters)

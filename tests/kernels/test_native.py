@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
@@ -64,7 +65,7 @@ def exact_rows(piece: Piece) -> np.ndarray:
     vectors = [flat(piece.gradient)]
     for tensors, chained in piece.strands:
         values = [flat(tensor) for tensor in tensors]
-        vectors += [b - a for a, b in zip(values, values[1:], strict=False)] if chained else values
+        vectors += [b - a for a, b in itertools.pairwise(values)] if chained else values
     return np.stack(vectors)
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ _HOST_LIMIT = 110_000_000  # parameters; the host way needs about 40 bytes each
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result; times are medians in seconds, nan where not measured."""
+    """One line of the result; times are medians in seconds, None where not measured."""
 
     workload: str
     tensors: int
@@ -43,8 +44,10 @@ class Row:
     sgd_step: float
     congruent: float
     corrected: float
-    host: float
+    host: float | None
     memory_limit: float
+    extra_bytes: int | None
+    """On a GPU: the most memory a DCL takes beside its reference points, a correction included."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,13 @@ def measure(
             progress.update(task, description=description, advance=1)
 
         rows, steps = [], []
+        calls = 10 if device.type == "cuda" else 1
         for workload, count in cells:
             now(f"{workload.name}, {count} reference(s)")
             rows.append(measure_correction(workload, count, device, clock, bandwidth))
         for case in cases:
             now(f"{case.name}, {case.scope}, {case.references} reference(s)")
-            steps.append(measure_training_step(case, device, clock))
+            steps.append(measure_training_step(case, device, _Clock(device, 3 * clock.seconds, calls)))
     return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
         "machine": machine(device),
@@ -112,9 +116,10 @@ def measure(
 class _Clock:
     """Medians of repeated runs, several programs in turn so that drift falls on all of them alike."""
 
-    def __init__(self, device: torch.device, seconds: float) -> None:
+    def __init__(self, device: torch.device, seconds: float, calls: int = 1) -> None:
         self.device = device
         self.seconds = seconds
+        self.calls = calls  # in a row: as in training, the host may then run ahead of a GPU
 
     def time(self, programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
         """The median seconds of each program."""
@@ -129,13 +134,16 @@ class _Clock:
         return {name: statistics.median(values) for name, values in times.items()}
 
     def _once(self, program: Callable[[], Any]) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        self._wait()
         start = time.perf_counter()
-        program()
+        for _ in range(self.calls):
+            program()
+        self._wait()
+        return (time.perf_counter() - start) / self.calls
+
+    def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - start
 
 
 def measure_bandwidth(device: torch.device, clock: _Clock, size: int) -> float:
@@ -158,7 +166,7 @@ def measure_correction(
     # a margin, so that the gradient is rewritten every time, however often it has been corrected
     corrected = congruency.DCL(optimizer, references=references, mode="anchor", margin=1e-6, attach=False)
     host = None
-    if workload.parameters <= _HOST_LIMIT and references <= 3:
+    if workload.parameters <= _HOST_LIMIT and references <= 3 and find_spec("quadprog"):
         host = HostDCL(params, references, margin=1e-6)
     for _ in range(references):
         for method in (congruent, corrected, host):
@@ -170,17 +178,27 @@ def measure_correction(
         "congruent": congruent.correct,
         "corrected": corrected.correct,
     }
-    if host is not None:
-        programs["host"] = host.correct
-    times = clock.time(programs)
     if device.type == "cuda":  # what the GPU does; the host runs ahead of it in training
-        times |= {name: device_seconds(programs[name]) for name in ("sgd", "congruent", "corrected")}
-    host_time = times.get("host", float("nan"))
+        times = {name: device_seconds(program) for name, program in programs.items()}
+    else:
+        times = clock.time(programs)
+    host_time = clock.time({"host": host.correct})["host"] if host else None
+    extra = _extra_bytes(optimizer, references, workload.parameters) if device.type == "cuda" else None
     limit = (_BYTES_PER_PARAMETER + 8 * (references - 1)) * workload.parameters / bandwidth
     return Row(
         workload.name, len(params), workload.parameters, references,
-        times["sgd"], times["congruent"], times["corrected"], host_time, limit,
+        times["sgd"], times["congruent"], times["corrected"], host_time, limit, extra,
     )  # fmt: skip
+
+
+def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    dcl = congruency.DCL(optimizer, references=references, mode="anchor", margin=1e-6, attach=False)
+    for _ in range(references + 2):
+        dcl.correct()
+    return torch.cuda.max_memory_allocated() - before - 4 * references * parameters
 
 
 @torch.no_grad()
@@ -246,11 +264,11 @@ def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
 
 
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
-    """Parameters, momentum, gradients twice and both DCLs' references, within 80 % of the memory
+    """Parameters, momentum, gradients twice and three DCLs' references, within 80 % of the memory
     at hand."""
     if references > 1 and workload.parameters > 3e7:
         return False  # many references of a large model say little more than of a smaller one, and take long
-    need = workload.parameters * 4 * (4 + 2 * references)
+    need = workload.parameters * 4 * (4 + 3 * references)
     if device.type == "cuda":
         return need < 0.8 * torch.cuda.mem_get_info(device)[0]
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
@@ -288,7 +306,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
             row["workload"], f"{row['parameters']:.3g}", str(row["references"]),
             _duration(row["congruent"]), _duration(row["corrected"]),
             f"{row['congruent'] / row['sgd_step']:.2f} {row['corrected'] / row['sgd_step']:.2f}",
-            _times(row["host"] / row["corrected"]), f"{row['memory_limit'] / row['corrected']:.0%}",
+            f"{row['host'] / row['corrected']:.0f}" if row["host"] else "-", f"{row['memory_limit'] / row['corrected']:.0%}",
         )  # fmt: skip
     console.print(table)
     if not result["training_steps"]:
@@ -322,13 +340,7 @@ _STEP_NOTE = "Medians. x SGD: what DCL adds, beside the optimizer's own step."
 
 
 def _duration(seconds: float) -> str:
-    if seconds != seconds:
-        return "-"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds / 1e-6:.2f} us"
-
-
-def _times(ratio: float) -> str:
-    return "-" if ratio != ratio else f"{ratio:.0f}"

@@ -79,7 +79,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t row_count(const Job *job) { return rounded_up(1 + job->size, TILE); }
 static int64_t run_length(const Job *job) { return most(LANES, least(RUN, ROWS / row_count(job) / LANES * LANES)); }
 
-/* What a thread needs, in doubles: the rows of a run, and LANES sums for each product in the upper triangle of tiles. */
+/* What a thread needs, in doubles: the rows of a run, LANES sums for each product in the upper triangle of tiles. */
 static int64_t rows_size(const Job *job) { return rounded_up(most(RUN, row_count(job) * run_length(job)), 8); }
 static int64_t sums_size(const Job *job) {
     int64_t tiles = row_count(job) / TILE;
@@ -190,7 +190,7 @@ ADD(add_wide, double)
 COPY(widen, float, double)
 COPY(narrow, double, float)
 
-/* Add the inner products of one tile of rows with itself and with all that follow to ``sums``, vectors of LANES sums. */
+/* Add the inner products of one tile of rows with itself and all that follow to ``sums``, vectors of LANES sums. */
 HOT static void add_products(const Lanes *rows, const Lanes *end, int64_t stride, Lanes *sums) {
     for (const Lanes *others = rows; others < end; others += stride, sums += TILE * TILE) {
         Lanes ax = {0}, ay = {0}, az = {0}, bx = {0}, by = {0}, bz = {0}, cx = {0}, cy = {0}, cz = {0};

@@ -25,6 +25,7 @@ _CHUNK = 8192  # elements a program works through at a time: long enough to hide
 _UNITS_PER_PROCESSOR = 8  # resident programs for each multiprocessor
 MOST_ROWS = 31  # most basis vectors; the tile of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
+_PARTIALS = 1 << 17  # float32 partial sums of a pass, together: half a MiB
 _MOST_TABLES = 64
 _MOST_PLANS = 32
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -72,10 +73,10 @@ def _moments_of_one(
                     b -= tl.load(begin + places, mask=there, other=0.0).to(tl.float32)
                 gb += g * b
                 bb += b * b
-    tl.store(partials + WIDTH * unit, tl.sum(gg.to(tl.float64)))
+    tl.store(partials + WIDTH * unit, tl.sum(gg))
     if HAS_ROW:
-        tl.store(partials + WIDTH * unit + 1, tl.sum(gb.to(tl.float64)))
-        tl.store(partials + WIDTH * unit + 3, tl.sum(bb.to(tl.float64)))
+        tl.store(partials + WIDTH * unit + 1, tl.sum(gb))
+        tl.store(partials + WIDTH * unit + 3, tl.sum(bb))
 
 
 @triton.jit
@@ -135,10 +136,10 @@ def _moments_of_many(
             sum2 += tile * _vector(table, column + 2, places, there, G, B, SIZE, ALIGNED)[None, :]
             sum3 += tile * _vector(table, column + 3, places, there, G, B, SIZE, ALIGNED)[None, :]
     out = partials + unit * ROWS * ROWS + row * ROWS + column
-    tl.store(out, tl.sum(sum0, axis=1).to(tl.float64))
-    tl.store(out + 1, tl.sum(sum1, axis=1).to(tl.float64))
-    tl.store(out + 2, tl.sum(sum2, axis=1).to(tl.float64))
-    tl.store(out + 3, tl.sum(sum3, axis=1).to(tl.float64))
+    tl.store(out, tl.sum(sum0, axis=1))
+    tl.store(out + 1, tl.sum(sum1, axis=1))
+    tl.store(out + 2, tl.sum(sum2, axis=1))
+    tl.store(out + 3, tl.sum(sum3, axis=1))
 
 
 @triton.jit
@@ -158,7 +159,8 @@ def _sum_units(partials, block_first, sums, ROWS: tl.constexpr, WIDTH: tl.conste
     for unit in range(first, last, BLOCK):
         units = unit + tl.arange(0, BLOCK)
         here = (units < last)[:, None] & (place >= 0)[None, :]
-        total += tl.load(partials + units[:, None] * ROWS * ROWS + above[None, :], mask=here, other=0.0)
+        part = tl.load(partials + units[:, None] * ROWS * ROWS + above[None, :], mask=here, other=0.0)
+        total += part.to(tl.float64)
     tl.store(sums + block * ROWS * ROWS + place, tl.sum(total, axis=0))
 
 
@@ -373,10 +375,10 @@ class _Plan:
     units: int
 
 
-def _plan(lengths: Sequence[int], block_of: Sequence[int], blocks: int, device: torch.device) -> _Plan:
-    """Pieces must come sorted by block."""
+def _plan(lengths: Sequence[int], block_of: Sequence[int], blocks: int, device: torch.device, tile: int) -> _Plan:
+    """Pieces must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
     chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
-    wanted = _processors(device) * _UNITS_PER_PROCESSOR
+    wanted = min(_processors(device) * _UNITS_PER_PROCESSOR, _PARTIALS // tile)
     most = max(1, -(-len(chunks) // wanted))  # chunks a unit
     unit_first: list[int] = []
     unit_block: list[int] = []
@@ -467,7 +469,7 @@ class Sweep:
     def __init__(self, pieces: Sequence[Piece], size: int, blocks: int, device: torch.device) -> None:
         self._size, self._blocks, self._device = size, blocks, device
         ours, others = _split(pieces) if size <= MOST_ROWS else ({}, list(pieces))
-        self._launches = [_launch(entries, kind, blocks, device) for kind, entries in ours.items()]
+        self._launches = [_launch(entries, kind, size, blocks, device) for kind, entries in ours.items()]
         self._others = DeviceSweep(others, size, blocks, device) if others or not ours else None
 
     def moments(self) -> Tensor:
@@ -579,8 +581,8 @@ def solve_one_row(
 def _launch_moments(launch: _Launch, size: int, blocks: int, device: torch.device) -> Tensor:
     plan = launch.plan
     tables = (launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first)
-    rows = triton.next_power_of_2(max(4, 1 + size)) if size > 1 else 1 + size
-    partials = torch.empty(plan.units, rows * rows, dtype=torch.float64, device=device)
+    rows = _tile_rows(size)
+    partials = torch.empty(plan.units, rows * rows, dtype=torch.float32, device=device)
     if size <= 1:
         _moments_of_one[(plan.units,)](
             *tables, partials, G=launch.gradient_dtype, B=launch.basis_dtype, CHUNK=_CHUNK, BLOCK=1024,
@@ -628,21 +630,28 @@ def _addresses_of(piece: Piece) -> list[int]:
     return ends + starts
 
 
-def _launch(pieces: list[Piece], kind: _Kind, blocks: int, device: torch.device) -> _Launch:
+def _tile_rows(size: int) -> int:
+    """Rows of the tile of inner products: the gradient and the basis, made up to a power of two where tiles are."""
+    return triton.next_power_of_2(max(4, 1 + size)) if size > 1 else 1 + size
+
+
+def _launch(pieces: list[Piece], kind: _Kind, size: int, blocks: int, device: torch.device) -> _Launch:
     pieces = sorted(pieces, key=lambda piece: piece.block)
     addresses = tuple(address for piece in pieces for address in _addresses_of(piece))
     lengths = tuple(piece.gradient.numel() for piece in pieces)
     block_of = tuple(piece.block for piece in pieces)
-    plan = _plan_of(lengths, block_of, blocks, device)
+    plan = _plan_of(lengths, block_of, blocks, device, _tile_rows(size) ** 2)
     aligned = all(address % 16 == 0 for address in addresses)
     gradient, basis, chain = kind
     return _Launch(plan, _addresses.table(addresses, device), _DTYPES[gradient], _DTYPES[basis], chain, aligned)
 
 
-def _plan_of(lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device) -> _Plan:
-    key = (lengths, block_of, blocks, device)
+def _plan_of(
+    lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1
+) -> _Plan:
+    key = (lengths, block_of, blocks, device, tile)
     if key not in _plans:
-        _plans[key] = _plan(lengths, block_of, blocks, device)
+        _plans[key] = _plan(lengths, block_of, blocks, device, tile)
         while len(_plans) > _MOST_PLANS:
             _plans.popitem(last=False)
     return _plans[key]
