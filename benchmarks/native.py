@@ -1,7 +1,8 @@
 """Time the two passes over one reference against SGD's own step: python benchmarks/native.py [case ...]
 
 All contenders take turns in one process. A round counts only if nothing else used the processors meanwhile; medians
-over such rounds are printed, in microseconds, and how many they were.
+over such rounds are printed, in microseconds, and how many they were. With --cold the caches are filled with other
+data before every turn, as a forward and backward pass would do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from congruency.kernels.rows import HostSweep, Piece, Strand
 
 
 def resnet50() -> list[tuple[int, ...]]:
+    """The shapes of its 161 parameters."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     inputs = 64
     for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -44,6 +46,7 @@ CASES: dict[str, list[tuple[int, ...]]] = {
 
 
 def contenders(shapes: list[tuple[int, ...]]) -> dict[str, Callable[[], object]]:
+    """What is timed, on parameters of these shapes."""
     parameters = [torch.nn.Parameter(0.01 * torch.randn(shape)) for shape in shapes]
     references = [parameter.detach() + 1e-3 * torch.randn_like(parameter) for parameter in parameters]
     for parameter in parameters:
@@ -82,59 +85,63 @@ def contenders(shapes: list[tuple[int, ...]]) -> dict[str, Callable[[], object]]
     }
 
 
-def busy() -> float:
-    """Seconds that all processors have worked, or were taken away, since the machine was started."""
+def others() -> float:
+    """Seconds of processor time that anybody but this process has used since the machine was started."""
     with open("/proc/stat") as file:
-        fields = [int(field) for field in file.readline().split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def own() -> float:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     times = os.times()
-    return times.user + times.system
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - times.user - times.system
 
 
-def one_round(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The least time of each function among ``repeats`` turns, in microseconds."""
+def one_round(functions: dict[str, Callable[[], object]], repeats: int, other: torch.Tensor | None) -> dict[str, float]:
+    """The median time of each function over ``repeats`` turns, in microseconds."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
+            if other is not None:
+                other.add_(1)
             begin = time.perf_counter()
             function()
             times[name].append(time.perf_counter() - begin)
     return {name: 1e6 * statistics.median(values) for name, values in times.items()}
 
 
-def quiet_rounds(functions: dict[str, Callable[[], object]], wanted: int, patience: float) -> list[dict[str, float]]:
-    for function in functions.values():
-        function()
+def quiet_rounds(
+    functions: dict[str, Callable[[], object]], wanted: int, patience: float, other: torch.Tensor | None
+) -> list[dict[str, float]]:
+    """Rounds of a third of a second or more, in which the others used less than a few hundredths of one processor."""
+
+    def quiet(work: Callable[[], object]) -> bool:
+        used, wall = others(), time.perf_counter()
+        work()
+        return others() - used < 0.03 * (time.perf_counter() - wall) + 0.02
+
     begin = time.perf_counter()
-    one_round(functions, 1)
-    repeats = max(1, round(0.3 / (time.perf_counter() - begin)))
+    one_round(functions, 2, other)
+    repeats = max(1, round(0.7 / (time.perf_counter() - begin)))
     rounds: list[dict[str, float]] = []
     deadline = time.perf_counter() + patience
     while len(rounds) < wanted and time.perf_counter() < deadline:
-        before, wall = busy() - own(), time.perf_counter()
-        result = one_round(functions, repeats)
-        wall = time.perf_counter() - wall
-        if busy() - own() - before < 0.03 * wall + 0.02:
-            rounds.append(result)
-        else:
-            time.sleep(0.2)
+        if quiet(lambda: time.sleep(0.3)):
+            results: list[dict[str, float]] = []
+            if quiet(lambda: results.append(one_round(functions, repeats, other))):  # noqa: B023
+                rounds += results
     return rounds
 
 
 def main() -> None:
+    """Print two lines a case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all of them by default")
     parser.add_argument("--rounds", type=int, default=15, help="quiet rounds wanted")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait for them, for each case")
+    parser.add_argument("--cold", action="store_true", help="empty the caches before every turn")
     options = parser.parse_args()
+    other = torch.zeros(10**8) if options.cold else None
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     for case in options.cases or CASES:
         elements = sum(torch.Size(shape).numel() for shape in CASES[case])
-        rounds = quiet_rounds(contenders(CASES[case]), options.rounds, options.patience)
+        rounds = quiet_rounds(contenders(CASES[case]), options.rounds, options.patience, other)
         if not rounds:
             print(f"{case}: the machine was never quiet")
             continue

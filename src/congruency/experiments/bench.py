@@ -306,7 +306,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
             row["workload"], f"{row['parameters']:.3g}", str(row["references"]),
             _duration(row["congruent"]), _duration(row["corrected"]),
             f"{row['congruent'] / row['sgd_step']:.2f} {row['corrected'] / row['sgd_step']:.2f}",
-            f"{row['host'] / row['corrected']:.0f}" if row["host"] else "-", f"{row['memory_limit'] / row['corrected']:.0%}",
+            f"{row['host'] / row['corrected']:.0f}" if row["host"] else "-",
+            f"{row['memory_limit'] / row['corrected']:.0%}",
         )  # fmt: skip
     console.print(table)
     if not result["training_steps"]:
