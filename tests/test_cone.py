@@ -327,7 +327,7 @@ def test_singular_problems_agree_with_nnls(family: Family, n: int, p: int, devic
 def test_rows_close_to_each_other_are_told_apart(n: int, angle: float, opposite: bool, device: torch.device) -> None:
     """The answer is exact to rounding over the angle between rows, or between a row and the opposite of another."""
     for p in (2, 3, 5):
-        for trial in range(6):
+        for trial in range(20 if opposite else 6):
             base = torch.nn.functional.normalize(torch.randn(p, dtype=torch.float64), dim=0)
             sideways = torch.stack([torch.randperm(2 * n)[:n] - n for _ in range(p)], -1).double()
             rows = base + angle * (sideways - (sideways @ base).unsqueeze(-1) * base)
@@ -393,6 +393,17 @@ def test_nonsense_stays_finite(data: st.DataObject, device: torch.device) -> Non
             for v in (solve_dual(one, dots, 0.5), solve_dual(one.repeat(2, 1, 1), dots, 0.5)):
                 assert v.isfinite().all()
                 assert (v >= 0.5).all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 9, 20, 40])
+def test_an_indefinite_gram_matrix_does_not_explode(n: int, device: torch.device) -> None:
+    """Its problem has no minimum, but multipliers of a size that a gradient survives."""
+    gram = torch.randn(50, n, n, dtype=torch.float64, device=device)
+    gram = gram + gram.mT
+    gram.diagonal(dim1=-2, dim2=-1).fill_(1)
+    dots = torch.randn(50, n, dtype=torch.float64, device=device)
+    assert solve_dual(gram, dots).max() < 1e5
+    assert max(float(solve_dual(*one).max()) for one in zip(gram, dots, strict=True)) < 1e5
 
 
 @pytest.mark.parametrize("n", [2, 4, 5, 12, 20, 40])
@@ -499,6 +510,12 @@ def test_the_answer_has_the_dtype_of_the_gradient(n: int, dtype: torch.dtype, de
     assert_projects(g.double(), rows.double(), 0.0, x.double(), 16 * torch.finfo(dtype).eps)
     assert torch.equal(g, before[0])
     assert torch.equal(rows, before[1])
+
+
+def test_an_answer_beyond_the_dtype_is_cut_to_its_largest_number(device: torch.device) -> None:
+    g = torch.tensor([6e4, 6e4], dtype=torch.float16, device=device)
+    x = project(g, torch.tensor([[1.0, -2.0]], dtype=torch.float16, device=device))
+    assert x.tolist() == [torch.finfo(torch.float16).max, 3.6e4]  # 7.2e4 is more than float16 holds
 
 
 def test_gradients_do_not_flow_and_strides_do_not_matter(device: torch.device) -> None:

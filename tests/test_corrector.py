@@ -42,8 +42,10 @@ def test_two_sources_are_one_problem():
         expected = congruency.project(g, constraints, torch.tensor(margins, dtype=torch.float64))
         torch.testing.assert_close(x, expected)
         assert torch.isnan(corrector.stats.congruency).tolist() == [step < 2] * 2 + [False] * 3
+    before = corrector.stats.multipliers
     memory.set([], [])
     assert memory.rows == 0
+    assert torch.equal(corrector.stats.multipliers, before)  # still the last step's
 
 
 def test_directions_over_some_of_the_parameters():

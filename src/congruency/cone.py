@@ -10,9 +10,9 @@ With unit rows, h = g + C' margin and u = v - margin this is least squares over 
     min 1/2 |h + C'u|^2,   slope y = C (h + C'u) = q + Ku,   solved where u >= 0, y >= 0 and u'y = 0.
 
 `solve_dual` knows K and q, `project` the rows themselves. A Gram matrix holds the squares of small angles, so that rows
-closer than about 1e-7 are one row to `solve_dual`; `project` works by orthogonal factorisation and tells them apart.
+closer than 3e-7 are one row to `solve_dual`; `project` works by orthogonal factorisation and tells them apart.
 
-Nothing here waits for a GPU: values are read on the host only where they live there.
+Everything is computed in float64, and nothing waits for a GPU: values are read on the host only where they live there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> 
     """Return the multipliers v = argmin 1/2 v'Kv + p'v subject to v >= margin, the dual of equations 4 and 9.
 
     Args:
-        gram: K = CC', shape (..., n, n), symmetric and, up to rounding, positive semidefinite.
+        gram: K = CC', shape (..., n, n), symmetric and, up to the rounding of its dtype, positive semidefinite. Sum it
+            up in float64: rows at an angle a to each other's opposites lose a factor 1/a^2 of its precision.
         products: p = Cg, shape (..., n).
         margin: lower bound of the multipliers, finite and >= 0: a number, or a tensor that broadcasts to (..., n).
 
@@ -366,18 +367,22 @@ def _enumerate(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Search for the right set of free multipliers from fit to fit and return the solution and its image.
+    """Search for the right set of free multipliers, fit by fit, and return the solution and its image.
 
-    Bertsekas' projected Newton method (1982): fit the free multipliers, clip the fit at 0, free those that its slope
-    asks for. Where clipping does not lower the objective, go towards the fit only as far as u stays >= 0, and hold the
-    multiplier that stops us. Either step lowers the objective, a clipped fit depends on its set alone and at most n
-    others come between two of them, so that no set comes twice and the search ends. Block pivoting (Judice and Pires)
-    has fewer steps on random rows, and hundreds on nearly dependent ones, where its backup rule takes over.
+    A projected Newton method (Bertsekas 1982): fit the free multipliers, clip the fit at 0, and free those next that
+    the slope there asks for. Where clipping does not lower the objective, go towards the fit only until the first
+    multiplier is 0, and hold that one. It ends: a clipped fit depends on its set alone and each lowers the objective,
+    so no set comes twice, and at most n shortened steps come between two of them. Block pivoting (Judice and Pires
+    1994) is as fast on random rows, but takes hundreds of fits on dependent ones, where it falls back to one by one.
 
-    Starting with the worst alone pays where rows are alike, as those of consecutive steps are: it mostly does for all.
+    The first set is the worst multiplier alone: rows of consecutive steps are alike, and correcting one mends them all.
 
-    A fit over dependent rows needs a ridge. What it changes is undone by the proximal point method: move its centre
-    to the solution and solve again, until the ridge pulls no more than rounding does.
+    Dependent rows need a ridge to be fitted. The proximal point method takes its effect out again: move its centre to
+    the solution and go on, until the ridge pulls less than rounding does.
+
+    A GPU cannot tell when it is done, so it takes a fixed number of fits, and problems that are done stay as they are.
+    The most that any of 4 million problems took was n + 17, for 5 to 64 rows of the kinds in tests/test_cone.py at angles
+    down to 1e-7; rows of consecutive steps take 2 or 3 on average. A problem cut short has u >= 0 and a lower objective.
     """
     n, host = q.shape[-1], _on_host(q)
     u = centre = torch.zeros_like(q)

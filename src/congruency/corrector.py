@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -93,6 +93,7 @@ class Corrector:
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
         self._solution: Solution | OneRowSolution | None = None
+        self._layout = _layout(self.sources)  # of the rows at the last step; sources may have moved on since
         self._stacks: dict[tuple[Any, ...], Rows] = {}
         self._handle: Any = None
         if attach:
@@ -134,6 +135,7 @@ class Corrector:
         for source in self.sources:
             source.begin([parameter for parameter, _ in selection])
         active = [source for source in self.sources if source.rows]
+        self._layout = _layout(self.sources)
         scale = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler while a fused optimizer steps
         self._solution = None
         finite = self._correct_entries(entries, blocks, active, scale) if entries else True
@@ -195,8 +197,8 @@ class Corrector:
         self._counts[what] = count
 
     def _rows(self, active: Sequence[Source], device: torch.device) -> Rows:
-        """All sources' rows stacked; made once for each combination of sources, since nothing of it changes."""
-        key = (device, *((id(source), source.rows) for source in active))
+        """All sources' rows stacked; made once for each combination of sources."""
+        key = (device, *((id(source), source.rows, source.sign, source.margin) for source in active))
         if key not in self._stacks:
             each = [source for source in active for _ in range(source.rows)]
             combination = torch.block_diag(*(source.combination() for source in active))
@@ -227,15 +229,14 @@ class Corrector:
         """The last step's numbers and the counts; made when asked for, from what the correction computed anyway."""
         selection, blocks = self._selection()
         device = local(selection[0][0]).device
-        rows = sum(source.capacity for source in self.sources)
-        parts = [torch.full((blocks, rows), math.nan, dtype=torch.float64, device=device) for _ in range(4)]
-        applied = torch.zeros(blocks, dtype=torch.bool, device=device)
-        if self._solution is not None:
-            solution = self._solution
-            solution = solution.as_tensors() if isinstance(solution, OneRowSolution) else solution
-            applied = solution.applied
+        solution = self._solution.as_tensors() if isinstance(self._solution, OneRowSolution) else self._solution
+        applied = torch.zeros(blocks, dtype=torch.bool, device=device) if solution is None else solution.applied
+        rows, spans = self._layout
+        shape = (applied.shape[0], rows)
+        parts = [torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(4)]
+        if solution is not None:
             for whole, part in zip(parts, row_stats(solution), strict=True):
-                for here, active in _spans(self.sources):
+                for here, active in spans:
                     whole[:, here] = part[:, active]
         if self.blocks == "joint":
             parts = [part[0] for part in parts]
@@ -381,13 +382,15 @@ def _write(sweep: Any, solution: Solution, device: torch.device) -> None:
         sweep.add_combination(solution.coefficients.to(device), solution.applied.to(device))
 
 
-def _spans(sources: Sequence[Source]) -> Iterator[tuple[slice, slice]]:
-    """Where the rows that constrained the last step stand among all rows, and among themselves."""
+def _layout(sources: Sequence[Source]) -> tuple[int, list[tuple[slice, slice]]]:
+    """How many rows there are, and where those that constrain this step stand among all and among themselves."""
     start = active = 0
+    spans = []
     for source in sources:
-        yield slice(start, start + source.rows), slice(active, active + source.rows)
+        spans.append((slice(start, start + source.rows), slice(active, active + source.rows)))
         start += source.capacity
         active += source.rows
+    return start, spans
 
 
 def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
