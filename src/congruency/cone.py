@@ -381,8 +381,8 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     the solution and go on, until the ridge pulls less than rounding does.
 
     A GPU cannot tell when it is done, so it takes a fixed number of fits, and problems that are done stay as they are.
-    The most that any of 4 million problems took was n + 17, for 5 to 64 rows of the kinds in tests/test_cone.py at angles
-    down to 1e-7; rows of consecutive steps take 2 or 3 on average. A problem cut short has u >= 0 and a lower objective.
+    The number is above what any problem of tests/test_cone.py takes (n + 17 fits, for 5 to 64 rows down to angles of
+    1e-7); rows of consecutive steps take 2 or 3 on average. A problem cut short has u >= 0 and a lower objective.
     """
     n, host = q.shape[-1], _on_host(q)
     u = centre = torch.zeros_like(q)
