@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from problems import loss_of, network, train, weights
+from problems import batch, loss_of, network, train, weights
 from torch import nn
 
 import congruency
@@ -270,6 +270,25 @@ def test_compiled_model():
         optimizer.zero_grad()
         loss_of(compiled, step).backward()
         optimizer.step()
+        path.append(weights(model))
+    torch.testing.assert_close(torch.stack(path), reference_path(), rtol=1e-9, atol=1e-12)
+
+
+def test_compiled_training_step():
+    """Forward, backward and the optimizer's step in one compiled function, the correction inside it."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    congruency.DCL(optimizer, **SETTINGS)
+
+    @torch.compile(backend="aot_eager")
+    def step_of(inputs, targets):
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        optimizer.step()
+
+    path = []
+    for step in range(20):
+        step_of(*batch(step))
         path.append(weights(model))
     torch.testing.assert_close(torch.stack(path), reference_path(), rtol=1e-9, atol=1e-12)
 

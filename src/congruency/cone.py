@@ -409,8 +409,8 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
         image = torch.where(active, torch.where(accepted, landed, image.lerp(fitted, way)), image)
         step = torch.where(active & settled, u - centre, 0.0)
         last, pull = pull, torch.where(settled, (problem.ridge * step).abs().amax(-1, keepdim=True), pull)
-        # Rows that the ridge alone keeps apart would be pulled for ever, so a pass has to halve the pull of the last.
-        active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 2)))
+        # Rows that only the ridge keeps apart would be pulled for ever: a pass has to leave a tenth of the last pull.
+        active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 10)))
         if host and not active.any():
             break
         centre = centre + step
