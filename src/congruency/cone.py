@@ -381,8 +381,8 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     the solution and go on, until the ridge pulls less than rounding does.
 
     A GPU cannot tell when it is done, so it takes a fixed number of fits, and problems that are done stay as they are.
-    The number is above what any problem of tests/test_cone.py takes (n + 17 fits, for 5 to 64 rows down to angles of
-    1e-7); rows of consecutive steps take 2 or 3 on average. A problem cut short has u >= 0 and a lower objective.
+    The number is above what any problem of tests/test_cone.py takes, which counts them. A problem cut short has u >= 0
+    and a lower objective.
     """
     n, host = q.shape[-1], _on_host(q)
     u = centre = torch.zeros_like(q)
@@ -390,7 +390,7 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     free = _steepest(problem, u, image, 1.0)
     pull = torch.full_like(q[..., :1], math.inf)
     active = pull > 0
-    for _ in range(10 * n + 50 if host else n + 24):
+    for _ in range(10 * n + 50 if host else n + 28):
         z, fitted, _ = problem.fit(free)
         inside = (z >= 0).all(-1, keepdim=True)
         clipped = z.clamp(min=0)
@@ -409,8 +409,8 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
         image = torch.where(active, torch.where(accepted, landed, image.lerp(fitted, way)), image)
         step = torch.where(active & settled, u - centre, 0.0)
         last, pull = pull, torch.where(settled, (problem.ridge * step).abs().amax(-1, keepdim=True), pull)
-        # Rows that only the ridge keeps apart would be pulled for ever: a pass has to leave a tenth of the last pull.
-        active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 10)))
+        # Rows that only the ridge keeps apart would be pulled for ever, so a pass has to halve the pull of the last.
+        active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 2)))
         if host and not active.any():
             break
         centre = centre + step
