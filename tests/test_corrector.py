@@ -71,6 +71,21 @@ def test_directions_refuse_wrong_shapes():
         directions.set([[weight], [torch.zeros(3)]], [weight])
 
 
+def test_a_source_of_another_shape_is_refused_before_anything_is_read():
+    class Short(congruency.Directions):
+        def strand(self, parameter):
+            return rows.Strand([torch.zeros(2, dtype=torch.float64)], chained=False)
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    source = Short()
+    source.set([[torch.ones_like(p) for p in model.parameters()]], list(model.parameters()))
+    congruency.Corrector(optimizer, None, [source])
+    loss_of(model, 0).backward()
+    with pytest.raises(ValueError, match=r"shape \(2,\) for a parameter whose gradient here has shape \(5, 4\)"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # as torch.optim does: torch.compiler.disable would import dynamo now
 
 from congruency.kernels import device_sweep, host_sweep
-from congruency.kernels.rows import DeviceSweep, Piece
+from congruency.kernels.rows import DeviceSweep, Piece, Strand
 from congruency.sharding import full, local, reduce_sum, reduction_groups
 from congruency.solution import OneRowSolution, Rows, Solution, row_stats, solve, solve_one_row
 from congruency.sources import Source
@@ -348,9 +348,21 @@ def _by_place(entries: _Entries, active: Sequence[Source]) -> _Places:
         assert parameter.grad is not None
         gradient = local(parameter.grad)
         strands = [source.strand(parameter) for source in active]
+        _check_strands(strands, gradient)
         place = (gradient.device, reduction_groups(parameter))
         places.setdefault(place, []).append(Piece(gradient, strands, block))
     return places
+
+
+def _check_strands(strands: Sequence[Strand], gradient: Tensor) -> None:
+    """The compiled passes walk all tensors by the gradient's length: another shape must not reach them."""
+    for strand in strands:
+        for tensor in strand.tensors:
+            if tensor.shape != gradient.shape:
+                raise ValueError(
+                    f"a source of rows gave a tensor of shape {tuple(tensor.shape)} for a parameter whose gradient "
+                    f"here has shape {tuple(gradient.shape)}; Source.strand must give tensors of that shape"
+                )
 
 
 def _sweep(pieces: Sequence[Piece], size: int, blocks: int, device: torch.device) -> Any:
