@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from problems import batch, network, weights
+from processes import leave
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -120,4 +121,4 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     globals()[sys.argv[1]](Path(sys.argv[2]), dist.get_rank())
-    dist.destroy_process_group()
+    leave()

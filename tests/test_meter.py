@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
+from processes import leave
 from torch import nn
 
 import congruency.meter as meter_module
@@ -400,51 +401,49 @@ def shards(rank: int, folder: str) -> None:
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    try:
-        mesh = init_device_mesh("cpu", (2,))
-        torch.manual_seed(0)
-        # uneven shards, one process with an empty shard, a replicated tensor, and one that is no DTensor
-        shapes = [((5, 3), Shard(0)), ((1, 4), Shard(0)), ((2, 7), Shard(1)), ((6,), Replicate()), ((2,), None)]
-        whole = [nn.Parameter(torch.randn(shape)) for shape, _ in shapes]
-        layouts = [placement for _, placement in shapes]
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    # uneven shards, one process with an empty shard, a replicated tensor, and one that is no DTensor
+    shapes = [((5, 3), Shard(0)), ((1, 4), Shard(0)), ((2, 7), Shard(1)), ((6,), Replicate()), ((2,), None)]
+    whole = [nn.Parameter(torch.randn(shape)) for shape, _ in shapes]
+    layouts = [placement for _, placement in shapes]
 
-        def laid_out(tensors):
-            return [
-                t.clone() if layout is None else distribute_tensor(t, mesh, [layout])
-                for t, layout in zip(tensors, layouts, strict=True)
-            ]
+    def laid_out(tensors):
+        return [
+            t.clone() if layout is None else distribute_tensor(t, mesh, [layout])
+            for t, layout in zip(tensors, layouts, strict=True)
+        ]
 
-        sharded = [nn.Parameter(t) for t in laid_out([p.detach() for p in whole])]
-        for reference in ("start", "previous"):
-            meter, expected = CongruencyMeter(sharded, reference), CongruencyMeter(whole, reference)
-            for i in range(4):
-                gradients = [torch.randn_like(p) for p in whole]
-                if i == 2:
-                    gradients[0][0, 0] = math.nan  # on one process only; both must skip the step
-                for params, values in ((whole, gradients), (sharded, laid_out(gradients))):
-                    for p, g in zip(params, values, strict=True):
-                        p.grad = g
-                meter.update()
-                expected.update()
-                if i != 2:
-                    for p in (*whole, *sharded):
-                        p.data.add_(p.grad, alpha=-0.1)
-            found = meter.compute()
-            assert_same(found, expected.compute(), rel=1e-6)
-            assert found.steps == (3 if reference == "start" else 2)
-            both: list = [None, None]
-            torch.distributed.all_gather_object(both, found)
-            assert both[0] == both[1]
-            # whole tensors saved by one process can be loaded into shards
-            again = CongruencyMeter(sharded, reference)
-            again.load_state_dict(expected.state_dict())
-            again.update()
+    sharded = [nn.Parameter(t) for t in laid_out([p.detach() for p in whole])]
+    for reference in ("start", "previous"):
+        meter, expected = CongruencyMeter(sharded, reference), CongruencyMeter(whole, reference)
+        for i in range(4):
+            gradients = [torch.randn_like(p) for p in whole]
+            if i == 2:
+                gradients[0][0, 0] = math.nan  # on one process only; both must skip the step
+            for params, values in ((whole, gradients), (sharded, laid_out(gradients))):
+                for p, g in zip(params, values, strict=True):
+                    p.grad = g
+            meter.update()
             expected.update()
-            assert_same(again.compute(), expected.compute(), rel=1e-6)
-            again.load_state_dict(meter.state_dict())
-            assert again.compute() == found
-    finally:
-        torch.distributed.destroy_process_group()
+            if i != 2:
+                for p in (*whole, *sharded):
+                    p.data.add_(p.grad, alpha=-0.1)
+        found = meter.compute()
+        assert_same(found, expected.compute(), rel=1e-6)
+        assert found.steps == (3 if reference == "start" else 2)
+        both: list = [None, None]
+        torch.distributed.all_gather_object(both, found)
+        assert both[0] == both[1]
+        # whole tensors saved by one process can be loaded into shards
+        again = CongruencyMeter(sharded, reference)
+        again.load_state_dict(expected.state_dict())
+        again.update()
+        expected.update()
+        assert_same(again.compute(), expected.compute(), rel=1e-6)
+        again.load_state_dict(meter.state_dict())
+        assert again.compute() == found
+    leave()
 
 
 def test_shards_on_two_processes(tmp_path):

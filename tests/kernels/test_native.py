@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -190,6 +191,35 @@ def test_what_it_cannot_take_goes_to_torch_and_is_added() -> None:
         torch.testing.assert_close(piece.gradient, twin.gradient)
 
 
+def test_vectors_of_another_length_are_left_to_torch_which_refuses_them() -> None:
+    piece = Piece(torch.randn(100), [Strand([torch.randn(100), torch.randn(90)], True)], 0)
+    with pytest.raises(RuntimeError, match="size"):
+        native.Sweep([piece], 1, 1).moments()
+
+
+def test_wrong_numbers_are_refused() -> None:
+    pieces = make_pieces([(5,)], [(2, True)], torch.float32)
+    with pytest.raises(ValueError, match="a piece has block 0, but there are 0"):
+        native.Sweep(pieces, 2, 0)
+    with pytest.raises(ValueError, match="a block needs 2 coefficients"):
+        native.Sweep(pieces, 2, 1).add_combination([[1.0]])
+    with pytest.raises(ValueError, match="coefficients must be given for 1 blocks"):
+        native.Sweep(pieces, 2, 1).add_combination([[1.0, 2.0], None])
+
+
+def test_nothing_is_kept_alive() -> None:
+    gradient = torch.randn(10)
+    pieces = [make_piece(gradient, [(1, True)])]
+    held = sys.getrefcount(gradient), sys.getrefcount(torch.float32), sys.getrefcount(pieces[0].strands[0].tensors[0])
+    for _ in range(10):
+        sweep = native.Sweep(pieces, 1, 1)
+        sweep.moments()
+        sweep.add_combination([[0.0]])
+        del sweep
+    after = sys.getrefcount(gradient), sys.getrefcount(torch.float32), sys.getrefcount(pieces[0].strands[0].tensors[0])
+    assert after == held
+
+
 def test_no_pieces() -> None:
     sweep = native.Sweep([], 1, 2)
     assert sweep.moments() == [[0.0] * 4] * 2
@@ -234,13 +264,14 @@ def threads() -> object:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+    native._setup(torch._C.__file__)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["torch's threads", "own threads"])
 @pytest.mark.parametrize("sources", ["difference", "ten"])
-def test_threads_change_no_bit(sources: str, own: bool, threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_no_bit(sources: str, own: bool, threads: object) -> None:
     if own:
-        monkeypatch.setattr(native, "_library", native._library._replace(parallel=0, thread_number=0))
+        native._setup("no library, so no OpenMP")
     size = size_of(SOURCES[sources])
     pieces = make_pieces([(1_200_000,), (77,), (300, 301)], SOURCES[sources], torch.float32, blocks=2)
     gradients = [piece.gradient.clone() for piece in pieces]

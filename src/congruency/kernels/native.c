@@ -1,6 +1,7 @@
 /* The two passes over parameters on the CPU: all tensors of a step in one call, each read from memory once a pass.
 
-   native.py calls this through ctypes. It needs no header of Python or torch, and no OpenMP runtime of its own.
+   native.py calls ``prepare``, which makes a job of the pieces of a step, and gives it to ``moments`` and
+   ``add_combination``. No header of torch is needed, and no OpenMP runtime but torch's.
 
    A job is one array of 64-bit integers: the header below, and after it
        basis      (size, 2)        vector k is the piece's tensor basis[k][0] less its tensor basis[k][1], if not -1
@@ -12,6 +13,10 @@
    The work is cut into units that depend on the job alone. Each unit has a partial result of its own, summed in order
    at the end, so that neither the number of threads nor their luck changes a bit. */
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,8 +29,6 @@
 #else
 #define HOT
 #endif
-
-#define EXPORT __attribute__((visibility("default")))
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
@@ -43,7 +46,6 @@ enum {
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
     int64_t pieces, width, size, blocks, threads;
-    int64_t parallel, thread_number; /* GOMP_parallel and omp_get_thread_num of torch's OpenMP, or 0 */
     int64_t basis[][2];
 } Job;
 
@@ -87,13 +89,13 @@ static int64_t sums_size(const Job *job) {
 }
 static int64_t scratch_size(const Job *job) { return rows_size(job) + sums_size(job); }
 
-static const int64_t *lengths(const Job *job) { return &job->basis[job->size][0]; }
-static const int64_t *blocks(const Job *job) { return lengths(job) + job->pieces; }
+static int64_t *lengths(const Job *job) { return (int64_t *)&job->basis[job->size][0]; }
+static int64_t *blocks(const Job *job) { return lengths(job) + job->pieces; }
+static int64_t *addresses(const Job *job, int64_t piece) { return blocks(job) + job->pieces + piece * job->width; }
 
 static void *tensor(const Job *job, int64_t piece, int64_t index, int64_t offset) {
-    const int64_t *addresses = blocks(job) + job->pieces;
     int64_t bytes = job->wide ? sizeof(double) : sizeof(float);
-    return (char *)(intptr_t)addresses[piece * job->width + index] + offset * bytes;
+    return (char *)(intptr_t)addresses(job, piece)[index] + offset * bytes;
 }
 
 static const double ZEROS[RUN]; /* the start of a vector that is no difference */
@@ -382,16 +384,15 @@ static void participate(Sweep *sweep, int64_t self) {
     }
 }
 
-static void in_torch_thread(void *sweep) {
-    int (*thread_number)(void) = (int (*)(void))(intptr_t)((Sweep *)sweep)->job->thread_number;
-    participate(sweep, thread_number());
-}
-
 /* torch's own threads are awake from its last operation; a second pool of threads would fight with them. */
+static struct {
+    void (*parallel)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+    int (*thread_number)(void);
+} openmp;
+
+static void in_torch_thread(void *sweep) { participate(sweep, openmp.thread_number()); }
 static void in_torch_threads(Sweep *sweep) {
-    typedef void Parallel(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
-    Parallel *parallel = (Parallel *)(intptr_t)sweep->job->parallel;
-    parallel(in_torch_thread, sweep, (unsigned)sweep->participants, 0);
+    openmp.parallel(in_torch_thread, sweep, (unsigned)sweep->participants, 0);
 }
 
 typedef struct {
@@ -423,7 +424,7 @@ static void in_own_threads(Sweep *sweep) {
 static int run(Sweep *sweep) {
     const Job *job = sweep->job;
     int64_t work = sweep->elements * (1 + job->size) / 2;
-    sweep->participants = work < (job->parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
+    sweep->participants = work < (openmp.parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
     sweep->scratch = aligned_alloc(64, sweep->participants * scratch_size(job) * sizeof(double));
     sweep->taken = calloc(sweep->participants, sizeof(int64_t));
     int failed = !sweep->scratch || !sweep->taken;
@@ -431,7 +432,7 @@ static int run(Sweep *sweep) {
         if (sweep->participants == 1)
             participate(sweep, 0);
         else
-            (job->parallel ? in_torch_threads : in_own_threads)(sweep);
+            (openmp.parallel ? in_torch_threads : in_own_threads)(sweep);
     }
     free(sweep->scratch);
     free(sweep->taken);
@@ -455,7 +456,7 @@ static void collect(const Sweep *sweep, double *sums) {
 
 /* Both return 0, or -1 where there was no memory. */
 
-EXPORT int congruency_moments(const Job *job, double *sums) {
+static int make_moments(const Job *job, double *sums) {
     Sweep sweep = {.job = job};
     if (cut(&sweep)) return -1;
     sweep.partials = calloc((1 + sweep.count) * (1 + job->size) * (1 + job->size), sizeof(double));
@@ -466,10 +467,252 @@ EXPORT int congruency_moments(const Job *job, double *sums) {
     return failed ? -1 : 0;
 }
 
-EXPORT int congruency_add_combination(const Job *job, const double *coefficients) {
+static int make_combination(const Job *job, const double *coefficients) {
     Sweep sweep = {.job = job, .coefficients = coefficients};
     if (cut(&sweep)) return -1;
     int failed = run(&sweep);
     free(sweep.units);
     return failed ? -1 : 0;
+}
+
+/* ---- a job from Python's objects ----
+   The functions that return int give 1 for yes, 0 for no (the job cannot be made, torch must do it) and -1 for an
+   error that Python has been told of. */
+
+static struct {
+    PyObject *tensor, *parameter, *float32, *float64;                      /* what torch calls so */
+    PyObject *dtype, *is_cpu, *is_contiguous, *is_neg, *numel, *data_ptr; /* names of a tensor's attributes */
+} torch;
+
+/* Both take over the reference to ``value``. */
+static int is(PyObject *value, PyObject *wanted) {
+    Py_XDECREF(value);
+    return value ? value == wanted : -1;
+}
+static int number(PyObject *value, int64_t *to) {
+    if (!value) return -1;
+    *to = (int64_t)PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+/* Where a tensor's elements are and how many, if they are of this precision and without gaps in the CPU's memory. A
+   subclass may hold its elements elsewhere (a pending collective, a fake tensor): only torch knows where. */
+static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address, int64_t *length) {
+    int good = Py_IS_TYPE(tensor, (PyTypeObject *)torch.tensor) || Py_IS_TYPE(tensor, (PyTypeObject *)torch.parameter);
+    if (good > 0) good = is(PyObject_GetAttr(tensor, torch.dtype), dtype);
+    if (good > 0) good = is(PyObject_GetAttr(tensor, torch.is_cpu), Py_True);
+    if (good > 0 && !dense) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_contiguous), Py_True);
+    if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.numel), length);
+    if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.data_ptr), address);
+    return good > 0 ? *address || !*length : good;
+}
+
+/* Add a strand, (tensors, chained), whose tensors are those of the piece from ``*width`` on; the first piece says which
+   basis vectors there are, the others must have the same. */
+static int add_strand(Job *job, int64_t piece, PyObject *strand, PyObject *dtype, int dense, int64_t *size,
+                      int64_t *width) {
+    PyObject *tensors;
+    int chained;
+    if (!PyArg_ParseTuple(strand, "Op", &tensors, &chained)) return -1;
+    if (!(tensors = PySequence_Fast(tensors, "the tensors of a strand must be a sequence"))) return -1;
+    int64_t count = PySequence_Fast_GET_SIZE(tensors), vectors = most(0, count - chained), length;
+    int good = *width + count <= job->width && *size + vectors <= job->size;
+    for (int64_t i = 0; good > 0 && i < count; i++) {
+        int64_t *address = &addresses(job, piece)[*width + i];
+        good = locate(PySequence_Fast_GET_ITEM(tensors, i), dtype, dense, address, &length);
+        if (good > 0) good = length == lengths(job)[piece];
+    }
+    for (int64_t k = 0; good > 0 && k < vectors; k++) {
+        int64_t end = *width + k + chained, start = chained ? end - 1 : -1, *basis = job->basis[*size + k];
+        if (piece == 0) basis[0] = end, basis[1] = start;
+        good = basis[0] == end && basis[1] == start;
+    }
+    *width += count, *size += vectors;
+    Py_DECREF(tensors);
+    return good;
+}
+
+static int add_piece(Job *job, int64_t piece, PyObject *item, PyObject *dtype, int dense) {
+    PyObject *gradient, *strands;
+    Py_ssize_t block;
+    int64_t size = 0, width = 1;
+    if (!PyArg_ParseTuple(item, "OOn", &gradient, &strands, &block)) return -1;
+    if (block < 0 || block >= job->blocks) {
+        PyErr_Format(PyExc_ValueError, "a piece has block %zd, but there are %lld", block, (long long)job->blocks);
+        return -1;
+    }
+    blocks(job)[piece] = block;
+    int good = locate(gradient, dtype, dense, addresses(job, piece), &lengths(job)[piece]);
+    if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
+    if (good <= 0) return good;
+    if (!(strands = PySequence_Fast(strands, "the strands of a piece must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(strands); i++)
+        good = add_strand(job, piece, PySequence_Fast_GET_ITEM(strands, i), dtype, dense, &size, &width);
+    Py_DECREF(strands);
+    return good > 0 ? size == job->size && width == job->width : good;
+}
+
+/* How many tensors a piece has, or -1. */
+static int64_t count_tensors(PyObject *piece) {
+    PyObject *gradient, *strands, *tensors;
+    int64_t count = 1;
+    int chained;
+    if (!PyArg_ParseTuple(piece, "OOO", &gradient, &strands, &tensors)) return -1;
+    if (!(strands = PySequence_Fast(strands, "the strands of a piece must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(strands); i++) {
+        Py_ssize_t own = -1;
+        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(strands, i), "Op", &tensors, &chained))
+            own = PySequence_Size(tensors);
+        count = own < 0 ? -1 : count + own;
+    }
+    Py_DECREF(strands);
+    return count;
+}
+
+static int add_pieces(Job *job, PyObject *pieces, int dense) {
+    if (!job->pieces) return 0;
+    PyObject *dtype = PyObject_GetAttr(PyTuple_GET_ITEM(PySequence_Fast_GET_ITEM(pieces, 0), 0), torch.dtype);
+    if (!dtype) return -1;
+    int good = dtype == torch.float32 || dtype == torch.float64;
+    job->wide = dtype == torch.float64;
+    for (int64_t p = 0; good > 0 && p < job->pieces; p++)
+        good = add_piece(job, p, PySequence_Fast_GET_ITEM(pieces, p), dtype, dense);
+    Py_DECREF(dtype);
+    return good;
+}
+
+static const char JOB[] = "congruency.job";
+static void free_job(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, JOB)); }
+
+/* prepare(pieces, size, blocks, threads, dense): a job, or None where the pieces are not all of one kind that can be
+   taken. With ``dense`` the caller vouches for the order of the elements in memory. */
+static PyObject *prepare(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *pieces;
+    Py_ssize_t size, all_blocks, threads;
+    int dense, good = -1;
+    if (!PyArg_ParseTuple(arguments, "Onnnp", &pieces, &size, &all_blocks, &threads, &dense)) return NULL;
+    if (!(pieces = PySequence_Fast(pieces, "pieces must be a sequence"))) return NULL;
+    int64_t count = PySequence_Fast_GET_SIZE(pieces);
+    int64_t width = count ? count_tensors(PySequence_Fast_GET_ITEM(pieces, 0)) : 0;
+    Job *job = NULL;
+    if (width >= 0 && !(job = calloc(1, sizeof(Job) + (2 * size + 2 * count + count * width) * sizeof(int64_t))))
+        PyErr_NoMemory();
+    if (job) {
+        *job = (Job){.pieces = count, .width = width, .size = size, .blocks = all_blocks, .threads = threads};
+        good = add_pieces(job, pieces, dense);
+    }
+    Py_DECREF(pieces);
+    PyObject *result = good > 0 ? PyCapsule_New(job, JOB, free_job) : NULL;
+    if (!result) free(job);
+    return good ? result : Py_NewRef(Py_None);
+}
+
+/* moments(job): a list for each block of its (1 + size)^2 inner products. */
+static PyObject *moments(PyObject *module, PyObject *capsule) {
+    (void)module;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    int64_t area = (1 + job->size) * (1 + job->size);
+    double *sums = malloc((1 + job->blocks) * area * sizeof(double));
+    int failed = !sums;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = failed || make_moments(job, sums);
+    Py_END_ALLOW_THREADS;
+    PyObject *result = failed ? PyErr_NoMemory() : PyList_New(job->blocks);
+    for (int64_t b = 0; result && b < job->blocks; b++) {
+        PyObject *block = PyList_New(area);
+        for (int64_t i = 0; block && i < area; i++) {
+            PyObject *value = PyFloat_FromDouble(sums[b * area + i]);
+            if (value)
+                PyList_SET_ITEM(block, i, value);
+            else
+                Py_CLEAR(block);
+        }
+        if (block)
+            PyList_SET_ITEM(result, b, block);
+        else
+            Py_CLEAR(result);
+    }
+    free(sums);
+    return result;
+}
+
+/* One block's factors behind a flag that says whether there are any. */
+static int read_factors(PyObject *factors, int64_t size, double *to) {
+    if (factors == Py_None) return 1;
+    if (!(factors = PySequence_Fast(factors, "the coefficients of a block must be a sequence or None"))) return -1;
+    int good = PySequence_Fast_GET_SIZE(factors) == size ? 1 : -1;
+    if (good < 0) PyErr_Format(PyExc_ValueError, "a block needs %lld coefficients", (long long)size);
+    *to = 1;
+    for (int64_t k = 0; good > 0 && k < size; k++) {
+        to[1 + k] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(factors, k));
+        if (PyErr_Occurred()) good = -1;
+    }
+    Py_DECREF(factors);
+    return good;
+}
+
+/* add_combination(job, coefficients): one sequence for each block, None for those left alone. */
+static PyObject *add_combination(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule, *coefficients;
+    if (!PyArg_ParseTuple(arguments, "OO", &capsule, &coefficients)) return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    if (!(coefficients = PySequence_Fast(coefficients, "coefficients must be a sequence"))) return NULL;
+    double *flat = calloc((1 + job->blocks) * (1 + job->size), sizeof(double));
+    int good = flat ? 1 : -1;
+    if (!flat) PyErr_NoMemory();
+    if (good > 0 && PySequence_Fast_GET_SIZE(coefficients) != job->blocks) {
+        PyErr_Format(PyExc_ValueError, "coefficients must be given for %lld blocks", (long long)job->blocks);
+        good = -1;
+    }
+    for (int64_t b = 0; good > 0 && b < job->blocks; b++)
+        good = read_factors(PySequence_Fast_GET_ITEM(coefficients, b), job->size, flat + b * (1 + job->size));
+    int failed = 0;
+    if (good > 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        failed = make_combination(job, flat);
+        Py_END_ALLOW_THREADS;
+    }
+    free(flat);
+    Py_DECREF(coefficients);
+    if (failed) return PyErr_NoMemory();
+    return good > 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+/* setup(library, Tensor, Parameter, float32, float64): the library is one that was linked with torch's OpenMP. */
+static PyObject *setup(PyObject *module, PyObject *arguments) {
+    (void)module;
+    const char *library;
+    PyObject **objects[] = {&torch.tensor, &torch.parameter, &torch.float32, &torch.float64};
+    PyObject *given[4];
+    if (!PyArg_ParseTuple(arguments, "sOOOO", &library, &given[0], &given[1], &given[2], &given[3])) return NULL;
+    for (int i = 0; i < 4; i++) Py_XSETREF(*objects[i], Py_NewRef(given[i]));
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* the search goes on in what it was linked with */
+    *(void **)&openmp.parallel = handle ? dlsym(handle, "GOMP_parallel") : NULL;
+    *(void **)&openmp.thread_number = handle ? dlsym(handle, "omp_get_thread_num") : NULL;
+    if (!openmp.thread_number) openmp.parallel = NULL;
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"setup", setup, METH_VARARGS, NULL},
+    {"prepare", prepare, METH_VARARGS, NULL},
+    {"moments", moments, METH_O, NULL},
+    {"add_combination", add_combination, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject **attributes[] = {&torch.dtype,  &torch.is_cpu, &torch.is_contiguous,
+                               &torch.is_neg, &torch.numel,  &torch.data_ptr};
+    const char *spelt[] = {"dtype", "is_cpu", "is_contiguous", "is_neg", "numel", "data_ptr"};
+    for (int i = 0; i < 6; i++)
+        if (!(*attributes[i] = PyUnicode_InternFromString(spelt[i]))) return NULL;
+    return PyModule_Create(&definition);
 }
