@@ -518,6 +518,22 @@ def test_nothing_is_read_on_the_host(n: int) -> None:
         assert solve_dual(torch.empty(3, n, n, device="meta"), torch.empty(3, n, device="meta"), m).shape == (3, n)
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 9, 20, 64])
+def test_no_host_synchronisation(n: int, device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("only a GPU runs apart from the host")
+    g, rows = (tensor.to(device) for tensor in _random(3, n, 30))
+    gram, dots = products(g, rows)
+    margin = torch.full((n,), 0.25, device=device, dtype=torch.float64)
+    project(g, rows, margin)  # loads the libraries
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        project(g, rows, margin)
+        solve_dual(gram, dots, margin)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_the_answer_has_the_dtype_of_the_gradient(n: int, dtype: torch.dtype, device: torch.device) -> None:
