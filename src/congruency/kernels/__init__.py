@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from congruency.cone import solve_dual
 from congruency.kernels import rows
 
-__all__ = ["device_sweep", "host_sweep"]
+__all__ = ["device_sweep", "dual_solver", "host_sweep"]
 
 
 @functools.cache
@@ -30,6 +33,15 @@ def device_sweep(device_type: str) -> type[Any]:
     if device_type != "cuda" or torch.version.hip is not None:  # the kernels have only run on NVIDIA GPUs
         return rows.DeviceSweep
     return _chosen("congruency.kernels.triton", "Sweep", rows.DeviceSweep)
+
+
+def dual_solver(device_type: str, rows: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """What solves b small problems at once, (b, n, n), (b, n) and margins (n,) or (b, n): one kernel where it can."""
+    module = importlib.import_module(device_sweep(device_type).__module__)
+    if hasattr(module, "solve_dual") and rows <= module.MOST_ROWS:
+        fused: Callable[[Tensor, Tensor, Tensor], Tensor] = module.solve_dual
+        return fused
+    return solve_dual
 
 
 def _chosen(module: str, name: str, plain: type[Any]) -> type[Any]:

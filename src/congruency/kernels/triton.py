@@ -310,7 +310,10 @@ def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _solve_dual(gram, products, margins, multipliers, N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr):
+def _solve_dual(
+    gram, products, margins, multipliers, margin_stride,
+    N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr,
+):  # fmt: skip
     """Lawson and Hanson's active set method for one problem: min 1/2 v'Kv + p'v, v >= margin, on unit rows.
 
     ``z`` holds minus the multipliers of the active rows and the slopes of the others. A row in the span of the active
@@ -323,7 +326,7 @@ def _solve_dual(gram, products, margins, multipliers, N: tl.constexpr, ROWS: tl.
     places = problem * N * N + row[:, None] * N + row[None, :]
     k = tl.load(gram + places, mask=inside, other=0.0)
     p = tl.load(products + problem * N + row, mask=there, other=0.0)
-    margin = tl.load(margins + row, mask=there, other=0.0)
+    margin = tl.load(margins + problem * margin_stride + row, mask=there, other=0.0)
     norm = tl.sqrt(tl.sum(tl.where(row[:, None] == row[None, :], k, 0.0), axis=1))
     is_row = there & (norm > 0)
     inverse = tl.where(is_row, 1.0 / tl.where(is_row, norm, 1.0), 0.0)
@@ -539,11 +542,14 @@ def _slot_launches(
 
 
 def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
-    """As :func:`congruency.solve_dual` for (blocks, n, n) and (blocks, n) in float64, n <= 32, in one launch."""
+    """As :func:`congruency.solve_dual` for (blocks, n, n) and (blocks, n) in float64, n <= 32, in one launch.
+
+    ``margins`` is (n,), the same for all blocks, or (blocks, n).
+    """
     blocks, n = products.shape
-    multipliers = torch.empty_like(products)
+    multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
     _solve_dual[(blocks,)](
-        gram.contiguous(), products.contiguous(), margins, multipliers,
+        gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
         N=n, ROWS=max(16, triton.next_power_of_2(n)), TOLERANCE=1e-13, num_warps=1 if n <= 16 else 4,
     )  # fmt: skip
     return multipliers

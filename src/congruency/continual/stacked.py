@@ -1,0 +1,154 @@
+"""Many multilayer perceptrons of one shape as one batched computation: S seeds times M methods.
+
+The parameters of all runs are one tensor (S, M, width), each run's in the order of ``torch.nn.Linear``: weight
+(out, in) and bias of the first layer, of the second, and so on, filled up with zeros so that each run's begin on a
+boundary that matrix products like. The methods of one seed see the same inputs, so that the first layer, where most of
+the arithmetic is, is one large matrix product for each seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+__all__ = ["StackedMLP", "inner_products"]
+
+_ALIGNED = 64  # elements
+_SPAN = 8192  # elements of an inner product that are summed in their own precision; the sums are added in float64
+
+
+class StackedMLP:
+    """ReLU networks with layers of these ``sizes``, inputs first, and the gradients of their mean cross entropy."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.shapes = [(out, into) for into, out in pairwise(sizes)]
+        self.parameters = sum(out * into + out for out, into in self.shapes)
+        self.width = -(-self.parameters // _ALIGNED) * _ALIGNED
+
+    def layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Views of ``flat`` (..., width): weight (..., out, in) and bias (..., out) of every layer."""
+        views, start = [], 0
+        for out, into in self.shapes:
+            middle, stop = start + out * into, start + out * into + out
+            views.append((flat[..., start:middle].unflatten(-1, (out, into)), flat[..., middle:stop]))
+            start = stop
+        return views
+
+    def logits(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(S, M, width), (S, N, in) -> (S, M, N, classes); ``mask`` (S, classes) is added."""
+        return self._forward(flat, inputs, mask)[-1]
+
+    def gradients(self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
+        """Write the gradient of the mean loss of each of K sets into ``out`` (S, M, K, width).
+
+        Args:
+            flat: (S, M, width).
+            inputs: (S, K, n, in).
+            labels: (S, K, n).
+            out: Written but for its filling.
+            mask: (S, K, classes), added to the outputs: -inf where a class is not among the set's.
+        """
+        sets, count = inputs.shape[1:3]
+        spread = None if mask is None else mask.repeat_interleave(count, 1)
+        *activations, logits = self._forward(flat, inputs.flatten(1, 2), spread)
+        delta = logits.softmax(-1)
+        places = labels.flatten(1)[:, None, :, None].expand(-1, flat.shape[1], -1, -1)
+        delta.scatter_add_(-1, places, delta.new_full((1,), -1.0).expand(places.shape)).div_(count)
+        self._backward(flat, activations, delta, sets, out)
+
+    def squared_gradients(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The diagonal of the Fisher information over ``inputs`` (S, N, in): (S, M, width).
+
+        Mean over the inputs of ``sum_c p(c) (d/dw log p(c))^2``, the expectation taken over the network's own classes.
+        """
+        *activations, logits = self._forward(flat, inputs, mask)
+        probabilities = logits.softmax(-1)
+        total, part = torch.zeros_like(flat), torch.zeros_like(flat).unsqueeze(2)
+        squares = [activation.square() for activation in activations]
+        for label in range(probabilities.shape[-1]):
+            delta = probabilities.clone()
+            delta[..., label] -= 1.0
+            deltas = self._deltas(flat, activations, delta)
+            weight = probabilities[..., label : label + 1] / inputs.shape[1]
+            for view, delta, square in zip(self.layers(part), deltas, squares, strict=True):
+                _write(view, square, delta.square() * weight, 1)
+            total += part.squeeze(2)
+        return total
+
+    def _forward(self, flat: Tensor, inputs: Tensor, mask: Tensor | None) -> list[Tensor]:
+        """The inputs (S, 1, N, in), the activations of all layers (S, M, N, h), the logits."""
+        found = [inputs.unsqueeze(1)]
+        layers = self.layers(flat)
+        for i, (weight, bias) in enumerate(layers):
+            values = _linear(found[-1], weight, bias)
+            if i < len(layers) - 1:
+                values.relu_()
+            elif mask is not None:
+                values += mask.unsqueeze(1) if mask.ndim == 3 else mask[:, None, None]
+            found.append(values)
+        return found
+
+    def _deltas(self, flat: Tensor, activations: list[Tensor], delta: Tensor) -> list[Tensor]:
+        """The loss's derivatives by what each layer puts out before its ReLU, first layer first: (S, M, N, out)."""
+        found = [delta]
+        for (weight, _), activation in zip(self.layers(flat)[:0:-1], activations[:0:-1], strict=True):
+            before = torch.matmul(found[0], weight)
+            found.insert(0, torch.ops.aten.threshold_backward(before, activation, 0))
+        return found
+
+    def _backward(self, flat: Tensor, activations: list[Tensor], delta: Tensor, sets: int, out: Tensor) -> None:
+        deltas = self._deltas(flat, activations, delta)
+        for view, delta, activation in zip(self.layers(out), deltas, activations, strict=True):
+            _write(view, activation, delta, sets)
+
+
+def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(S, M or 1, N, in), (S, M, out, in), (S, M, out) -> (S, M, N, out)."""
+    seeds, methods, out, into = weight.shape
+    if inputs.shape[1] == methods:
+        values = torch.baddbmm(
+            bias.reshape(-1, 1, out), inputs.reshape(-1, *inputs.shape[2:]), weight.reshape(-1, out, into).mT
+        )
+        return values.view(seeds, methods, -1, out)
+    # the same inputs for all methods: their outputs side by side in one product
+    side_by_side = weight.permute(0, 3, 1, 2).reshape(seeds, into, methods * out)
+    values = torch.baddbmm(bias.reshape(seeds, 1, -1), inputs.squeeze(1), side_by_side)
+    return values.view(seeds, -1, methods, out).transpose(1, 2)
+
+
+def _write(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
+    """A layer's gradients ``delta' activation`` and ``sum delta``, one for each of ``sets`` equal parts of the inputs.
+
+    Args:
+        views: weight (S, M, sets, out, in) and bias (S, M, sets, out), written.
+        activation: What went into the layer, (S, M or 1, N, in).
+        delta: (S, M, N, out).
+        sets: Parts.
+    """
+    weight, bias = views
+    seeds, methods = delta.shape[:2]
+    of_sets = delta.unflatten(2, (sets, -1))  # (S, M, sets, n, out)
+    torch.sum(of_sets, 3, out=bias)
+    inputs = activation.unflatten(2, (sets, -1))  # (S, M or 1, sets, n, in)
+    if inputs.shape[1] == methods:
+        left, right = of_sets.mT.flatten(0, 2), inputs.flatten(0, 2)
+        if seeds * methods == 1:
+            torch.bmm(left, right, out=weight.flatten(0, 2))
+        else:
+            weight.copy_(torch.bmm(left, right).view(weight.shape))
+        return
+    left = of_sets.permute(0, 2, 1, 4, 3).reshape(seeds * sets, -1, of_sets.shape[3])  # (S sets, M out, n)
+    product = torch.bmm(left, inputs.flatten(0, 2))
+    weight.copy_(product.view(seeds, sets, methods, *weight.shape[3:]).transpose(1, 2))
+
+
+def inner_products(vectors: Tensor) -> Tensor:
+    """All inner products of n vectors, (b, n, p) -> (b, n, n) in float64."""
+    parts = vectors.split(_SPAN, -1)
+    total = torch.bmm(parts[0], parts[0].mT).double()
+    for part in parts[1:]:
+        total += torch.bmm(part, part.mT)
+    return total

@@ -1,0 +1,204 @@
+"""Streams of tasks made from one labelled image set: rotations, permutations, incremental classes.
+
+A stream is drawn from its seed by :class:`numpy.random.RandomState`, whose numbers are promised never to change: it is
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from congruency.datasets import LabelledImages
+
+__all__ = ["STREAMS", "Stream", "Task", "incremental", "permutations", "rotations"]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task: which images it takes, in which order, and what it does to their pixels.
+
+    Attributes:
+        name: what tells it from the others.
+        train: places of the training images, (n,), in the order in which they are learned.
+        test: places of the test images.
+        pixels: (C*H*W,) int64, where each pixel comes from; -1 is black. None leaves the images alone.
+        classes: the labels that occur; outputs for others are masked out. None: all of them.
+    """
+
+    name: str
+    train: Tensor
+    test: Tensor
+    pixels: Tensor | None = None
+    classes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks to be learned one after the other, each sample seen once."""
+
+    name: str
+    seed: int
+    tasks: tuple[Task, ...]
+    train_images: LabelledImages
+    test_images: LabelledImages
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images."""
+        channels, height, width = self.train_images.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are in all."""
+        return len(self.train_images.classes)
+
+    def training(self, task: int) -> tuple[Tensor, Tensor]:
+        """Images (n, C, H, W) in uint8 and labels (n,) of a task, in the order of learning."""
+        return _select(self.train_images, self.tasks[task].train, self.tasks[task].pixels)
+
+    def testing(self, task: int) -> tuple[Tensor, Tensor]:
+        """Images and labels that a task is scored by."""
+        return _select(self.test_images, self.tasks[task].test, self.tasks[task].pixels)
+
+    def batches(self, task: int, size: int = 10) -> Iterator[tuple[Tensor, Tensor]]:
+        """The training samples of a task in their order, ``size`` at a time."""
+        images, labels = self.training(task)
+        return zip(images.split(size), labels.split(size), strict=True)
+
+    def mask(self, task: int) -> Tensor | None:
+        """(classes,): 0 for the outputs of the task's classes, -inf for others; None where the task has all."""
+        classes = self.tasks[task].classes
+        if classes is None:
+            return None
+        mask = torch.full((self.classes,), -math.inf)
+        mask[list(classes)] = 0.0
+        return mask
+
+
+def rotations(
+    train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 1000, seed: int = 0,
+    degrees: float = 180.0,
+) -> Stream:  # fmt: skip
+    """Task k turns all images by one angle, drawn from the k-th of ``tasks`` equal bins of 0 to ``degrees``.
+
+    Each pixel takes the value of the nearest one, corners are black.
+    """
+    state = _state(train, tasks, samples, seed)
+    width = degrees / tasks
+    angles = [(k + float(state.random_sample())) * width for k in range(tasks)]
+    shape = tuple(train.images.shape[1:])
+    return _same_classes(
+        "rotations", train, test, samples, seed, state,
+        [(f"{angle:.1f} degrees", turned_pixels(shape, angle)) for angle in angles],
+    )  # fmt: skip
+
+
+def permutations(
+    train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 1000, seed: int = 0
+) -> Stream:
+    """Task k shuffles the pixels of all images by one permutation of its own."""
+    state = _state(train, tasks, samples, seed)
+    size = train.images[0].numel()
+    shuffles = [torch.from_numpy(state.permutation(size).astype(np.int64)) for _ in range(tasks)]
+    return _same_classes(
+        "permutations", train, test, samples, seed, state,
+        [(f"permutation {k}", pixels) for k, pixels in enumerate(shuffles)],
+    )  # fmt: skip
+
+
+def incremental(
+    train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 2500, seed: int = 0
+) -> Stream:
+    """Task k brings classes that no other task has: the classes, shuffled, in ``tasks`` equal parts.
+
+    A task with fewer than ``samples`` images takes all it has.
+    """
+    classes = len(train.classes)
+    if tasks < 1 or classes % tasks:
+        raise ValueError(
+            f"{classes} classes cannot be dealt out evenly to {tasks} tasks; "
+            f"take a number of tasks that divides {classes}"
+        )
+    state = _state(train, tasks, samples, seed)
+    made = []
+    for part in np.split(state.permutation(classes), tasks):
+        own = tuple(sorted(int(label) for label in part))
+        chosen = [_of_classes(images.labels, own) for images in (train, test)]
+        for places, kind in zip(chosen, ("training", "test"), strict=True):
+            if not len(places):
+                raise ValueError(f"a task of classes {own} has no {kind} samples; leave these classes out")
+        order = torch.from_numpy(state.permutation(len(chosen[0]))[:samples].astype(np.int64))
+        made.append(Task(", ".join(train.classes[label] for label in own), chosen[0][order], chosen[1], classes=own))
+    return Stream("incremental", seed, tuple(made), train, test)
+
+
+STREAMS: dict[str, Callable[..., Stream]] = {
+    "rotations": rotations,
+    "permutations": permutations,
+    "incremental": incremental,
+}
+
+
+def turned_pixels(shape: tuple[int, ...], degrees: float) -> Tensor:
+    """Where each pixel of images of ``shape`` (C, H, W), turned counterclockwise about their centre, comes from."""
+    channels, height, width = shape
+    angle = math.radians(degrees)
+    y = np.arange(height)[:, None] + 0.5 - height / 2
+    x = np.arange(width)[None, :] + 0.5 - width / 2
+    from_x = np.floor(math.cos(angle) * x - math.sin(angle) * y + width / 2).astype(np.int64)
+    from_y = np.floor(math.sin(angle) * x + math.cos(angle) * y + height / 2).astype(np.int64)
+    inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
+    plane = np.where(inside, from_y * width + from_x, -1).ravel()
+    planes = [np.where(plane >= 0, plane + c * height * width, -1) for c in range(channels)]
+    return torch.from_numpy(np.concatenate(planes))
+
+
+def moved_pixels(images: Tensor, pixels: Tensor) -> Tensor:
+    """``images`` (N, C, H, W) with every pixel from its place in ``pixels``, black where that is -1."""
+    moved = images.flatten(1)[:, pixels.clamp(min=0)]
+    return (moved * (pixels >= 0)).view(images.shape)
+
+
+def _select(images: LabelledImages, places: Tensor, pixels: Tensor | None) -> tuple[Tensor, Tensor]:
+    places = places.to(images.labels.device)
+    chosen, labels = images.images[places], images.labels[places]
+    return (chosen if pixels is None else moved_pixels(chosen, pixels.to(chosen.device))), labels
+
+
+def _same_classes(
+    name: str, train: LabelledImages, test: LabelledImages, samples: int, seed: int,
+    state: np.random.RandomState, kinds: list[tuple[str, Tensor]],
+) -> Stream:  # fmt: skip
+    """Every task takes ``samples`` training images at random, and all test images."""
+    everything = torch.arange(len(test))
+    tasks = tuple(
+        Task(kind, torch.from_numpy(state.permutation(len(train))[:samples].astype(np.int64)), everything, pixels)
+        for kind, pixels in kinds
+    )
+    return Stream(name, seed, tasks, train, test)
+
+
+def _state(train: LabelledImages, tasks: int, samples: int, seed: int) -> np.random.RandomState:
+    if tasks < 1:
+        raise ValueError(f"a stream needs at least one task, got {tasks}")
+    if samples < 1:
+        raise ValueError(f"a task needs at least one sample, got samples={samples}")
+    if not len(train):
+        raise ValueError("a task without samples cannot be learned: the training set is empty")
+    return np.random.RandomState(seed)
+
+
+def _of_classes(labels: Tensor, classes: tuple[int, ...]) -> Tensor:
+    return torch.isin(labels.cpu(), torch.tensor(classes)).nonzero().flatten()

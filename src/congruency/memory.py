@@ -1,0 +1,187 @@
+"""Episodic memory: samples of past tasks, whose gradients are rows that a step must not turn against (GEM)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from congruency.kernels.rows import Strand
+from congruency.sources import Source, check_margin
+
+__all__ = ["EpisodicMemory", "Loss", "Policy"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Policy = Literal["ring", "first"]
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """What is kept of one task."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None
+
+
+class EpisodicMemory(Source):
+    """One row for each past task: the gradient of the mean loss on the samples kept of it.
+
+        memory = congruency.EpisodicMemory(model, margin=0.5)
+        corrector = congruency.Corrector(optimizer, constraints=[memory], trigger="violated")
+        for task, batches in enumerate(tasks):
+            for inputs, targets in batches:
+                memory.observe(inputs, targets, task)
+                loss(model(inputs), targets).backward()
+                optimizer.step()
+
+    The gradients of all past tasks come from one batched call (:mod:`torch.func`). Batch normalisation sees each task's
+    memory as a batch of its own, and its running averages are left alone.
+
+    Args:
+        model: Makes outputs from inputs; its parameters are those that rows are made for.
+        loss: A scalar from outputs and targets; the mean cross entropy where None.
+        size: Samples kept of every task.
+        policy: Which: the last seen (``"ring"``) or the ``"first"``.
+        margin: Lower bound of the rows' multipliers, GEM's memory strength.
+        chunk: Tasks at a time, where the gradients of all at once would take too much memory.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss | None = None, *, size: int = 256, policy: Policy = "ring",
+        margin: float = 0.0, chunk: int | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"size must be a positive number of samples a task, got {size!r}")
+        if policy not in get_args(Policy):
+            raise ValueError(f"policy must be one of {', '.join(map(repr, get_args(Policy)))}, got {policy!r}")
+        self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
+        self.loss: Loss = functional.cross_entropy if loss is None else loss
+        self.margin = check_margin(margin)
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self._episodes: dict[int, _Episode] = {}
+        self._current: int | None = None
+        self._gradients: dict[str, Tensor] = {}
+
+    def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
+        """Keep samples of the task that is being learned now; rows come from the other tasks.
+
+        Args:
+            inputs: (n, ...).
+            targets: (n, ...).
+            task: Any number that stands for the task.
+            mask: Added to the model's outputs before the loss: -inf for classes that the task does not have.
+        """
+        if len(inputs) != len(targets):
+            raise ValueError(f"got {len(inputs)} inputs and {len(targets)} targets; give one target for each input")
+        self._current = task
+        old = self._episodes.get(task)
+        if old is not None and self.policy == "first" and len(old.inputs) >= self.size:
+            return
+        parts = [(inputs, targets)] if old is None else [(old.inputs, old.targets), (inputs, targets)]
+        joined = [torch.cat([pair[i].detach() for pair in parts]) for i in (0, 1)]
+        kept = slice(self.size) if self.policy == "first" else slice(-self.size, None)
+        self._episodes[task] = _Episode(joined[0][kept], joined[1][kept], mask)
+
+    @property
+    def past(self) -> list[int]:
+        """The tasks that rows come from, in the order in which they were met."""
+        return [task for task in self._episodes if task != self._current]
+
+    @property
+    def capacity(self) -> int:
+        return len(self.past)
+
+    @property
+    def rows(self) -> int:
+        return len(self.past)
+
+    def combination(self) -> Tensor:
+        return torch.eye(self.rows, dtype=torch.float64)
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        with torch.enable_grad():
+            self._gradients = self.gradients()
+
+    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        self._gradients = {}
+
+    def strand(self, parameter: Tensor) -> Strand:
+        name = self._names.get(parameter)
+        if name is None or name not in self._gradients:
+            return Strand([torch.zeros_like(parameter)] * self.rows, chained=False)
+        return Strand(list(self._gradients[name].unbind()), chained=False)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
+        episodes = [self._episodes[task] for task in self.past]
+        if not episodes:
+            return {}
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i, episode in enumerate(episodes):
+            alike.setdefault((len(episode.inputs), episode.mask is None), []).append(i)
+        parts = [self._batched([episodes[i] for i in places]) for places in alike.values()]
+        order = torch.tensor([i for places in alike.values() for i in places]).argsort()
+        if len(parts) == 1:
+            return parts[0]
+        return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
+
+    def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
+        """Gradients of memories of one size in one call."""
+        parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        buffers = {  # each task's own, since a forward pass may write to them
+            name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self.model.named_buffers()
+        }
+        inputs, targets = (torch.stack([getattr(e, kind) for e in episodes]) for kind in ("inputs", "targets"))
+        masks = None if episodes[0].mask is None else torch.stack([e.mask for e in episodes if e.mask is not None])
+
+        def task_loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+            outputs = functional_call(self.model, (p, b), (x,))
+            return self.loss(outputs if mask is None else outputs + mask, y)
+
+        batched = vmap(
+            grad(task_loss), in_dims=(None, 0, 0, 0, None if masks is None else 0), chunk_size=self.chunk,
+            randomness="different",
+        )  # fmt: skip
+        found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
+        return found
+
+    def reset(self) -> None:
+        self._episodes, self._current, self._gradients = {}, None, {}
+
+    def settings(self) -> dict[str, Any]:
+        return {"source": "memory", "margin": self.margin, "size": self.size, "policy": self.policy}
+
+    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
+        return {
+            "current": self._current,
+            "episodes": [
+                {"task": task, "inputs": e.inputs, "targets": e.targets, "mask": e.mask}
+                for task, e in self._episodes.items()
+            ],
+        }
+
+    def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        for episode in state["episodes"]:
+            if len(episode["inputs"]) > self.size:
+                raise ValueError(
+                    f"the state holds {len(episode['inputs'])} samples of task {episode['task']}, "
+                    f"but this memory keeps {self.size}"
+                )
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        device = parameters[0].device
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        self._current = state["current"]
+        self._episodes = {
+            e["task"]: _Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
+            for e in state["episodes"]
+        }
