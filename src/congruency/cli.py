@@ -17,7 +17,22 @@ from congruency._version import __version__
 if TYPE_CHECKING:
     import typer
 
-_EXTRA = {"click", "numpy", "quadprog", "rich", "scipy", "sklearn", "typer"}  # what [experiments] installs
+_EXTRA = {  # what [experiments] installs
+    "PIL", "click", "lightning", "matplotlib", "numpy", "quadprog", "rich", "scipy", "sklearn", "tensorboard", "timm",
+    "torchmetrics", "torchvision", "typer",
+}  # fmt: skip
+    "PIL",
+    "click",
+    "lightning",
+    "matplotlib",
+    "numpy",
+    "quadprog",
+    "rich",
+    "scipy",
+    "sklearn",
+    "timm",
+    "typer",
+}  # what [experiments] installs
 _INTERRUPTED = 130  # what a shell expects of a command ended by Ctrl-C
 
 
@@ -165,6 +180,86 @@ def build() -> "typer.Typer":
             bench.run(
                 devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], out=out, quick=quick
             )
+
+    @app.command()
+    def reproduce(
+        table: Annotated[str, typer.Argument(metavar="TABLE", help="Which table: mnist_r, mnist_p or icifar100.")],
+        seeds: Annotated[
+            int, typer.Option(min=1, metavar="N", help="Runs of every row, on different streams and first weights.")
+        ] = 5,
+        rows: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--rows",
+                metavar="NAME",
+                help="Only this row, or all whose names begin so; may be given several times. (default: all)",
+            ),
+        ] = None,
+        data: Annotated[
+            Path | None,
+            typer.Option(metavar="FOLDER", help="Where the data sets are. (default: $CONGRUENCY_DATA)"),
+        ] = None,
+        device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...")] = "cpu",
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FOLDER",
+                help="For the page, the figures and results.json; runs that are finished there are not run again. "
+                "(default: congruency-TABLE)",
+            ),
+        ] = None,
+        first_seed: Annotated[int, typer.Option(min=0, max=2**31, metavar="N", help="Use the seeds from this on.")] = 0,
+        base: Annotated[
+            str | None,
+            typer.Option(metavar="SET", help="Another image set to make the tasks of: digits (embedded), or a path."),
+        ] = None,
+        labels: Annotated[
+            str,
+            typer.Option(
+                metavar="WHICH",
+                help="For CIFAR-100 with noisy training labels: clean divides the clean test images, noisy uses the "
+                "set as it is and says so.",
+            ),
+        ] = "given",
+        network: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Another network: mlp, resnet, or a name that timm knows.")
+        ] = None,
+        tasks: Annotated[int, typer.Option(min=1, metavar="N", help="Tasks of the stream.")] = 20,
+        samples: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Samples of a task. (default: the paper's)")
+        ] = None,
+        memory: Annotated[int, typer.Option(min=1, metavar="N", help="Samples kept of every task.")] = 256,
+        policy: Annotated[
+            str, typer.Option(metavar="WHICH", help="Which samples are kept: first or ring (last).")
+        ] = "first",
+        tune: Annotated[
+            str | None,
+            typer.Option(
+                metavar="KIND",
+                help="Instead of the table: search learning rate and strength of ewc or icarl on held-out seeds.",
+            ),
+        ] = None,
+    ) -> None:
+        """Run a table of the paper, with as many seeds as you like.
+
+        Every row is learned from every seed; the table shows means, intervals
+        and paired differences beside the paper's numbers. Interrupted runs go
+        on where they stopped when the same command is given again.
+        """
+        folder = out if out is not None else Path(f"congruency-{table}")
+        _check_folder(folder, "--out")
+        _check_device(device, "--device")
+        with _interruptible("stopped; the same command goes on where it stopped"):
+            from congruency.experiments.continual import command
+
+            try:
+                command.run(
+                    table=table, seeds=range(first_seed, first_seed + seeds), rows=rows or (), data=data,
+                    device=device, out=folder, base=base, labels=labels, network=network, tasks=tasks,
+                    samples=samples, memory=memory, policy=policy, tune=tune,
+                )  # fmt: skip
+            except (ValueError, FileNotFoundError) as error:
+                raise typer.BadParameter(str(error)) from None
 
     return app
 

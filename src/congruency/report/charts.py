@@ -120,6 +120,64 @@ def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: i
     return _svg(parts, height, f"{title}. {x_label}. {told}.")
 
 
+def heat_map(
+    values: Sequence[Sequence[float]], *, title: str, x_label: str, y_label: str, low: float = 0.0, high: float = 100.0
+) -> str:
+    """A cell for each value, row by row from the top, light at `low` and dark at `high`; its number on hovering."""
+    rows, columns = len(values), max(map(len, values), default=0)
+    left, top, size = 40.0, 8.0, (_WIDTH - 40.0 - 90.0) / max(1, columns)
+    parts = []
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            told = f"{y_label} {i + 1}, {x_label} {j + 1}: {short(value)}"
+            parts.append(
+                f'<rect x="{left + j * size:.1f}" y="{top + i * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
+                f'fill="{_shade(value, low, high)}"><title>{escape(told)}</title></rect>'
+            )
+    bottom = top + rows * size
+    parts.append(
+        f'<text x="{left + columns * size / 2:.1f}" y="{bottom + 30:.1f}" text-anchor="middle">{x_label}</text>'
+    )
+    parts.append(
+        f'<text x="12" y="{(top + bottom) / 2:.1f}" text-anchor="middle" '
+        f'transform="rotate(-90 12 {(top + bottom) / 2:.1f})">{y_label}</text>'
+    )
+    for k in sorted({0, rows // 2, rows - 1}) if rows else ():
+        parts.append(f'<text x="{left - 6:g}" y="{top + (k + 0.5) * size + 4:.1f}" text-anchor="end">{k + 1}</text>')
+    for k in sorted({0, columns // 2, columns - 1}) if columns else ():
+        parts.append(
+            f'<text x="{left + (k + 0.5) * size:.1f}" y="{bottom + 15:.1f}" text-anchor="middle">{k + 1}</text>'
+        )
+    parts.extend(_key(_WIDTH - 70, top, bottom, low, high))
+    mean = sum(value for row in values for value in row) / max(1, sum(map(len, values)))
+    return _svg(parts, bottom + 38, f"{title}. {rows} by {columns} values, mean {short(mean)}.")
+
+
+def _key(x: float, top: float, bottom: float, low: float, high: float) -> Iterator[str]:
+    """What the shades stand for."""
+    steps = 20
+    each = (bottom - top) / steps
+    for k in range(steps):
+        value = high - (k + 0.5) * (high - low) / steps
+        yield (
+            f'<rect x="{x:g}" y="{top + k * each:.1f}" width="12" height="{each + 0.3:.1f}" '
+            f'fill="{_shade(value, low, high)}"/>'
+        )
+    for value, y in ((high, top + 10), (low, bottom)):
+        yield f'<text x="{x + 17:g}" y="{y:.1f}">{short(value)}</text>'
+
+
+def _shade(value: float, low: float, high: float) -> str:
+    """From pale yellow by green to dark blue, evenly in lightness; grey where there is no value."""
+    if not math.isfinite(value):
+        return "#999999"
+    stops = ((253, 246, 214), (161, 213, 171), (58, 152, 165), (33, 83, 136), (22, 26, 74))
+    place = min(max((value - low) / (high - low), 0.0), 1.0) * (len(stops) - 1)
+    first = min(int(place), len(stops) - 2)
+    parts = [round(a + (b - a) * (place - first)) for a, b in zip(stops[first], stops[first + 1], strict=True)]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
 def _svg(parts: Sequence[str], height: float, label: str) -> str:
     """The drawing; one label tells it to a screen reader, and its parts are left out there."""
     return (

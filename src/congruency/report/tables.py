@@ -34,6 +34,13 @@ def to_html(table: Table) -> str:
     )
 
 
+def to_markdown(table: Table) -> str:
+    """The table as Markdown, its caption below it."""
+    lines = [table.columns, ["---"] + ["---:"] * (len(table.columns) - 1), *table.rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"{body}\n\n{table.caption}"
+
+
 def to_rich(table: Table) -> "rich.table.Table":
     """The table for a terminal; markup in the cells is shown, not obeyed."""
     from rich import box
