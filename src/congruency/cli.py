@@ -21,18 +21,6 @@ _EXTRA = {  # what [experiments] installs
     "PIL", "click", "lightning", "matplotlib", "numpy", "quadprog", "rich", "scipy", "sklearn", "tensorboard", "timm",
     "torchmetrics", "torchvision", "typer",
 }  # fmt: skip
-    "PIL",
-    "click",
-    "lightning",
-    "matplotlib",
-    "numpy",
-    "quadprog",
-    "rich",
-    "scipy",
-    "sklearn",
-    "timm",
-    "typer",
-}  # what [experiments] installs
 _INTERRUPTED = 130  # what a shell expects of a command ended by Ctrl-C
 
 

@@ -114,14 +114,14 @@ def _mnist(
 TABLES: dict[str, StreamTable] = {
     "mnist_r": _mnist(
         "rotations",
-        Method("EWC", "ewc", lr=0.1, strength=10.0),
+        Method("EWC", "ewc", lr=0.01, strength=10.0),
         (54.61, -0.2087, 0.5574),
         (83.35, -0.0047, 0.6521),
         {30: (84.08, 0.0094, 0.6423), 40: (84.02, 0.0127, 0.6351), 50: (82.77, 0.0238, 0.6111)},
     ),
     "mnist_p": _mnist(
         "permutations",
-        Method("EWC", "ewc", lr=0.1, strength=10.0),
+        Method("EWC", "ewc", lr=0.1, strength=1.0),
         (59.31, -0.1960, -0.0075),
         (82.44, 0.0224, -0.0095),
         {3: (82.30, 0.0248, -0.0038), 4: (82.58, 0.0402, -0.0092), 5: (82.10, 0.0464, -0.0095)},
