@@ -1,0 +1,153 @@
+"""Training batches from image files that are decoded when their turn comes, for sets larger than memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from congruency.classification.augmentation import Augmentation, augment, draw, resized_boxes
+from congruency.classification.batches import IGNORED
+from congruency.classification.plan import Order, Plan, generator
+from congruency.datasets import Catalogue
+from congruency.datasets.decoding import open_image
+
+__all__ = ["StreamedBatches"]
+
+_MARGIN = 256 / 224  # evaluation cuts the middle out of an image this much larger, as people do with ImageNet
+
+
+class StreamedBatches:
+    """The interface of :class:`~congruency.classification.batches.Batches` over a :class:`Catalogue` of files.
+
+    Worker processes decode files and cut out random boxes, with Pillow's filter that averages over what it shrinks;
+    flips and normalisation happen on the device. Batches depend on seed, epoch and number alone, whatever the workers
+    do and however far they are ahead.
+
+    Args:
+        files: the set.
+        batch_size: of all processes together.
+        augmentation: its ``size`` must be given.
+        workers: processes that decode, no more than there are cores; 0 decodes in this one.
+        seed, order, rank, world_size, drop_last: see :class:`Plan`.
+        device: where the batches go.
+    """
+
+    def __init__(
+        self,
+        files: Catalogue,
+        batch_size: int,
+        augmentation: Augmentation,
+        *,
+        workers: int = 4,
+        seed: int = 0,
+        order: Order = "shuffled",
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if augmentation.size is None:
+            raise ValueError("the augmentation needs a size: files differ in theirs; for ImageNet it is 224")
+        self.plan = Plan(
+            count=len(files),
+            batch_size=batch_size,
+            seed=seed,
+            order=order,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+        )
+        self.classes = files.classes
+        self.augmentation = augmentation
+        self.device = torch.device(device)
+        self._files = files
+        self._side = augmentation.size
+        self._workers = min(workers, os.cpu_count() or 1)
+
+    def __len__(self) -> int:
+        """Training batches in an epoch."""
+        return len(self.plan)
+
+    def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
+        samples = self.plan.samples(epoch).tolist()
+        places = [range(self.plan.count)[self.plan.positions(batch)] for batch in range(start, len(self))]
+        keys = [[(samples[position], position) for position in positions] for positions in places]
+        resized = self.augmentation.crop == "resized"
+        dataset = _Files(self._files, self.augmentation, self.plan.seed, epoch if resized else None)
+        flipping = replace(self.augmentation, crop="none") if resized else self.augmentation
+        for batch, (images, labels) in enumerate(self._loaded(dataset, keys), start):
+            draws = draw(
+                flipping, self.plan.batch_size, self._side, self._side, self.plan.generator("flips", epoch, batch)
+            )
+            share = draws[self._share(batch)].to(self.device)
+            yield augment(images, flipping, share), labels
+
+    def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every image once, its middle, without chance; equally many batches for every process."""
+        shares = [range(self.plan.count)[where] for where in self.plan.evaluation()]
+        keys = [[(i, i) for i in share] or [(0, -1)] for share in shares]
+        plain = self.augmentation.evaluation()
+        none = draw(plain, self.plan.batch_size, self._side, self._side, torch.Generator()).to(self.device)
+        for images, labels in self._loaded(_Files(self._files, plain, self.plan.seed, None), keys):
+            yield augment(images, plain, none[: len(images)]), labels
+
+    def _share(self, batch: int) -> slice:
+        where = self.plan.positions(batch)
+        first = batch * self.plan.batch_size
+        return slice(where.start - first, where.stop - first, where.step)
+
+    def _loaded(self, dataset: _Files, keys: list[list[tuple[int, int]]]) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = DataLoader(
+            dataset,
+            batch_sampler=keys,
+            num_workers=self._workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # its own: the loader's seeds must not be drawn from the run's
+        )
+        for images, labels in loader:
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+class _Files(Dataset[tuple[Tensor, Tensor]]):
+    """One decoded file by its place in the set and its position in the epoch, which seeds what is cut out of it."""
+
+    def __init__(self, files: Catalogue, augmentation: Augmentation, seed: int, epoch: int | None) -> None:
+        assert augmentation.size is not None
+        self._files, self._augmentation, self._seed, self._epoch = files, augmentation, seed, epoch
+        self._side = augmentation.size
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        index, position = key
+        image = open_image(self._files.tree, self._files.names[index], len(self._augmentation.mean))
+        if self._epoch is None:
+            box = _middle(image, self._side)
+        else:
+            image, box = image.crop(self._random(image, self._epoch, position)), None
+        part = image.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
+        pixels = torch.from_numpy(numpy.array(part))
+        pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+        return pixels.contiguous(), self._files.labels[index] if position >= 0 else torch.tensor(IGNORED)
+
+    def _random(self, image: Image.Image, epoch: int, position: int) -> tuple[int, int, int, int]:
+        drawn = generator("box", self._seed, epoch, position)
+        top, left, tall, wide = resized_boxes(self._augmentation, 1, image.height, image.width, drawn)[0].tolist()
+        return left, top, left + wide, top + tall
+
+
+def _middle(image: Image.Image, side: int) -> tuple[float, float, float, float]:
+    """The middle 224 of 256 parts of the largest square; all of it where the image is not larger than ``side``."""
+    square = min(image.size)
+    part = square / _MARGIN if square > side else square
+    left, top = (image.width - part) / 2, (image.height - part) / 2
+    return left, top, left + part, top + part

@@ -1,0 +1,115 @@
+"""What every reader returns: a labelled image set in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["LabelledImages"]
+
+_LUMA = (19595, 38470, 7471)  # ITU-R 601 in 1/65536, as Pillow turns colours into grey
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images with one class each.
+
+    Attributes:
+        images: uint8, (N, C, H, W).
+        labels: int64, (N,), each in ``range(len(classes))``.
+        classes: the names of the classes, in the order of the labels.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(
+                f"images must be uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(
+                f"labels must be int64, one for each of the {len(self.images)} images, "
+                f"got {self.labels.dtype} of {tuple(self.labels.shape)}"
+            )
+        wrong = ((self.labels < 0) | (self.labels >= len(self.classes))).nonzero()
+        if len(wrong):
+            first = int(wrong[0])
+            raise ValueError(
+                f"label {int(self.labels[first])} of image {first} is not one of the {len(self.classes)} classes; "
+                f"labels go from 0 to {len(self.classes) - 1}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def subset(self, indices: Tensor | Sequence[int]) -> LabelledImages:
+        """The images at these places, in this order; a mask of booleans works too."""
+        where = torch.as_tensor(indices, device=self.labels.device)
+        where = where if where.dtype == torch.bool else where.long()
+        return replace(self, images=self.images[where], labels=self.labels[where])
+
+    def per_class(self, count: int) -> LabelledImages:
+        """The first ``count`` images of every class, in the order in which they stand here."""
+        return self.subset(first_of_each(self.labels, count))
+
+    def divide(self, share: float, seed: int = 0) -> tuple[LabelledImages, LabelledImages]:
+        """Two disjoint parts, the first with ``share`` of every class (rounded), drawn by ``seed``."""
+        if not 0.0 < share < 1.0:
+            raise ValueError(f"share must be between 0 and 1, got {share}")
+        generator = torch.Generator().manual_seed(seed)
+        labels = self.labels.cpu()
+        first = torch.zeros(len(self), dtype=torch.bool)
+        for label in range(len(self.classes)):
+            of_class = (labels == label).nonzero().flatten()
+            of_class = of_class[torch.randperm(len(of_class), generator=generator)]
+            first[of_class[: round(share * len(of_class))]] = True
+        return self.subset(first.to(self.labels.device)), self.subset(~first.to(self.labels.device))
+
+    def converted(self, size: int | None, channels: int | None) -> LabelledImages:
+        """The same images with another side length or number of channels; None leaves as it is."""
+        images = self.images
+        if channels is not None and channels != images.shape[1]:
+            images = _recoloured(images, channels)
+        if size is not None and images.shape[2:] != (size, size):
+            parts = [_resized(chunk, size) for chunk in images.split(_CHUNK)]
+            images = torch.cat(parts) if parts else images.new_empty((0, images.shape[1], size, size))
+        return self if images is self.images else replace(self, images=images)
+
+
+def first_of_each(labels: Tensor, count: int) -> Tensor:
+    """Where the first ``count`` of every label stand, in rising order: (N,) -> (M,)."""
+    if count < 1:
+        raise ValueError(f"the number of images per class must be positive, got {count}")
+    order = torch.argsort(labels, stable=True)
+    ordered = labels[order]
+    starts = torch.searchsorted(ordered, ordered)
+    place = torch.arange(len(labels), device=labels.device) - starts
+    return order[place < count].sort().values
+
+
+def _recoloured(images: Tensor, channels: int) -> Tensor:
+    have = images.shape[1]
+    if have == 1:
+        return images.expand(-1, channels, -1, -1).contiguous()
+    if have == 3 and channels == 1:
+        weights = torch.tensor(_LUMA, dtype=torch.int32).view(1, 3, 1, 1)
+        parts = [((chunk.int() * weights).sum(1, keepdim=True) + 0x8000) >> 16 for chunk in images.split(_CHUNK)]
+        return torch.cat(parts).to(torch.uint8) if parts else images[:, :1]
+    raise ValueError(f"images of {have} channels cannot be turned into {channels}; ask for 1 or 3")
+
+
+def _resized(images: Tensor, size: int) -> Tensor:
+    """Cut to a centred square and scaled, as :func:`congruency.datasets.decoding.decode` does with one image."""
+    height, width = images.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[:, :, top : top + side, left : left + side]
+    return functional.interpolate(square, (size, size), mode="bilinear", antialias=True, align_corners=False)

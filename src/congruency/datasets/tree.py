@@ -1,0 +1,224 @@
+"""Files by name, whether they lie in a folder or in an archive; nothing is ever extracted to disk."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import mmap
+import os
+import tarfile
+import threading
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+__all__ = ["ARCHIVES", "Tree", "open_tree"]
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".zip")
+MOST_UNPACKED = 8 << 30  # bytes of one compressed tar, which is unpacked in memory
+MOST_MEMBER = 1 << 30  # bytes of one file
+_DEEPEST = 8
+_BLOCK = 1 << 22
+_BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
+
+
+class Tree(ABC):
+    """A read-only set of files under names like ``train/cat/1.jpg``.
+
+    Attributes:
+        source: what a message names as the place.
+        names: the files, sorted.
+        folders: the folders, sorted; an archive may leave them out.
+    """
+
+    source: Path
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The bytes of one file; safe to call from several threads."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """How many bytes one file has."""
+
+    def describe(self, name: str) -> str:
+        """How a message names one file."""
+        return f"{name} in {self.source}"
+
+
+class FolderTree(Tree):
+    """The files below a folder. Links are followed: it is the user's own folder."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        names: list[str] = []
+        folders: list[str] = []
+        _scan(source, "", names, folders, _DEEPEST)
+        self.names, self.folders = tuple(sorted(names)), tuple(sorted(folders))
+
+    def read(self, name: str) -> bytes:
+        if self.size(name) > MOST_MEMBER:
+            raise ValueError(f"{self.describe(name)} is larger than {MOST_MEMBER} bytes: it is not what it should be")
+        return (self.source / name).read_bytes()
+
+    def size(self, name: str) -> int:
+        return (self.source / name).stat().st_size
+
+    def describe(self, name: str) -> str:
+        return str(self.source / name)
+
+
+class TarTree(Tree):
+    """The files of a tar. A compressed one is unpacked in memory once, so that any file is a slice of a buffer."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        try:
+            self._buffer = _mapped(source) if source.name.endswith(".tar") else _unpacked(source)
+            stream = BytesIO(self._buffer) if isinstance(self._buffer, bytes) else source.open("rb")
+            with stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+                self._where, folders = _index(archive, source)
+        except _BROKEN as reason:
+            raise _unreadable(source, reason) from reason
+        self.names, self.folders = tuple(sorted(self._where)), tuple(sorted(folders))
+
+    def read(self, name: str) -> bytes:
+        start, size = self._where[name]
+        data = self._buffer[start : start + size]
+        if len(data) < size:
+            raise _unreadable(self.source, f"it ends inside {name}")
+        return data
+
+    def size(self, name: str) -> int:
+        return self._where[name][1]
+
+    def __reduce__(self) -> tuple[Callable[[Path], Tree], tuple[Path]]:
+        return open_tree, (self.source,)  # another process opens it again
+
+
+class ZipTree(Tree):
+    """The files of a zip."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self._lock = threading.Lock()
+        self._open()
+        entries = {_safe(entry.filename, source): entry for entry in self._archive.infolist()}
+        self.folders = tuple(sorted(name for name, entry in entries.items() if entry.is_dir()))
+        self._entries = {n: e for n, e in entries.items() if _wanted(n) and not e.is_dir() and not _is_link(e)}
+        self.names = tuple(sorted(self._entries))
+
+    def read(self, name: str) -> bytes:
+        if self.size(name) > MOST_MEMBER:
+            raise ValueError(f"{self.describe(name)} claims {self.size(name)} bytes: it is not what it should be")
+        try:
+            with self._lock:
+                if os.getpid() != self._process:
+                    self._open()
+                return self._archive.read(self._entries[name])  # never more than the size that it claims
+        except (*_BROKEN, NotImplementedError, RuntimeError) as reason:  # an unknown method, a password
+            raise ValueError(f"{self.describe(name)} cannot be read ({reason}); fetch the archive again") from reason
+
+    def size(self, name: str) -> int:
+        return self._entries[name].file_size
+
+    def _open(self) -> None:
+        """Processes that share one open file also share its position, and would read each other's bytes."""
+        self._process = os.getpid()
+        try:
+            self._archive = zipfile.ZipFile(self.source)
+        except _BROKEN as reason:
+            raise _unreadable(self.source, reason) from reason
+
+    def __reduce__(self) -> tuple[Callable[[Path], Tree], tuple[Path]]:
+        return open_tree, (self.source,)
+
+
+def open_tree(source: Path) -> Tree:
+    """The files below a folder, or inside a tar (plain, gz, bz2, xz) or zip."""
+    if source.is_dir():
+        return FolderTree(source)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist; give a folder or an archive ({', '.join(ARCHIVES)})")
+    if source.name.endswith(".zip"):
+        return ZipTree(source)
+    if source.name.endswith(ARCHIVES):
+        return TarTree(source)
+    raise ValueError(f"{source} is neither a folder nor an archive that is read here ({', '.join(ARCHIVES)})")
+
+
+def _scan(folder: Path, prefix: str, names: list[str], folders: list[str], depth: int) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{prefix}{entry.name}"
+            if not _wanted(name):
+                continue
+            if entry.is_dir():
+                folders.append(name)
+                if depth:
+                    _scan(Path(entry.path), f"{name}/", names, folders, depth - 1)
+            elif entry.is_file():
+                names.append(name)
+
+
+def _index(archive: tarfile.TarFile, source: Path) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    where: dict[str, tuple[int, int]] = {}
+    folders: list[str] = []
+    for member in archive:
+        name = _safe(member.name, source)
+        if member.isdir():
+            folders.append(name)
+        elif member.isreg() and not member.issparse() and _wanted(name):  # a link has no content of its own
+            where[name] = (member.offset_data, member.size)
+    return where, folders
+
+
+def _mapped(source: Path) -> mmap.mmap:
+    with source.open("rb") as file:
+        if not source.stat().st_size:
+            raise EOFError("it is empty")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _unpacked(source: Path) -> bytes:
+    ending = source.name.rsplit(".", 1)[-1]
+    opened = gzip.open if ending in ("gz", "tgz") else bz2.open if ending == "bz2" else lzma.open
+    blocks: list[bytes] = []
+    unpacked = 0
+    with opened(source, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            unpacked += len(block)
+            if unpacked > MOST_UNPACKED:
+                raise ValueError(
+                    f"{source} unpacks to more than {MOST_UNPACKED} bytes, too many to hold in memory; "
+                    "unpack it yourself and give the folder"
+                )
+            blocks.append(block)
+    return b"".join(blocks)
+
+
+def _safe(name: str, source: Path) -> str:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{source} holds a file named {name!r}, which points outside of it; it is not to be trusted")
+    return str(path)
+
+
+def _wanted(name: str) -> bool:
+    """Whether it is neither hidden nor what another system leaves in archives."""
+    last = name.rsplit("/", 1)[-1]
+    return not last.startswith(".") and not name.startswith("__MACOSX")
+
+
+def _is_link(entry: zipfile.ZipInfo) -> bool:
+    return (entry.external_attr >> 16) & 0o170000 == 0o120000
+
+
+def _unreadable(source: Path, reason: object) -> ValueError:
+    return ValueError(f"{source} is not a whole, readable archive ({reason}); fetch it again")
