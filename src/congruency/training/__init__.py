@@ -1,0 +1,26 @@
+"""The one training loop that every task family uses: devices, precision, checkpoints and run records."""
+
+from congruency.training.checkpoints import CheckpointError, load_checkpoint
+from congruency.training.config import Method, TrainingConfig
+from congruency.training.loop import Result, train
+from congruency.training.record import RecordError, RunRecord, read_record, without_times
+from congruency.training.signals import STOPPED_EXIT_CODE
+from congruency.training.task import Build, Place, Task, TrainingData
+
+__all__ = [
+    "STOPPED_EXIT_CODE",
+    "Build",
+    "CheckpointError",
+    "Method",
+    "Place",
+    "RecordError",
+    "Result",
+    "RunRecord",
+    "Task",
+    "TrainingConfig",
+    "TrainingData",
+    "load_checkpoint",
+    "read_record",
+    "train",
+    "without_times",
+]

@@ -1,0 +1,104 @@
+"""Devices, processes and precision, all left to Lightning Fabric."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from congruency.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+__all__ = ["compiled", "fabric_library", "make_fabric"]
+
+
+def make_fabric(config: TrainingConfig) -> Fabric:
+    """Fabric as the configuration asks for it: one process, or those that ``torchrun`` started."""
+    library = fabric_library()
+    cuda = torch.cuda.is_available()
+    if config.accelerator == "cuda" and not cuda:
+        raise RuntimeError("accelerator 'cuda' was asked for, and torch sees no GPU; use 'cpu' or 'auto'")
+    device = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if config.strategy == "fsdp" and processes == 1 and "LOCAL_RANK" not in os.environ:
+        raise RuntimeError("strategy 'fsdp' is for several processes; start the command with torchrun")
+    fabric: Fabric = library.Fabric(
+        accelerator=device,
+        devices=local,
+        num_nodes=max(1, processes // local),
+        strategy=_strategy(config, processes, library),
+        plugins=_precision(config, device, library),
+    )
+    fabric.launch()
+    return fabric
+
+
+def fabric_library() -> Any:
+    """Lightning Fabric's package: that of ``lightning``, or the one that comes with ``pytorch-lightning``."""
+    import congruency._vision  # noqa: F401 (lightning imports torchvision, which may need its help)
+
+    for name in ("lightning.fabric", "lightning_fabric"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as reason:
+            if reason.name not in (name, "lightning"):
+                raise
+    raise ImportError("training needs lightning; install congruency[experiments]")
+
+
+def _strategy(config: TrainingConfig, processes: int, library: Any) -> Any:
+    if config.strategy == "fsdp":
+        sharding = importlib.import_module(f"{library.__name__}.strategies.model_parallel")
+        return sharding.ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
+    return "ddp" if processes > 1 else "auto"
+
+
+def _precision(config: TrainingConfig, device: str, library: Any) -> Any:
+    plugins = importlib.import_module(f"{library.__name__}.plugins")
+    if config.precision == "32":
+        return plugins.Precision()
+    if config.precision == "bf16":
+        return plugins.MixedPrecision("bf16-mixed", device)
+    return plugins.MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
+
+
+def _shard(model: nn.Module, mesh: Any) -> nn.Module:
+    """FSDP2: every part of the network with parameters is gathered, used and let go by itself."""
+    from torch.distributed.fsdp import fully_shard
+
+    along = mesh["data_parallel"]
+    for part in _parts(model):
+        fully_shard(part, mesh=along)
+    fully_shard(model, mesh=along)
+    return model
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    """The network's children with parameters; of a mere list or dict of modules, its members."""
+    parts: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            parts += _parts(child)
+        elif next(child.parameters(), None) is not None:
+            parts.append(child)
+    return parts
+
+
+def compiled(model: nn.Module, how: bool | str) -> nn.Module:
+    """The network through ``torch.compile``, where that was asked for; Fabric moves this around DDP or FSDP.
+
+    A smaller last batch is compiled for itself: code for any size would slow all the others down.
+    """
+    if how is False:
+        return model
+    if sys.platform == "win32":
+        raise RuntimeError("compile is not available on Windows; leave it off")
+    mode = None if how is True else how
+    return torch.compile(model, mode=mode, dynamic=False)  # type: ignore[return-value]

@@ -1,0 +1,304 @@
+"""The one training loop: a run from its start, or from its last checkpoint, to its end."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from congruency._version import __version__
+from congruency.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint
+from congruency.training.config import TrainingConfig
+from congruency.training.devices import fabric_library, make_fabric
+from congruency.training.mail import Mail
+from congruency.training.progress import Progress
+from congruency.training.randomness import seed_everything
+from congruency.training.record import RECORD_NAME, RecordWriter
+from congruency.training.run import Run
+from congruency.training.signals import STOPPED_EXIT_CODE, StopSignal
+from congruency.training.task import Build, Place
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+__all__ = ["Result", "train"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        finished: False where SIGTERM stopped it; it can then be resumed.
+        epochs: Epochs completed.
+        steps: Optimizer steps made.
+        evaluation: The figures of the last evaluation.
+        record: The run record.
+        checkpoint: The last checkpoint, None where none could be written.
+    """
+
+    finished: bool
+    epochs: int
+    steps: int
+    evaluation: dict[str, float]
+    record: Path
+    checkpoint: Path | None
+
+    @property
+    def exit_code(self) -> int:
+        """What a command should exit with: 0, or 75 ("try again") where the run was stopped and can be resumed."""
+        return 0 if self.finished else STOPPED_EXIT_CODE
+
+
+def train(build: Build, config: TrainingConfig, folder: str | Path, *, resume: bool = False) -> Result:
+    """Train what ``build`` makes, with its record and its checkpoints in ``folder``.
+
+        def build(place):
+            return Task(model=..., optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1), loss=..., data=...)
+
+        result = train(build, TrainingConfig(epochs=10, method=Method(name="dcl", window=50)), "runs/first")
+
+    On SIGTERM the run makes a checkpoint at the next step (with several processes: at the next flush) and returns.
+
+    Args:
+        build: Makes the task; called after the seeds are set, once in each process.
+        config: The run.
+        folder: One folder a run: ``record.jsonl`` and ``checkpoints/``.
+        resume: Go on from the last checkpoint: to the same weights and the same record, bit for bit on a CPU, as a run
+            that was never interrupted. A run without a checkpoint begins anew; one that was finished is left as it is.
+
+    Raises:
+        FileExistsError: The folder holds a run, and ``resume`` is False.
+        CheckpointError: No checkpoint can be read, or it is of another configuration.
+    """
+    folder = Path(folder)
+    fabric = make_fabric(config)
+    _check_folder(folder, resume, fabric)
+    with _backends(config, fabric.device):
+        seed_everything(config.seed)
+        task = build(Place(fabric.device, fabric.global_rank, fabric.world_size))
+        run = Run(fabric, task, config)
+        if fabric.global_rank > 0:
+            seed_everything(config.seed, fabric.global_rank)  # the weights are alike now; what follows need not be
+        return _Files(run, folder, resume).train()
+
+
+class _Files:
+    """A run together with its record, its checkpoints and its bar."""
+
+    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
+        self._run, self._config, self._fabric = run, run.config, run.fabric
+        self._checkpoints = Checkpoints(folder / "checkpoints")
+        self._last: Path | None = None
+        self._record_path = folder / RECORD_NAME
+        self._record: RecordWriter | None = None
+        state = self._newest() if resume else None
+        if state is not None:
+            self._check_same(state)
+            run.load(state)
+        if self._fabric.is_global_zero:
+            self._record = RecordWriter(self._record_path, 0 if state is None else state["record"])
+        if state is None:
+            self._append([_header(run)])
+        self._board = _board(run, folder)
+        self._diverged = False
+        self._votes = Mail(self._fabric.device)
+
+    def train(self) -> Result:
+        """To the end, or to a wish to stop."""
+        run, config = self._run, self._config
+        shown = config.progress and self._fabric.is_global_zero
+        try:
+            with (
+                StopSignal() as stop,
+                Progress(shown, run.total_steps, run.step, config.epochs) as self._progress,
+            ):
+                while run.epoch < config.epochs:
+                    if self._train_epoch(stop) or self._end_epoch(stop):
+                        return self._result(finished=False)
+            return self._result(finished=True)
+        finally:
+            if self._record is not None:
+                self._record.close()
+            if self._board is not None:
+                self._board.close()
+
+    def _train_epoch(self, stop: StopSignal) -> bool:
+        """The rest of the epoch's steps; whether to stop there."""
+        run, config = self._run, self._config
+        batches = run.batches()
+        while not run.epoch_done:
+            samples = run.make_step(batches)
+            self._progress.advance(run.epoch, samples)
+            flush = run.step % config.flush_every == 0
+            if flush:
+                self._flush(everything=False)
+            if self._agreed(stop, flush):
+                self._save()
+                return True
+            if config.checkpoint_steps and run.step % config.checkpoint_steps == 0 and not run.epoch_done:
+                self._save()
+        return False
+
+    def _end_epoch(self, stop: StopSignal) -> bool:
+        """Evaluate, record, checkpoint; whether to stop there."""
+        run, config = self._run, self._config
+        self._flush()
+        line = run.end_epoch()
+        self._append([line])
+        if self._board is not None:
+            _log(self._board, "epoch", line, line["step"])
+            _log(self._board, "evaluation", line["evaluation"] or {}, line["step"])
+        stopping = self._agreed(stop, True, everything=True) and run.epoch < config.epochs
+        if stopping or run.epoch % config.checkpoint_epochs == 0 or run.epoch == config.epochs:
+            saved = self._save()
+            if run.epoch == config.epochs and not saved:
+                raise CheckpointError(
+                    "the run has come to its end, but its last checkpoint could not be written; make room and resume it"
+                )
+        return stopping
+
+    def _agreed(self, stop: StopSignal, together: bool, *, everything: bool = False) -> bool:
+        """Whether to stop: several processes decide together, when they exchange figures anyway."""
+        if self._fabric.world_size == 1:
+            return stop.asked
+        if not together:
+            return False
+        asked = torch.full((), float(stop.asked), device=self._fabric.device)
+        torch.distributed.all_reduce(asked)
+        self._votes.send(None, [asked])
+        return any(tensors[0].item() > 0 for _, tensors in self._votes.receive(everything=everything))
+
+    def _flush(self, *, everything: bool = True) -> None:
+        """Read figures of steps that were not read before, and write them down."""
+        lines = self._run.read(everything=everything)
+        if not lines:
+            return
+        every = self._config.record_steps
+        self._append([line for line in lines if every and line["step"] % every == 0])
+        self._progress.report(lines[-1]["loss"])
+        self._notice_divergence(lines)
+        if self._board is not None:
+            for line in lines:
+                _log(self._board, "step", line, line["step"])
+
+    def _notice_divergence(self, lines: list[dict[str, Any]]) -> None:
+        """Say once that a run has gone wrong; it goes on, and its record shows it."""
+        lost = next((line["step"] for line in lines if not math.isfinite(line["loss"])), None)
+        if lost is not None and not self._diverged and self._fabric.is_global_zero:
+            self._diverged = True
+            warnings.warn(f"the loss is not finite at step {lost}; a smaller learning rate may help", stacklevel=2)
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        if self._record is not None:
+            for line in lines:
+                self._record.append(line)
+            self._record.flush()
+
+    def _save(self) -> bool:
+        """A checkpoint of where the run stands; the record is safe on the disk before it. Whether it was written."""
+        self._flush()
+        run = self._run
+        state = run.state()
+        saved: Path | None = None
+        if self._record is not None:
+            state["config"] = self._config.binding()
+            state["record"] = self._record.sync()
+            saved = self._checkpoints.save(state, run.step)
+            self._last = saved or self._last
+        return bool(self._fabric.broadcast(saved is not None))
+
+    def _newest(self) -> dict[str, Any] | None:
+        """The state to go on from; the first process chooses the file."""
+        found = self._checkpoints.load() if self._fabric.is_global_zero else None
+        path: Path | None = self._fabric.broadcast(None if found is None else found[0])
+        self._last = path
+        if path is None:
+            return None
+        return found[1] if found is not None else load_checkpoint(path)
+
+    def _check_same(self, state: dict[str, Any]) -> None:
+        saved, here = state["config"], self._config.binding()
+        different = [name for name in here if saved.get(name) != here[name]]
+        if different:
+            told = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)
+            raise CheckpointError(f"the run cannot be resumed with another configuration: {told}; start a new run")
+
+    def _result(self, *, finished: bool) -> Result:
+        run = self._run
+        return Result(finished, run.epoch, run.step, dict(run.evaluation), self._record_path, self._last)
+
+
+def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
+    taken = fabric.broadcast((folder / RECORD_NAME).exists())
+    if taken and not resume:
+        raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _header(run: Run) -> dict[str, Any]:
+    device = run.fabric.device
+    return {
+        "kind": "run",
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "config": run.config.as_dict(),
+        "task": dict(run.task.description),
+        "seed": run.config.seed,
+        "steps_per_epoch": run.steps_per_epoch,
+        "steps": run.total_steps,
+        "parameters": sum(parameter.numel() for parameter in run.bare.parameters()),
+        "processes": run.fabric.world_size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "congruency": __version__,
+        "torch": torch.__version__,
+        "lightning": fabric_library().__version__,
+        "python": platform.python_version(),
+    }
+
+
+@contextmanager
+def _backends(config: TrainingConfig, device: torch.device) -> Iterator[None]:
+    """Torch's switches for a run on a GPU, put back after it."""
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    before = (cudnn.benchmark, cudnn.allow_tf32)
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+    cudnn.benchmark, cudnn.allow_tf32 = True, config.tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.benchmark, cudnn.allow_tf32 = before
+
+
+def _board(run: Run, folder: Path) -> Any:
+    """TensorBoard's writer, where it is wanted; what a resumed run writes again is purged."""
+    if not run.config.tensorboard or not run.fabric.is_global_zero:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as reason:
+        raise ImportError("tensorboard is not installed; install congruency[experiments], or leave it off") from reason
+    return SummaryWriter(folder / "tensorboard", purge_step=run.step or None)
+
+
+def _log(board: Any, kind: str, line: dict[str, Any], step: int) -> None:
+    for name, value in line.items():
+        if isinstance(value, float):
+            board.add_scalar(f"{kind}/{name}", value, step)

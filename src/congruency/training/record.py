@@ -1,0 +1,153 @@
+"""The run record: one file a run, one JSON object a line, so that a run can be read while it is going on.
+
+The first line (``"kind": "run"``) says what was run: ``config``, ``task``, ``seed``, ``versions`` and the like. Then
+come lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``), both counted from 0. They hold
+
+- ``loss`` and the task's own figures, such as ``error``: means over samples;
+- ``congruency`` and ``magnitude``, from the start of the run, and ``congruency_previous`` and ``magnitude_previous``,
+  from the step before; ``corrected_congruency`` and ``corrected_congruency_previous``: of the gradient the optimizer
+  used. An epoch's are means over the steps where they are defined (``eqn:cong`` and ``eqn:mag``);
+- ``corrected``, 1 or 0, of a step, and ``corrected_share`` of an epoch;
+- ``lr``, ``samples``, ``seconds``, ``data_seconds`` (how long the host waited for batches), and of an epoch
+  ``samples_per_second``, ``evaluation`` (a dict of figures, or null) and ``evaluation_seconds``.
+
+A number that is not defined, or not finite, is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RECORD_NAME", "RecordError", "RecordWriter", "RunRecord", "read_record", "without_times"]
+
+RECORD_NAME = "record.jsonl"
+
+_TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", "samples_per_second"})
+
+
+class RecordError(OSError):
+    """The record could not be written."""
+
+
+class RecordWriter:
+    """Appends lines to a record, and knows its length, so that a resumed run can cut off what came after."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        """Open the record, cut to ``length`` bytes; 0 begins a new one."""
+        self.path = path
+        self._waiting: list[str] = []
+        if length and not path.exists():
+            raise RecordError(f"the run record {path} is missing; without it the run cannot be resumed")
+        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)  # noqa: SIM115
+        _lock(self._file.fileno(), path)
+        held = os.fstat(self._file.fileno()).st_size
+        if held < length:
+            raise RecordError(f"the run record {path} has {held} bytes, fewer than the {length} of the checkpoint")
+        self._file.truncate(length)
+        self._file.seek(length)
+        self._length = length
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line; it is in the file after the next :meth:`flush`."""
+        self._waiting.append(json.dumps(_defined(line), allow_nan=False) + "\n")
+
+    def flush(self) -> None:
+        """Write what was appended."""
+        if not self._waiting:
+            return
+        data = "".join(self._waiting).encode()
+        try:
+            written = 0
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError as reason:
+            self._waiting.clear()
+            with suppress(OSError):
+                self._file.truncate(self._length)  # no half of a line stays
+            raise RecordError(
+                reason.errno,
+                f"the run record {self.path} could not be written ({reason.strerror}); "
+                "make room and resume the run, it goes on from its last checkpoint",
+            ) from reason
+        self._length += len(data)
+        self._waiting.clear()
+
+    def sync(self) -> int:
+        """Write everything down to the disk, and say how long the record is."""
+        self.flush()
+        os.fsync(self._file.fileno())
+        return self._length
+
+    def close(self) -> None:
+        """Write what was appended, and let go of the file."""
+        if not self._file.closed:
+            try:
+                self.flush()
+            finally:
+                self._file.close()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A record that was read: its first line, and those of the steps and of the epochs."""
+
+    run: dict[str, Any]
+    steps: list[dict[str, Any]]
+    epochs: list[dict[str, Any]]
+
+
+def read_record(path: str | Path) -> RunRecord:
+    """Read a record, or that of a run's folder; a last line that is still being written is left out."""
+    path = Path(path)
+    path = path / RECORD_NAME if path.is_dir() else path
+    *whole, _ = path.read_text(encoding="utf-8").split("\n")
+    lines = []
+    for number, text in enumerate(whole, start=1):
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError as reason:
+            raise ValueError(f"line {number} of {path} is not JSON ({reason}); the record is damaged") from None
+    if not lines or lines[0].get("kind") != "run":
+        raise ValueError(f"{path} is not a run record: its first line is not that of a run")
+    return RunRecord(
+        run=lines[0],
+        steps=[line for line in lines if line["kind"] == "step"],
+        epochs=[line for line in lines if line["kind"] == "epoch"],
+    )
+
+
+def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without what a clock said: equal for two runs that did the same."""
+    return [{name: value for name, value in line.items() if name not in _TIMES} for line in lines]
+
+
+def _lock(handle: int, path: Path) -> None:
+    """Two runs must not write one record; the lock goes with the process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RecordError(f"another process is writing {path}: wait for it, or choose another folder") from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _defined(value: Any) -> Any:
+    """JSON has no nan: what is not defined becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _defined(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defined(item) for item in value]
+    return value

@@ -1,0 +1,387 @@
+"""One process's run: the network, what corrects it, what measures it, where it stands."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from congruency.training.clock import StepClock, seconds
+from congruency.training.config import TrainingConfig
+from congruency.training.devices import compiled
+from congruency.training.gauge import Gauge
+from congruency.training.mail import Mail
+from congruency.training.methods import attach, check_length, head_twin, parameters_of
+from congruency.training.randomness import random_state, restore_random_state
+from congruency.training.state import load_model, load_optimizer, model_state, optimizer_state
+from congruency.training.tally import Means, PendingStep
+from congruency.training.task import Task
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+__all__ = ["Run"]
+
+_STATE_VERSION = 1
+
+
+class Run:
+    """What trains, step by step; knows nothing of files.
+
+    Attributes:
+        step: Optimizer steps made so far.
+        epoch: The epoch that is going on, from 0.
+        batch: Batches of it that have been used.
+        evaluation: The figures of the last evaluation.
+    """
+
+    def __init__(self, fabric: Fabric, task: Task, config: TrainingConfig) -> None:
+        self.fabric, self.task, self.config = fabric, task, config
+        self.step = self.epoch = self.batch = 0
+        self.evaluation: dict[str, float] = {}
+        self.steps_per_epoch = math.ceil(_batches(task) / config.accumulate)
+        check_length(config, self.total_steps)
+        self._set_up_model()
+        self._set_up_optimizer()
+        self._names: list[str] = ["loss"]
+        self._means = Means()
+        self._corrected_before = 0
+        self._pending: list[PendingStep] = []
+        self._clock = StepClock(fabric.device)
+        self._mail = Mail(fabric.device)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps_per_epoch * self.config.epochs
+
+    @property
+    def epoch_done(self) -> bool:
+        """Whether all batches of this epoch have been used."""
+        return self.batch >= len(self.task.data)
+
+    def _set_up_model(self) -> None:
+        self.bare = self.task.model
+        self._twin = head_twin(self.config.method, self.bare)
+        if self._twin is not None:
+            self._twin.to(self.fabric.device)
+        self.bare.to(self.fabric.device)
+        if self.config.channels_last:
+            self.bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = self.fabric.setup_module(compiled(self.bare, self.config.compile))
+
+    def _set_up_optimizer(self) -> None:
+        """Hooks run in the order of their making: the gauge before and after what corrects."""
+        task, config = self.task, self.config
+        self.optimizer = task.optimizer(self.bare)
+        self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
+        self.gauge: Gauge | None = None
+        if config.measure != "none":
+            self.gauge = Gauge(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
+            self.gauge.watch_before(self.optimizer)
+        loss = task.loss if task.head_loss is None or config.method.scope == "all" else task.head_loss
+        self.corrector, self._memory = attach(
+            config.method, self.bare, self.optimizer, loss, twin=self._twin, autocast=self.fabric.autocast
+        )
+        if self.gauge is not None and self.corrector is not None:
+            self.gauge.watch_after(self.optimizer)
+        self.schedule = None if task.schedule is None else task.schedule(self.optimizer)
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """The rest of this epoch's batches."""
+        self.model.train()
+        self._clock.restart()
+        return iter(self.task.data.train_batches(self.epoch, self.batch))
+
+    def make_step(self, batches: Iterator[tuple[Any, Any]]) -> int:
+        """One optimizer step; how many samples it saw. Nothing in here waits for the device."""
+        lr = _learning_rate(self.optimizer)
+        group = min(self.config.accumulate, len(self.task.data) - self.batch)
+        data_seconds = 0.0
+        samples = 0
+        values: Tensor | None = None
+        for i in range(group):
+            began = time.perf_counter()
+            inputs, targets = self._next(batches)
+            data_seconds += time.perf_counter() - began
+            samples += _count(inputs)
+            if self._memory is not None and self.batch == 0:
+                self._memory.remember(inputs, targets)
+            part = self._gradients(inputs, targets, group, last=i == group - 1)
+            values = part if values is None else values + part
+            self.batch += 1
+        assert values is not None
+        self._update()
+        self._pending.append(
+            PendingStep(
+                step=self.step,
+                epoch=self.epoch,
+                lr=lr,
+                samples=samples * self.fabric.world_size,
+                data_seconds=data_seconds,
+                values=values if group == 1 else values / group,
+                gauged=None if self.gauge is None else self.gauge.take(),
+            )
+        )
+        self.step += 1
+        self._clock.tick()
+        return samples * self.fabric.world_size
+
+    def _next(self, batches: Iterator[tuple[Any, Any]]) -> tuple[Any, Any]:
+        try:
+            inputs, targets = next(batches)
+        except StopIteration:
+            raise ValueError(
+                f"the data promised {len(self.task.data)} batches and gave {self.batch} in epoch {self.epoch}; "
+                "its length must be what train_batches(epoch) yields"
+            ) from None
+        inputs, targets = (_moved(part, self.fabric.device) for part in (inputs, targets))
+        return (_channels_last(inputs) if self.config.channels_last else inputs), targets
+
+    def _gradients(self, inputs: Any, targets: Any, group: int, *, last: bool) -> Tensor:
+        """Add one batch's gradients; its loss and figures, (figures,) on the device."""
+        with self._without_sync(not last):
+            outputs = self.model(inputs)
+            loss = self.task.loss(outputs, targets)
+            self.fabric.backward(loss if group == 1 else loss / group)
+        values = {"loss": loss.detach()}
+        if self.task.figures is not None:
+            with torch.no_grad():
+                values.update(self.task.figures(outputs, targets))
+        self._names = list(values)
+        return torch.stack([value.to(torch.float32) for value in values.values()])
+
+    def _without_sync(self, waits: bool) -> AbstractContextManager[Any]:
+        if self.config.accumulate == 1 or self.fabric.world_size == 1:
+            return nullcontext()
+        return self.fabric.no_backward_sync(self.model, enabled=waits)
+
+    def _update(self) -> None:
+        if self.config.clip is not None:
+            self.fabric.clip_gradients(self.model, self._stepper, max_norm=self.config.clip, error_if_nonfinite=False)
+        self._stepper.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None and self.task.schedule_every == "step":
+            self.schedule.step()
+
+    def read(self, *, everything: bool = True) -> list[dict[str, Any]]:
+        """The lines of steps that were not read before, in order.
+
+        On a GPU, without ``everything``, those since the last reading come with the next one: nothing waits for them.
+        """
+        self._send()
+        lines = []
+        for (steps, names, marks), tensors in self._mail.receive(everything=everything):
+            gauged = self.gauge.figures(tensors[1]) if self.gauge is not None else [{} for _ in steps]
+            for step, row, gauge, mark in zip(steps, tensors[0].tolist(), gauged, marks, strict=True):
+                lines.append(self._line(step, dict(zip(names, row, strict=True)), gauge, seconds(mark)))
+        return lines
+
+    def _send(self) -> None:
+        """Start the figures of the steps since the last time on their way to the host."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        tensors = [self._mean_over_processes(torch.stack([step.values for step in pending]))]
+        if self.gauge is not None:
+            tensors.append(self.gauge.gather([step.gauged for step in pending if step.gauged is not None]))
+        self._mail.send((pending, self._names, self._clock.take()), tensors)
+
+    def _line(
+        self, step: PendingStep, figures: dict[str, float], gauge: dict[str, float], took: float
+    ) -> dict[str, Any]:
+        self._means.add(step, figures, gauge, took)
+        place = {"kind": "step", "step": step.step, "epoch": step.epoch}
+        times = {"samples": step.samples, "seconds": took, "data_seconds": step.data_seconds}
+        return {**place, **figures, "lr": step.lr, **gauge, **times}
+
+    def _mean_over_processes(self, values: Tensor) -> Tensor:
+        if self.fabric.world_size > 1:
+            torch.distributed.all_reduce(values)
+            values /= self.fabric.world_size
+        return values
+
+    def end_epoch(self) -> dict[str, Any]:
+        """Evaluate, move the schedule, go on to the next epoch; the line of the one that ended. All must be read."""
+        lr = _learning_rate(self.optimizer)
+        evaluated, evaluation_seconds = self._evaluate()
+        if self.schedule is not None and self.task.schedule_every == "epoch":
+            self.schedule.step()
+        corrected = self._corrected()
+        epoch = self._means
+        means = epoch.means()
+        means.pop("corrected", None)
+        line = {
+            "kind": "epoch",
+            "epoch": self.epoch,
+            "step": self.step,
+            **means,
+            "lr": lr,
+            "corrected_share": (corrected - self._corrected_before) / epoch.steps,
+            "evaluation": evaluated,
+            "samples": epoch.samples,
+            "seconds": epoch.seconds,
+            "data_seconds": epoch.data_seconds,
+            "evaluation_seconds": evaluation_seconds,
+            "samples_per_second": epoch.samples / epoch.seconds if epoch.seconds > 0 else math.nan,
+        }
+        self._corrected_before = corrected
+        self._means = Means()
+        self.epoch, self.batch = self.epoch + 1, 0
+        return line
+
+    def _corrected(self) -> int:
+        """Steps whose gradient was changed since the start of the run."""
+        return 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
+
+    def _evaluate(self) -> tuple[dict[str, float] | None, float]:
+        every, number = self.config.evaluate_every, self.epoch + 1
+        due = every > 0 and (number % every == 0 or number == self.config.epochs)
+        if self.task.evaluate is None or not due:
+            return None, 0.0
+        began = time.perf_counter()
+        self._share_buffers()
+        self.model.eval()
+        with torch.no_grad():
+            figures = self.task.evaluate(_Inference(self._evaluated(), self.fabric.autocast, self.config.channels_last))
+        self.model.train()
+        self.evaluation = {name: float(value) for name, value in figures.items()}
+        return self.evaluation, time.perf_counter() - began
+
+    def _evaluated(self) -> nn.Module:
+        """The network to evaluate.
+
+        Not through DDP, where processes wait for each other at every batch, and not compiled once more for the shapes
+        of an evaluation.
+        """
+        plain = self.fabric.world_size > 1 or self.config.compile is not False
+        return self.bare if plain else self.model
+
+    def _share_buffers(self) -> None:
+        """Running statistics are each process's own; all evaluate, and keep, the first one's."""
+        if self.fabric.world_size > 1:
+            for buffer in self.bare.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on bit for bit; a collective call. Read all steps first."""
+        if self._pending or self._mail:
+            raise RuntimeError("steps are waiting to be read; read() them before the state is taken")
+        state = {
+            "version": _STATE_VERSION,
+            "step": self.step,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "world_size": self.fabric.world_size,
+            "model": model_state(self.bare),
+            "optimizer": optimizer_state(self.optimizer),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "scaler": self.fabric.strategy.precision.state_dict(),
+            "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
+            "gauge": None if self.gauge is None else self.gauge.state_dict(),
+            "means": self._means.state_dict(),
+            "corrected_before": self._corrected_before,
+            "evaluation": dict(self.evaluation),
+            "processes": self._of_each_process(),
+        }
+        self._clock.restart()
+        return state
+
+    def _of_each_process(self) -> list[dict[str, Any]]:
+        """What differs between processes: random states, and what the data remembers."""
+        data = self.task.data
+        own = {
+            "random": random_state(self.fabric.device),
+            "data": data.state_dict() if hasattr(data, "state_dict") else None,
+        }
+        if self.fabric.world_size == 1:
+            return [own]
+        gathered: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(gathered, own)
+        return gathered
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        if state["version"] != _STATE_VERSION:
+            raise ValueError(
+                f"the checkpoint has version {state['version']}, this release reads version {_STATE_VERSION}; "
+                "resume it with the release that made it"
+            )
+        if state["world_size"] != self.fabric.world_size:
+            raise ValueError(
+                f"the run was made by {state['world_size']} process(es), now there are {self.fabric.world_size}; "
+                "resume it with as many"
+            )
+        load_model(self.bare, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(state["scaler"])
+        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.gauge, "gauge")):
+            if part is not None:
+                part.load_state_dict(state[name])
+        self._means.load_state_dict(state["means"])
+        self._corrected_before = state["corrected_before"]
+        self.evaluation = dict(state["evaluation"])
+        self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
+        own = state["processes"][self.fabric.global_rank]
+        if own["data"] is not None:
+            self.task.data.load_state_dict(own["data"])  # type: ignore[attr-defined]
+        restore_random_state(own["random"], self.fabric.device)
+
+
+class _Inference(nn.Module):
+    """The network for evaluations: in the run's precision and memory format, its outputs in float32."""
+
+    def __init__(
+        self, model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]], channels_last: bool
+    ) -> None:
+        super().__init__()
+        self.model, self._autocast, self._channels_last = model, autocast, channels_last
+
+    def forward(self, *inputs: Any) -> Any:
+        if self._channels_last:
+            inputs = _channels_last(inputs)
+        with self._autocast():
+            outputs = self.model(*inputs)
+        low = (torch.float16, torch.bfloat16)
+        return pytree.tree_map(lambda t: t.float() if isinstance(t, Tensor) and t.dtype in low else t, outputs)
+
+
+def _batches(task: Task) -> int:
+    count = len(task.data)
+    if count < 1:
+        raise ValueError("the data has no batches; use a smaller batch, or more samples")
+    return count
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    if isinstance(part, Tensor):
+        return part if part.device == device else part.to(device, non_blocking=True)
+    return pytree.tree_map(lambda leaf: _moved(leaf, device) if isinstance(leaf, Tensor) else leaf, part)
+
+
+def _channels_last(inputs: Any) -> Any:
+    def turned(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dim() == 4:
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
+
+    return turned(inputs) if isinstance(inputs, Tensor) else pytree.tree_map(turned, inputs)
+
+
+def _count(inputs: Any) -> int:
+    """How many samples a batch has."""
+    first = (
+        inputs if isinstance(inputs, Tensor) else next(x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
+    )
+    return len(first)
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer) -> float:
+    lr = optimizer.param_groups[0]["lr"]
+    return math.nan if isinstance(lr, Tensor) and lr.device.type != "cpu" else float(lr)

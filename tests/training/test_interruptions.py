@@ -1,0 +1,280 @@
+"""Interrupted runs: killed, stopped, out of disk, with a damaged checkpoint; all end as if nothing had happened."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from training_interrupted import METHODS as METHODS_KILLED
+from training_interrupted import adam, settings
+from training_toy import Numbers, assert_same, build, everything
+
+from congruency.training import (
+    CheckpointError,
+    Method,
+    RecordError,
+    TrainingConfig,
+    checkpoints,
+    load_checkpoint,
+    read_record,
+    train,
+)
+
+HERE = Path(__file__).parent
+METHODS = {
+    "baseline": Method(),
+    "dcl": Method(name="dcl", window=5, references=2),
+    "gradients": Method(name="dcl", scope="all", mode="anchor", margin=0.1, accumulate="gradients"),
+    "gem": Method(name="gem", memory=2),
+    "gem all": Method(name="gem", scope="all"),
+}
+
+
+class Power(Exception):
+    """It went away."""
+
+
+class Interrupted(Numbers):
+    """Data during whose making, at given batches of given epochs, something happens, once."""
+
+    events: ClassVar[dict] = {}
+
+    def train_batches(self, epoch, start=0):
+        for i, batch in enumerate(super().train_batches(epoch, start), start=start):
+            event = self.events.pop((epoch, i), None)
+            if event:
+                event()
+            yield batch
+
+
+def fail():
+    raise Power
+
+
+def interrupted(place, **changes):
+    return build(place, dropout=0.2, data=Interrupted(place, noise=True), optimizer=adam, **changes)
+
+
+def config(**changes):
+    return TrainingConfig(**{"epochs": 4, "accelerator": "cpu", "flush_every": 4, "checkpoint_steps": 4, **changes})
+
+
+def test_killed_at_random_moments(tmp_path):
+    seed = random.SystemRandom().randrange(10**6)
+    result = subprocess.run(
+        [sys.executable, str(HERE / "training_interrupted.py"), str(tmp_path / "killed"), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)},
+    )
+    assert result.returncode == 0, f"seed {seed}: {result.stderr[-3000:]}"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for method in METHODS_KILLED:
+        whole = tmp_path / "whole" / method
+        train(partial(build, dropout=0.2, noise=True, optimizer=adam), settings(method), whole)
+        assert_same(everything(tmp_path / "killed" / method), everything(whole))
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 4, "clip": 0.5}, {"measure": "none"}])
+@pytest.mark.parametrize("method", METHODS)
+def test_broken_off_and_resumed(method, changes, tmp_path):
+    settings = config(method=METHODS[method], **changes)
+    train(interrupted, settings, tmp_path / "whole")
+    for Interrupted.events in ({(0, 1): fail}, {(1, 5): fail}, {(3, 0): fail}):
+        with pytest.raises(Power):
+            train(interrupted, settings, tmp_path / "broken", resume=True)
+    train(interrupted, settings, tmp_path / "broken", resume=True)
+    assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
+
+
+def test_a_scaler_is_resumed(tmp_path):
+    with torch.backends.mkldnn.flags(enabled=False):
+        settings = config(precision="16", method=METHODS["dcl"])
+        train(interrupted, settings, tmp_path / "whole")
+        Interrupted.events = {(2, 3): fail}
+        with pytest.raises(Power):
+            train(interrupted, settings, tmp_path / "broken")
+        train(interrupted, settings, tmp_path / "broken", resume=True)
+    assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_sigterm(batch, tmp_path):
+    """At the next step, which may be an epoch's last."""
+    settings = config(method=METHODS["dcl"], checkpoint_steps=None)
+    train(interrupted, settings, tmp_path / "whole")
+    Interrupted.events = {(1, batch): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    result = train(interrupted, settings, tmp_path / "stopped")
+    assert (result.finished, result.exit_code, result.steps) == (False, 75, 6 + batch + 1)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert load_checkpoint(result.checkpoint)["batch"] == batch + 1
+    result = train(interrupted, settings, tmp_path / "stopped", resume=True)
+    assert (result.finished, result.exit_code) == (True, 0)
+    assert_same(everything(tmp_path / "stopped"), everything(tmp_path / "whole"))
+
+
+def test_sigterm_during_the_evaluation(tmp_path):
+    def stopping(place):
+        task = interrupted(place)
+        return interrupted(place, evaluate=lambda m: os.kill(os.getpid(), signal.SIGTERM) or task.evaluate(m))
+
+    result = train(stopping, config(checkpoint_epochs=9), tmp_path)
+    assert (result.finished, result.epochs) == (False, 1)
+    assert load_checkpoint(result.checkpoint)["epoch"] == 1
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    first = train(interrupted, config(), tmp_path)
+    before = (tmp_path / "record.jsonl").read_bytes()
+    again = train(interrupted, config(), tmp_path, resume=True)
+    assert again == first
+    assert (tmp_path / "record.jsonl").read_bytes() == before
+
+
+def test_the_last_two_are_kept(tmp_path):
+    train(interrupted, config(), tmp_path)
+    names = [path.name for path in sorted((tmp_path / "checkpoints").iterdir())]
+    assert names == ["checkpoint-0000000020.pt", "checkpoint-0000000024.pt"]
+
+
+def full_disk(state, path):
+    path.write_bytes(b"half of a check")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    settings = config(method=METHODS["dcl"])
+    train(interrupted, settings, tmp_path / "whole")
+    Interrupted.events = {(1, 3): lambda: monkeypatch.setattr(checkpoints, "_write", full_disk), (3, 0): fail}
+    told = r"step 12 could not be written .*No space left on device.*checkpoint-0000000008.pt stays usable"
+    with pytest.warns(UserWarning, match=told), pytest.raises(Power):
+        train(interrupted, settings, tmp_path / "full")
+    names = [path.name for path in sorted((tmp_path / "full" / "checkpoints").iterdir())]
+    assert names == ["checkpoint-0000000006.pt", "checkpoint-0000000008.pt"]
+    with pytest.warns(UserWarning, match="could not be"), pytest.raises(CheckpointError, match="make room and resume"):
+        train(interrupted, settings, tmp_path / "full", resume=True)
+    monkeypatch.undo()
+    train(interrupted, settings, tmp_path / "full", resume=True)
+    assert_same(everything(tmp_path / "full"), everything(tmp_path / "whole"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_torch_reports_a_disk_that_is_really_full():
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints._write({"weights": torch.zeros(10**6)}, Path("/dev/full"))
+
+
+def test_a_full_disk_stops_the_record(tmp_path, monkeypatch):
+    from congruency.training.record import RecordWriter
+
+    writer = RecordWriter(tmp_path / "record.jsonl")
+    writer.append({"kind": "run"})
+    writer.sync()
+    file = writer._file
+
+    class Full:
+        truncate = file.truncate
+
+        def write(self, data):
+            if len(data) < 8:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return file.write(data[:8])
+
+    monkeypatch.setattr(writer, "_file", Full())
+    writer.append({"kind": "step"})
+    with pytest.raises(RecordError, match=r"could not be written \(No space left on device\); make room and resume"):
+        writer.flush()
+    assert (tmp_path / "record.jsonl").read_text() == '{"kind": "run"}\n'
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"nonsense" * 100])
+def test_an_unreadable_checkpoint(damage, tmp_path):
+    settings = config(method=METHODS["dcl"])
+    train(interrupted, settings, tmp_path / "whole")
+    Interrupted.events = {(3, 0): fail}
+    with pytest.raises(Power):
+        train(interrupted, settings, tmp_path / "damaged")
+    newest = tmp_path / "damaged" / "checkpoints" / "checkpoint-0000000018.pt"
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.warns(
+        UserWarning, match=r"checkpoint-0000000018.pt cannot be read.*going back to checkpoint-0000000016.pt"
+    ):
+        train(interrupted, settings, tmp_path / "damaged", resume=True)
+    assert_same(everything(tmp_path / "damaged"), everything(tmp_path / "whole"))
+
+
+def test_no_readable_checkpoint(tmp_path):
+    train(interrupted, config(), tmp_path)
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    for _ in range(2):  # however often one tries
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read; start a new run"):
+            train(interrupted, config(), tmp_path, resume=True)
+
+
+def test_another_configuration_is_refused(tmp_path):
+    train(interrupted, config(epochs=1), tmp_path)
+    with pytest.raises(CheckpointError, match="epochs was 1 and is 2; precision was '32' and is 'bf16'"):
+        train(interrupted, config(epochs=2, precision="bf16"), tmp_path, resume=True)
+    train(interrupted, config(epochs=1, flush_every=9, checkpoint_epochs=2), tmp_path, resume=True)
+
+
+def test_a_record_that_is_gone_or_in_use(tmp_path):
+    from congruency.training.record import RecordWriter
+
+    train(interrupted, config(epochs=1), tmp_path)
+    writer = RecordWriter(tmp_path / "record.jsonl", 10)
+    with pytest.raises(RecordError, match="another process is writing"):
+        train(interrupted, config(epochs=1), tmp_path, resume=True)
+    writer.close()
+    with pytest.raises(RecordError, match="fewer than"):
+        train(interrupted, config(epochs=1), tmp_path, resume=True)
+    (tmp_path / "record.jsonl").unlink()
+    with pytest.raises(RecordError, match="is missing"):
+        train(interrupted, config(epochs=1), tmp_path, resume=True)
+
+
+def test_data_with_a_memory_of_its_own(tmp_path):
+    class Remembers(Interrupted):
+        given = 0
+
+        def train_batches(self, epoch, start=0):
+            for inputs, targets in super().train_batches(epoch, start):
+                self.given += 1
+                yield inputs * (1 + self.given / 100), targets
+
+        def state_dict(self):
+            return {"given": self.given}
+
+        def load_state_dict(self, state):
+            self.given = state["given"]
+
+    remembering = lambda place: build(place, data=Remembers(place))  # noqa: E731
+    train(remembering, config(), tmp_path / "whole")
+    Interrupted.events = {(2, 4): fail}
+    with pytest.raises(Power):
+        train(remembering, config(), tmp_path / "broken")
+    train(remembering, config(), tmp_path / "broken", resume=True)
+    assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
+
+
+def test_a_line_being_written_is_left_out(tmp_path):
+    train(interrupted, config(epochs=1), tmp_path)
+    path = tmp_path / "record.jsonl"
+    whole = read_record(path)
+    path.write_bytes(path.read_bytes() + b'{"kind": "step", "st')
+    assert read_record(path) == whole
+    path.write_bytes(path.read_bytes() + b"\n")
+    with pytest.raises(ValueError, match=r"line 9 of .* is not JSON"):
+        read_record(path)
