@@ -60,6 +60,8 @@ class EpisodicMemory(Source):
             raise ValueError(f"size must be a positive number of samples a task, got {size!r}")
         if policy not in get_args(Policy):
             raise ValueError(f"policy must be one of {', '.join(map(repr, get_args(Policy)))}, got {policy!r}")
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+            raise ValueError(f"chunk must be a positive number of tasks or None, got {chunk!r}")
         self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
         self.loss: Loss = functional.cross_entropy if loss is None else loss
         self.margin = check_margin(margin)
@@ -81,12 +83,19 @@ class EpisodicMemory(Source):
             raise ValueError(f"got {len(inputs)} inputs and {len(targets)} targets; give one target for each input")
         self._current = task
         old = self._episodes.get(task)
-        if old is not None and self.policy == "first" and len(old.inputs) >= self.size:
+        if not len(inputs) or (old is not None and self.policy == "first" and len(old.inputs) >= self.size):
             return
-        parts = [(inputs, targets)] if old is None else [(old.inputs, old.targets), (inputs, targets)]
-        joined = [torch.cat([pair[i].detach() for pair in parts]) for i in (0, 1)]
-        kept = slice(self.size) if self.policy == "first" else slice(-self.size, None)
-        self._episodes[task] = _Episode(joined[0][kept], joined[1][kept], mask)
+        before = (None, None) if old is None else (old.inputs, old.targets)
+        kept = [self._joined(*pair) for pair in zip(before, (inputs, targets), strict=True)]
+        self._episodes[task] = _Episode(kept[0], kept[1], mask)
+
+    def _joined(self, old: Tensor | None, new: Tensor) -> Tensor:
+        """What is kept of old and new samples together, in memory of its own."""
+        old, new = new[:0].detach() if old is None else old, new.detach()
+        if self.policy == "first":
+            return torch.cat([old, new[: self.size - len(old)]])
+        new = new[-self.size :]
+        return torch.cat([old[max(0, len(old) + len(new) - self.size) :], new])
 
     @property
     def past(self) -> list[int]:

@@ -13,7 +13,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from scipy.optimize import nnls  # noqa: E402
 
-from congruency.kernels import rows, triton  # noqa: E402
+import congruency  # noqa: E402
+from congruency.kernels import device_sweep, dual_solver, rows, triton  # noqa: E402
 from congruency.kernels.rows import Piece, Strand  # noqa: E402
 from congruency.solution import Rows, solve  # noqa: E402
 
@@ -145,6 +146,40 @@ def test_solver_against_nonnegative_least_squares(n, device):
         u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
         expected = torch.from_numpy(shifted + c.T.numpy() @ u)
         torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 17])
+def test_every_problem_may_have_margins_of_its_own(n, device):
+    """As (blocks, n), in any layout: each block is solved as it would be alone with its own margins."""
+    torch.manual_seed(n)
+    problems, p = 6, 30
+    rows_ = torch.randn(problems, n, p, dtype=torch.float64) + torch.randn(problems, 1, p, dtype=torch.float64)
+    rows_[1, 0] = 0
+    g = torch.randn(problems, p, dtype=torch.float64)
+    margins = torch.rand(problems, n, dtype=torch.float64) * torch.tensor([0, 1, 2, 0, 3, 1])[:, None]
+    gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
+    v = triton.solve_dual(gram.to(device), products.to(device), margins.to(device)).cpu()
+    assert (v >= margins).all()
+    turned = margins.to(device).T.contiguous().T  # the same numbers, column by column
+    assert torch.equal(triton.solve_dual(gram.to(device), products.to(device), turned).cpu(), v)
+    for c, one, margin, multipliers in zip(rows_, g, margins, v, strict=True):
+        alone = triton.solve_dual(*((part.to(device)) for part in ((c @ c.T)[None], (c @ one)[None], margin)))
+        torch.testing.assert_close(multipliers, alone[0].cpu(), rtol=1e-9, atol=1e-12)
+        shifted = (one + margin @ c).numpy()
+        u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
+        expected = torch.from_numpy(shifted + c.T.numpy() @ u)
+        torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+    shared = margins[2].expand(problems, n)
+    one_for_all = triton.solve_dual(gram.to(device), products.to(device), margins[2].to(device))
+    assert torch.equal(triton.solve_dual(gram.to(device), products.to(device), shared.to(device)), one_for_all)
+
+
+def test_many_problems_are_solved_by_the_kernel_where_it_can():
+    if device_sweep("cuda") is not triton.Sweep:
+        pytest.skip("the kernels are switched off")
+    assert dual_solver("cuda", triton.MOST_ROWS) is triton.solve_dual
+    assert dual_solver("cuda", triton.MOST_ROWS + 1) is congruency.solve_dual
+    assert dual_solver("cpu", 3) is congruency.solve_dual
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 from congruency.corrector import Trigger
 from congruency.memory import Policy
-from congruency.references import Mode
+from congruency.references import Mode, References
+from congruency.sources import check_margin
 
 __all__ = ["Kind", "Method", "Policy", "memory_places"]
 
@@ -45,6 +46,13 @@ class Method:
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.trigger not in get_args(Trigger):
+            raise ValueError(f"trigger must be one of {', '.join(map(repr, get_args(Trigger)))}, got {self.trigger!r}")
+        check_margin(self.memory_margin)
+        if self.has_references:
+            References(
+                self.references, window=self.window, offset=self.offset, mode=self.mode, margin=self.reference_margin
+            )
 
     @property
     def has_references(self) -> bool:

@@ -60,6 +60,7 @@ class _Course:
 
     def __init__(self, stream: Stream, device: torch.device, dtype: torch.dtype) -> None:
         self.stream, self.device, self.dtype = stream, device, dtype
+        self._tests = [tuple(part.to(device) for part in stream.testing(task)) for task in range(len(stream))]
 
     def learn(self, one: Any, task: int, batch: int) -> float:
         """Learn a task; the mean agreement of its updates with the memory."""
@@ -79,7 +80,7 @@ class _Course:
         return torch.stack([self._accuracy(one, task) for task in range(len(self.stream))])
 
     def _accuracy(self, one: Any, task: int) -> Tensor:
-        images, labels = (part.to(self.device) for part in self.stream.testing(task))
+        images, labels = self._tests[task]
         mask = self._mask(task)
         guesses = [one.guesses(self._inputs(part), task, mask) for part in images.split(_EVALUATED)]
         return (torch.cat(guesses) == labels).double().mean().cpu()

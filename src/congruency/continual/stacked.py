@@ -41,6 +41,34 @@ class StackedMLP:
         """(S, M, width), (S, N, in) -> (S, M, N, classes); ``mask`` (S, classes) is added."""
         return self._forward(flat, inputs, mask)[-1]
 
+    def moved_first_layer(self, flat: Tensor, pixels: Tensor) -> Tensor:
+        """The first layers as they are for inputs whose pixels were not moved yet: (in, S, M, T, out).
+
+        Moving the weights instead of the images lets one matrix product serve all tasks, methods and seeds.
+
+        Args:
+            flat: (S, M, width).
+            pixels: (S, T, in), where task t of seed s takes each input from; -1 is 0.
+        """
+        weight = self.layers(flat)[0][0].permute(3, 0, 1, 2)  # (in, S, M, out)
+        into, seeds, methods, out = weight.shape
+        moved = flat.new_zeros(into + 1, seeds, methods, pixels.shape[1], out)  # what comes from nowhere goes last
+        for s, of_tasks in enumerate(pixels.where(pixels >= 0, into)):
+            for t, places in enumerate(of_tasks):
+                moved[:, s, :, t].index_add_(0, places, weight[:, s])
+        return moved[:into]
+
+    def logits_behind(self, first: Tensor, flat: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs for all tasks from :meth:`moved_first_layer` and inputs (N, in): (S, M, T, N, classes)."""
+        into, seeds, methods, tasks, out = first.shape
+        layers = self.layers(flat)
+        values: Tensor = (inputs @ first.reshape(into, -1)).view(-1, seeds, methods, tasks, out)
+        values += layers[0][1].unsqueeze(2)
+        values = values.permute(1, 2, 3, 0, 4).reshape(seeds, methods, -1, out)  # (S, M, T N, out)
+        for weight, bias in layers[1:]:
+            values = _linear(values.relu_(), weight, bias)
+        return values.unflatten(2, (tasks, -1))
+
     def gradients(self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
         """Write the gradient of the mean loss of each of K sets into ``out`` (S, M, K, width).
 

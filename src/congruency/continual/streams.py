@@ -182,6 +182,8 @@ def _same_classes(
     state: np.random.RandomState, kinds: list[tuple[str, Tensor]],
 ) -> Stream:  # fmt: skip
     """Every task takes ``samples`` training images at random, and all test images."""
+    if not len(test):
+        raise ValueError("a task without samples cannot be scored: the test set is empty")
     everything = torch.arange(len(test))
     tasks = tuple(
         Task(kind, torch.from_numpy(state.permutation(len(train))[:samples].astype(np.int64)), everything, pixels)

@@ -20,7 +20,7 @@ from congruency.continual.streams import Stream
 __all__ = ["STACKED_KINDS", "run_together"]
 
 STACKED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
-_EVALUATED = 2 << 30  # bytes that the activations of an evaluation should take at most
+_EVALUATED = 1 << 30  # bytes that the activations of an evaluation should take at most
 
 
 def run_together(
@@ -66,7 +66,7 @@ def run_together(
         learner = learner_for(
             network, [methods[i] for i in places], start.to(device), [s.seed for s in streams], memory
         )
-        path = None if resume is None else resume.with_suffix(f".{number}.pt")
+        path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
         for task, accuracies, cosines in course.learn(learner, path):
             matrix[:, places, task] = accuracies
             agreement[:, places, task] = cosines
@@ -95,14 +95,17 @@ class _Course:
         self.streams, self.batch, self.memory, self.policy = streams, batch, memory, policy
         self.device, self.dtype = device, dtype
         self._moved: dict[int, Tensor] = {}
+        self._shared_tests = all(s.test_images is streams[0].test_images and _scores_by_all(s) for s in streams)
 
     def learn(self, learner: StackedLearner, path: Path | None) -> Any:
         """Yield (task, accuracies (S, M, T), agreement (S, M)) after every task, those of a resumed run first."""
-        past = torch.load(path, weights_only=True) if path is not None and path.exists() else None
+        past = None
+        if path is not None and path.exists():
+            past = torch.load(path, weights_only=True, map_location="cpu")
         first = 0
         history: list[tuple[Tensor, Tensor]] = []
         if past is not None:
-            _check_same(past["methods"], repr((learner.methods, [s.seed for s in self.streams])), path)
+            _check_same(past.get("run"), self._described(learner), path)
             learner.load_state_dict(past["learner"])
             history, first = past["history"], len(past["history"])
         for task in range(len(self.streams[0])):
@@ -118,19 +121,44 @@ class _Course:
                 learner.finish(inputs, mask)
                 history.append((self.accuracies(learner.network, learner.weights), learner.agreement()))
                 if path is not None:
-                    _save({"methods": repr((learner.methods, [s.seed for s in self.streams])),
-                           "learner": learner.state_dict(), "history": history}, path)  # fmt: skip
+                    _save({"run": self._described(learner), "learner": learner.state_dict(), "history": history}, path)
             yield task, *history[task]
+
+    def _described(self, learner: StackedLearner) -> str:
+        """All that tells a run from others."""
+        streams = [
+            (s.name, s.seed, s.shape, len(s.train_images), [(t.name, len(t.train), len(t.test)) for t in s.tasks])
+            for s in self.streams
+        ]
+        memory = (self.memory, self.policy) if learner.methods[0].has_memory else None
+        return repr((learner.methods, learner.network.shapes, self.batch, memory, self.dtype, streams))
 
     def accuracies(self, network: StackedMLP, weights: Tensor) -> Tensor:
         """(S, M, T) on all tasks."""
+        if self._shared_tests:
+            return self._shared_accuracies(network, weights).cpu()
         found = [self._accuracy(network, weights, task) for task in range(len(self.streams[0]))]
         return torch.stack(found, -1).cpu()
 
+    def _shared_accuracies(self, network: StackedMLP, weights: Tensor) -> Tensor:
+        """All tasks at once, where they score by the same images with their pixels moved."""
+        images = self._on_device(self.streams[0].test_images.images).flatten(1)
+        labels = self.streams[0].test_images.labels.to(self.device)
+        pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in self.streams])
+        first = network.moved_first_layer(weights, pixels.to(self.device))
+        size = self._images_at_once(network, weights, pixels.shape[1])
+        right = torch.zeros(first.shape[1:4], dtype=torch.int64, device=self.device)
+        for x, y in zip(images.split(size), labels.split(size), strict=True):
+            right += (network.logits_behind(first, weights, x.to(self.dtype) / 255).argmax(-1) == y).sum(-1)
+        return right.double() / len(labels)
+
+    def _images_at_once(self, network: StackedMLP, weights: Tensor, tasks: int = 1) -> int:
+        each = weights[..., 0].numel() * tasks * max(out for out, _ in network.shapes) * weights.element_size()
+        return int(max(1, _EVALUATED // (each * len(network.shapes))))
+
     def _accuracy(self, network: StackedMLP, weights: Tensor, task: int) -> Tensor:
         labels, mask = self.labels("testing", task), self._mask(task)
-        widest = max(out for out, _ in network.shapes)
-        size = max(1, _EVALUATED // (weights[..., 0].numel() * widest * weights.element_size() * len(network.shapes)))
+        size = self._images_at_once(network, weights)
         right = torch.zeros(weights.shape[:2], dtype=torch.int64, device=weights.device)
         for start in range(0, labels.shape[1], size):
             part = slice(start, start + size)
@@ -173,6 +201,12 @@ class _Course:
         return torch.stack([mask for mask in masks if mask is not None]).to(self.device, self.dtype)
 
 
+def _scores_by_all(stream: Stream) -> bool:
+    """Whether every task scores by all test images in their order, with nothing done but moving their pixels."""
+    everything = torch.arange(len(stream.test_images))
+    return all(t.pixels is not None and t.classes is None and torch.equal(t.test, everything) for t in stream.tasks)
+
+
 def _common_shape(
     streams: Sequence[Stream], methods: Sequence[Method], memory: int, policy: Policy
 ) -> tuple[int, int, int]:
@@ -180,21 +214,27 @@ def _common_shape(
     for method in methods:
         if method.kind not in STACKED_KINDS:
             raise ValueError(f"{method.name} ({method.kind}) cannot run stacked; use congruency.continual.run")
+    if not streams:
+        raise ValueError("there is nothing to learn: give at least one stream")
     shapes = {
-        (len(s), tuple(len(task.train) for task in s.tasks), tuple(len(task.test) for task in s.tasks), s.shape)
-        for s in streams
+        (tuple((len(t.train), len(t.test), t.classes is None) for t in s.tasks), s.shape, s.classes) for s in streams
     }
     if len(shapes) != 1:
-        raise ValueError(f"the streams must have the same tasks, samples and image size, got {len(shapes)} kinds")
-    ((tasks, samples, _, shape),) = shapes
+        raise ValueError(
+            f"the streams must have the same tasks, samples, classes and image size, got {len(shapes)} kinds"
+        )
+    ((tasks, shape, _),) = shapes
+    samples = [train for train, _, _ in tasks]
     if any(method.has_memory for method in methods):
         memory_places(policy, memory, min(samples))
-    return tasks, samples[0], shape[0] * shape[1] * shape[2]
+    return len(tasks), samples[0], shape[0] * shape[1] * shape[2]
 
 
-def _check_same(found: str, wanted: str, path: Path | None) -> None:
+def _check_same(found: str | None, wanted: str, path: Path | None) -> None:
     if found != wanted:
-        raise ValueError(f"{path} holds another run, of other methods or seeds; remove it or choose another folder")
+        raise ValueError(
+            f"{path} holds another run, of other methods, streams or settings; remove it or choose another file"
+        )
 
 
 def _save(state: dict[str, Any], path: Path) -> None:

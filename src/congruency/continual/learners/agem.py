@@ -20,7 +20,9 @@ class AveragedMemory(GradientMemory):
     """A-GEM (Chaudhry et al., ICLR 2019): one constraint, from samples drawn anew at every step."""
 
     def make_memory(self) -> EpisodicMemory:
-        memory = _Draws(self.model, size=self.setting.memory, policy=self.setting.policy)
+        memory = _Draws(
+            self.model, size=self.setting.memory, policy=self.setting.policy, margin=self.method.memory_margin
+        )
         memory.draw_as(self.setting.seed, 0)
         return memory
 

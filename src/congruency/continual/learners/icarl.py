@@ -69,11 +69,10 @@ class ExemplarMeans(Learner):
 
     @torch.no_grad()
     def guesses(self, inputs: Tensor, task: int, mask: Tensor | None) -> Tensor:
-        assert mask is not None
-        self.model.eval()
-        classes = torch.isfinite(mask).nonzero().flatten().tolist()
-        if any(label not in self._exemplars for label in classes):
+        classes = [] if mask is None else torch.isfinite(mask).nonzero().flatten().tolist()
+        if not classes or any(label not in self._exemplars for label in classes):
             return super().guesses(inputs, task, mask)
+        self.model.eval()
         for label in classes:
             if label not in self._means:
                 self._means[label] = self._unit_features(self._exemplars[label]).mean(0)

@@ -1,0 +1,189 @@
+"""Times a whole GEM run on MNIST rotations beside the straightforward way, beside Avalanche, beside the arithmetic.
+
+    python benchmarks/continual.py --data FOLDER --threads 2
+    make bench-continual DATA=FOLDER        # Avalanche too, in an environment of its own
+
+All learn the same stream (20 tasks of 1000 samples, one pass in batches of 10, 256 samples of each task kept) with the
+same network from the same weights, with as many threads, one after the other, and score all tasks after each. The limit
+is the arithmetic that the run needs (matrix products alone) over what a large matrix product reaches in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import quadprog
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from congruency import datasets
+from congruency.continual import Method, Stream, mlp, rotations, run_together
+
+SIZES = (784, 100, 100, 10)
+MEMORY, BATCH, MARGIN, RATE = 256, 10, 0.5, 0.1
+
+
+def ours(stream: Stream) -> dict[str, object]:
+    """The stacked runner with one seed and one method."""
+    began = time.perf_counter()
+    outcome = run_together([stream], [Method("GEM", "gem", memory_margin=MARGIN)], batch=BATCH, memory=MEMORY)
+    return {"seconds": time.perf_counter() - began, "matrix": outcome.matrix[0, 0].tolist()}
+
+
+def straightforward(stream: Stream) -> dict[str, object]:
+    """A backward pass for each past task, its gradient copied into a column, quadprog on the host."""
+    began = time.perf_counter()
+    model = mlp(SIZES, stream.seed)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=RATE)
+    columns = torch.zeros(sum(p.numel() for p in parameters), len(stream) + 1)
+    memory: list[tuple[Tensor, Tensor]] = []
+    tests = [_floats(stream.testing(task)) for task in range(len(stream))]
+    matrix = []
+    for task in range(len(stream)):
+        inputs, labels = _floats(stream.training(task))
+        for x, y in zip(inputs.split(BATCH), labels.split(BATCH), strict=True):
+            for past, (kept, answers) in enumerate(memory):
+                _backward(model, kept, answers)
+                _store(parameters, columns, past)
+            _backward(model, x, y)
+            if memory:
+                _store(parameters, columns, task)
+                _project(parameters, columns, task)
+            optimizer.step()
+        memory.append((inputs[:MEMORY], labels[:MEMORY]))
+        with torch.no_grad():
+            matrix.append([float((model(x).argmax(1) == y).float().mean()) for x, y in tests])
+    return {"seconds": time.perf_counter() - began, "matrix": matrix}
+
+
+def _backward(model: nn.Module, inputs: Tensor, labels: Tensor) -> None:
+    model.zero_grad()
+    functional.cross_entropy(model(inputs), labels).backward()
+
+
+def _store(parameters: list[nn.Parameter], columns: Tensor, task: int) -> None:
+    start = 0
+    for p in parameters:
+        columns[start : start + p.numel(), task].copy_(p.grad.flatten())
+        start += p.numel()
+
+
+def _project(parameters: list[nn.Parameter], columns: Tensor, task: int) -> None:
+    past, gradient = columns[:, :task], columns[:, task]
+    if not (past.T @ gradient < 0).any():
+        return
+    rows, g = past.T.double().numpy(), gradient.double().numpy()
+    gram = rows @ rows.T
+    gram += np.eye(task) * 1e-9 * np.trace(gram)
+    v = quadprog.solve_qp(gram, -(rows @ g), np.eye(task), np.full(task, MARGIN))[0]
+    corrected = torch.from_numpy(g + v @ rows).float()
+    start = 0
+    for p in parameters:
+        p.grad.copy_(corrected[start : start + p.numel()].view_as(p))
+        start += p.numel()
+
+
+def _floats(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return pair[0].float() / 255, pair[1]
+
+
+def avalanche(stream: Stream, python: str, threads: int) -> dict[str, object]:
+    """Avalanche's GEM on the same tasks, run by another Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = range(len(stream))
+        torch.save(
+            {
+                "weights": nn.utils.parameters_to_vector(mlp(SIZES, stream.seed).parameters()).detach(),
+                "train": [_floats(stream.training(task)) for task in tasks],
+                "test": [_floats(stream.testing(task)) for task in tasks],
+                "sizes": SIZES,
+            },
+            Path(folder) / "stream.pt",
+        )
+        script = Path(__file__).with_name("avalanche_gem.py")
+        words = [python, str(script), folder, *map(str, (threads, BATCH, MEMORY, MARGIN, RATE))]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        found: dict[str, object] = json.loads((Path(folder) / "result.json").read_text())
+        return found
+
+
+def arithmetic(stream: Stream) -> float:
+    """Floating-point operations in the matrix products of training and scoring."""
+    layers = [out * into for into, out in pairwise(SIZES)]
+    forward = 2 * sum(layers)
+    both = 2 * forward + 2 * sum(layers[1:])  # the inputs need no derivative
+    tasks = len(stream)
+    steps = [-(-len(task.train) // BATCH) for task in stream.tasks]
+    learning = sum(both * (len(task.train) + steps[k] * MEMORY * k) for k, task in enumerate(stream.tasks))
+    scoring = (tasks + 1) * sum(len(task.test) for task in stream.tasks) * forward
+    return float(learning + scoring)
+
+
+def matmul_rate(size: int = 2048, repeats: int = 10) -> float:
+    """Operations a second of a large matrix product, the best of several."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = 0.0
+    for _ in range(repeats):
+        began = time.perf_counter()
+        a @ b
+        best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return best
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="the folder of data sets (default: $CONGRUENCY_DATA)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="the fastest of so many runs of ours counts, and of theirs"
+    )
+    parser.add_argument("--avalanche", metavar="PYTHON", help="a Python that has avalanche-lib 0.6")
+    parser.add_argument("--out", type=Path, help="a JSON file to write")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    images = (datasets.load("mnist", split, data=options.data) for split in ("train", "test"))
+    stream = rotations(*images, tasks=options.tasks)
+    ways = {"ours": lambda: ours(stream), "straightforward": lambda: straightforward(stream)}
+    if options.avalanche:
+        ways["avalanche"] = lambda: avalanche(stream, options.avalanche, options.threads)
+    rates = [matmul_rate()]
+    found = {}
+    for name, way in ways.items():
+        runs = [way() for _ in range(options.repeats)]
+        found[name] = min(runs, key=lambda one: one["seconds"])
+        rates.append(matmul_rate())
+    limit = arithmetic(stream) / max(rates)
+    mine = found["ours"]
+    difference = float(np.abs(np.array(mine["matrix"]) - np.array(found["straightforward"]["matrix"])).max())
+    result = {
+        "command": "python benchmarks/continual.py",
+        "threads": options.threads,
+        "tasks": options.tasks,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "matmul_gflops": [rate / 1e9 for rate in rates],
+        "seconds": {name: one["seconds"] for name, one in found.items()} | {"limit": limit},
+        "times_faster": {n: one["seconds"] / mine["seconds"] for n, one in found.items() if n != "ours"},
+        "times_the_limit": mine["seconds"] / limit,
+        "final_accuracy": {name: float(np.mean(one["matrix"][-1])) for name, one in found.items()},
+        "largest_difference_in_accuracy": difference,
+    }
+    print(json.dumps(result, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The networks of the tables."""
+
+import copy
+import math
+
+import pytest
+import torch
+from small_streams import digits, even_digits, plain
+from torch import nn
+
+from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
+
+
+def test_perceptron_starts_xavier_uniform_with_zero_biases():
+    model = mlp((784, 100, 100, 10), seed=3)
+    assert [type(layer) for layer in model] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    assert sum(p.numel() for p in model.parameters()) == 89_610
+    for layer in model[1::2]:
+        bound = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert layer.weight.abs().max() <= bound
+        assert layer.weight.abs().max() > 0.99 * bound
+        assert abs(layer.weight.mean().item()) < 0.05 * bound
+        assert abs(layer.weight.std().item() / (bound / math.sqrt(3)) - 1) < 0.05
+        assert (layer.bias == 0).all()
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_perceptron_is_drawn_by_its_seed():
+    vectors = [nn.utils.parameters_to_vector(mlp((9, 4, 2), seed).parameters()) for seed in (1, 1, 2)]
+    torch.manual_seed(99)
+    vectors.append(nn.utils.parameters_to_vector(mlp((9, 4, 2), 1).parameters()))
+    assert torch.equal(vectors[0], vectors[1])
+    assert torch.equal(vectors[0], vectors[3])
+    assert not torch.equal(vectors[0], vectors[2])
+
+
+def test_narrow_resnet_has_the_parameters_of_gems():
+    """Convolutions without biases, a scale and a shift for each channel, 1x1 convolutions where a stage begins smaller.
+
+    stem     3*20*9 + 2*20                                        =     580
+    stage 1  4 * (20*20*9 + 2*20)                                 =  14,560
+    stage 2  20*40*9 + 3 * 40*40*9 + 20*40 + 5 * 2*40             =  51,600
+    stage 3  40*80*9 + 3 * 80*80*9 + 40*80 + 5 * 2*80             = 205,600
+    stage 4  80*160*9 + 3 * 160*160*9 + 80*160 + 5 * 2*160        = 820,800
+    last     160*100 + 100                                        =  16,100
+    """
+    model = NarrowResNet18(classes=100, filters=20)
+    assert sum(p.numel() for p in model.parameters()) == 1_109_240
+    assert [sum(p.numel() for p in model.stages[2 * i : 2 * i + 2].parameters()) for i in range(4)] == [
+        14_560, 51_600, 205_600, 820_800,
+    ]  # fmt: skip
+
+
+def test_narrow_resnet_shapes():
+    model = NarrowResNet18(classes=7, filters=2)
+    assert model(torch.rand(3, 3, 32, 32)).shape == (3, 7)
+    assert model.forward_features(torch.rand(3, 3, 32, 32)).shape == (3, 16)
+    assert model.stages[:6](torch.rand(1, 2, 32, 32)).shape == (1, 8, 8, 8)
+    assert NarrowResNet18(classes=4, filters=3, channels=1)(torch.rand(2, 1, 8, 8)).shape == (2, 4)
+    images = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(model.eval().fc(model.forward_features(images)), model(images))
+
+
+def tiny_resnet(share=1.0, filters=2):
+    torch.manual_seed(0)
+    return NarrowResNet18(classes=10, filters=filters, channels=1).double()
+
+
+def stream(samples=30):
+    return incremental(*even_digits(), tasks=5, samples=samples)
+
+
+def learned(kind, tasks, chunk=None, **settings):
+    made = stream()
+    one = learner(plain(kind, **settings), Setting(tiny_resnet, 5, memory=12, chunk=chunk))
+    for task in range(tasks):
+        one.begin(task, made.mask(task).double())
+        for images, labels in made.batches(task, 10):
+            one.observe(images.double() / 255, labels)
+        one.finish(made.training(task)[0].double() / 255, made.training(task)[1])
+    return one, made
+
+
+def test_a_gem_step_leaves_running_averages_as_a_plain_step_would():
+    one, made = learned("gem", 2, memory_margin=0.5)
+    one.begin(2, made.mask(2).double())
+    for images, labels in made.batches(2, 10):
+        inputs = images.double() / 255
+        plain_model = copy.deepcopy(one.model).train()
+        plain_model(inputs)  # all that a plain step does to them
+        one.observe(inputs, labels)
+        for (name, found), wanted in zip(one.model.named_buffers(), plain_model.buffers(), strict=True):
+            assert torch.equal(found, wanted), name
+    assert one.memory.rows == 2
+    assert int(one.corrector.stats.corrected_steps)
+
+
+def test_past_tasks_some_at_a_time_give_the_same():
+    all_at_once, in_twos = (learned("dcl_memory", 4, chunk, memory_margin=0.5, window=2)[0] for chunk in (None, 2))
+    for (name, a), b in zip(all_at_once.model.state_dict().items(), in_twos.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9, msg=name)
+    assert int(all_at_once.corrector.stats.corrected_steps)
+
+
+@pytest.mark.parametrize("kind", ["independent", "ewc", "icarl", "dcl_memory"])
+def test_learners_take_any_network(kind):
+    made = incremental(*even_digits(train=60), tasks=2, samples=300)
+    outcome = run(made, plain(kind), Setting(lambda share: tiny_resnet(filters=3).float(), 2, memory=10))
+    assert outcome.matrix[0, 0].diagonal().mean() > 0.4  # of five classes
+
+
+def test_masks_are_those_of_the_task_that_is_asked_about():
+    made = stream()
+    assert made.shape == (1, 8, 8)
+    one, _ = learned("gem", 1)
+    for task in range(5):
+        inputs = digits()[1].images[:50].double() / 255
+        guesses = set(one.guesses(inputs, task, made.mask(task).double()).tolist())
+        assert guesses <= set(made.tasks[task].classes)

@@ -1,0 +1,82 @@
+"""Accuracy and transfers, by hand."""
+
+import math
+
+import pytest
+import torch
+
+from congruency.continual import Outcome, scores
+
+MATRIX = [[0.9, 0.3, 0.2], [0.7, 0.8, 0.5], [0.4, 0.6, 1.0]]
+BASELINE = [0.05, 0.1, 0.2]
+# accuracy: (0.4 + 0.6 + 1.0) / 3 = 2/3
+# backward: (0.4 - 0.9) + (0.6 - 0.8) = -0.7, over 2 terms or, as published, 3
+# forward: (0.3 - 0.1) + (0.5 - 0.2) = 0.5, over the same
+
+
+@pytest.mark.parametrize(("average", "backward", "forward"), [("gem", -0.35, 0.25), ("published", -0.7 / 3, 0.5 / 3)])
+def test_by_hand(average, backward, forward):
+    found = scores(MATRIX, BASELINE, average)
+    assert float(found.accuracy) == pytest.approx(2 / 3)
+    assert float(found.backward_transfer) == pytest.approx(backward)
+    assert float(found.forward_transfer) == pytest.approx(forward)
+
+
+def test_gem_averages_are_the_default():
+    assert float(scores(MATRIX, BASELINE).backward_transfer) == pytest.approx(-0.35)
+
+
+@pytest.mark.parametrize("average", ["gem", "published"])
+def test_batches_in_front_are_one_by_one(average):
+    matrix, baseline = torch.rand(4, 2, 5, 5), torch.rand(4, 1, 5)
+    together = scores(matrix, baseline, average)
+    for i in range(4):
+        for j in range(2):
+            alone = scores(matrix[i, j].tolist(), baseline[i, 0].tolist(), average)
+            for name in ("accuracy", "backward_transfer", "forward_transfer"):
+                value = getattr(together, name)
+                assert value.shape == (4, 2)
+                torch.testing.assert_close(value[i, j], getattr(alone, name))
+
+
+def test_a_learner_that_forgets_nothing_and_one_that_forgets_all():
+    keeps = torch.tril(torch.ones(4, 4))
+    assert float(scores(keeps, torch.zeros(4)).backward_transfer) == 0.0
+    forgets = torch.eye(4)
+    assert float(scores(forgets, torch.zeros(4)).backward_transfer) == -1.0
+    assert float(scores(forgets, torch.zeros(4)).accuracy) == 0.25
+    assert float(scores(forgets, torch.full((4,), 0.1)).forward_transfer) == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("average", ["gem", "published"])
+def test_one_task_has_no_transfer(average):
+    found = scores([[0.7]], [0.1], average)
+    assert float(found.accuracy) == pytest.approx(0.7)
+    assert math.isnan(found.backward_transfer)
+    assert math.isnan(found.forward_transfer)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 0), (2, 3), (5, 3, 2)])
+def test_matrices_that_are_not_square_are_refused(shape):
+    with pytest.raises(ValueError, match=r"matrix must be square, \(\.\.\., T, T\)"):
+        scores(torch.zeros(shape), torch.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 4)])
+def test_baselines_of_another_length_are_refused(shape):
+    with pytest.raises(ValueError, match=r"baseline must be \(\.\.\., 3\), one accuracy a task"):
+        scores(torch.zeros(3, 3), torch.zeros(shape))
+
+
+def test_another_average_is_refused():
+    with pytest.raises(ValueError, match="average must be one of 'gem', 'published', got 'mean'"):
+        scores(MATRIX, BASELINE, "mean")
+
+
+def test_an_outcome_scores_every_run_with_the_baseline_of_its_seed():
+    matrix = torch.tensor(MATRIX).expand(2, 3, 3, 3)
+    outcome = Outcome(matrix, torch.tensor([BASELINE, [0.0, 0.0, 0.0]]), torch.full((2, 3, 3), torch.nan))
+    forward = outcome.scores().forward_transfer
+    torch.testing.assert_close(forward, torch.tensor([[0.25] * 3, [0.4] * 3], dtype=torch.float64))
+    published = outcome.scores("published").forward_transfer
+    torch.testing.assert_close(published, forward * 2 / 3)
