@@ -1,0 +1,79 @@
+"""Training batches from a data set that is held whole, on the device where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.data.prepared import Prepared
+
+__all__ = ["HeldBatches"]
+
+_CHUNK = 64
+
+
+class HeldBatches:
+    """The batches of a set: ``(images, {"density", "fixations"})``, in an order of the seed and the epoch alone.
+
+    Images are uint8 (B, 3, h, w); densities (B, h, w) are blurred once, scaled to a maximum of 1 and kept in float16;
+    fixations are counts. The last batch of an epoch may be smaller. With several processes each takes its share.
+
+    Args:
+        prepared: The set, its images resized.
+        batch: Images of a batch, over all processes.
+        seed: Of the order.
+        device: Where everything is kept: the training's device, or the CPU for a set that does not fit.
+        sigma: Width of the blur in the images' original pixels; the set's default if not given.
+        rank: This process's number.
+        world_size: How many processes there are.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        batch: int = 8,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        sigma: float | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch < 1 or batch % world_size:
+            raise ValueError(f"the batch of {batch} must be a multiple of the {world_size} processes")
+        self.images = prepared.images.to(device)
+        self.fixations, self.density = _maps(prepared, sigma, torch.device(device))
+        self._batch, self._seed, self._rank, self._world = batch, seed, rank, world_size
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self._batch)
+
+    def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """The batches of an epoch from number ``start`` on."""
+        generator = torch.Generator().manual_seed(1_000_003 * self._seed + epoch)
+        order = torch.randperm(len(self.images), generator=generator).to(self.images.device)
+        for chosen in order.split(self._batch)[start:]:
+            own = chosen[self._rank :: self._world] if len(chosen) >= self._world else chosen
+            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+
+
+def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(N, h, w) counts in uint8 and densities in float16, with a maximum of 1."""
+    viewings = prepared.data.viewings
+    height, width = prepared.images.shape[-2:]
+    counts = torch.empty(len(viewings), height, width, dtype=torch.uint8, device=device)
+    blurred = torch.empty(len(viewings), height, width, dtype=torch.float16, device=device)
+    frame = viewings[0].width
+    own = (prepared.data.sigma(frame) if sigma is None else sigma) * width / frame
+    for start in range(0, len(viewings), _CHUNK):
+        part = viewings[start : start + _CHUNK]
+        frames = [(v.height, v.width) for v in part]
+        some = fixation_counts([v.points for v in part], (height, width), frames=frames, device=device)
+        maps = density(some, own)
+        peak = maps.amax((-2, -1), keepdim=True)
+        counts[start : start + _CHUNK] = some.clamp(max=255).to(torch.uint8)
+        blurred[start : start + _CHUNK] = (maps / peak.masked_fill(peak == 0, 1.0)).half()
+    return counts, blurred

@@ -1,0 +1,231 @@
+"""The commands ``congruency saliency ...``, for the command line to mount."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruency.saliency.score_maps import MapScores
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Predict where people look, score saliency maps, and compare what DCL does to a saliency network.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,
+)
+
+_DEVICE = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1; auto takes a GPU.")
+]
+
+
+@app.command()
+def predict(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images, of any kind and size.")],
+    checkpoint: Annotated[
+        Path, typer.Option("--checkpoint", metavar="FILE", help="A trained model: the model.pt that training left.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Maps go into FOLDER/maps, overlays into FOLDER/overlays.")
+    ] = Path("saliency"),
+    longest: Annotated[
+        int, typer.Option("--longest", min=32, metavar="PIXELS", help="The model sees the longer side at this size.")
+    ] = 320,
+    bits: Annotated[
+        int, typer.Option("--bits", metavar="8|16", help="Grey levels of the maps; 16 keeps ranks for scoring.")
+    ] = 8,
+    overlays: Annotated[bool, typer.Option(help="Also write the images with the maps' colours over them.")] = True,
+    device: _DEVICE = "auto",
+) -> None:
+    """Write a saliency map for every image, and an overlay to look at."""
+    from congruency.saliency.predict import predict as write
+
+    with _told_plainly():
+        made = 0
+        for prediction in write(
+            images, checkpoint, out, device=_device(device), longest=longest, bits=bits, overlays=overlays
+        ):
+            typer.echo(prediction.map if prediction.overlay is None else f"{prediction.map}  {prediction.overlay}")
+            made += 1
+        typer.echo(f"{made} maps written to {out}")
+
+
+@app.command()
+def score(
+    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    fixations: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FIXATIONS",
+            help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), "
+            "or a CSV or JSON file of fixation points alone.",
+        ),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="NSS, sAUC, AUC, CC, AUC-Judd, KL, SIM, IG; may be repeated."),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option("--protocol", metavar="NAME", help="AUCs exact, or as the mit or salicon benchmark has them.")
+    ] = "exact",
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="Which part of SALICON.")] = "val",
+    sigma: Annotated[
+        float | None,
+        typer.Option("--sigma", metavar="PIXELS", help="Blur of the densities of CC, KL, SIM. (default: the set's)"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the protocol's random draws.")] = 0,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every image's scores here.")
+    ] = None,
+    device: _DEVICE = "auto",
+) -> None:
+    """Score a folder of saliency maps, whichever model made them."""
+    from congruency.saliency.score_maps import score_maps
+    from congruency.saliency.scorer import METRICS
+
+    with _told_plainly():
+        result = score_maps(
+            maps,
+            fixations,
+            metric or METRICS,
+            split=split,
+            sigma=sigma,
+            protocol=protocol,  # type: ignore[arg-type]
+            seed=seed,
+            device=_device(device),
+        )
+    for line in _score_lines(result, protocol):
+        typer.echo(line)
+    if json_out is not None:
+        json_out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"means": result.means, "images": result.images, "data": result.data, "protocol": protocol}
+        json_out.write_text(json.dumps(_json(content), indent=2) + "\n", encoding="utf-8")
+
+
+def _score_lines(result: MapScores, protocol: str) -> Iterator[str]:
+    yield result.data
+    yield f"{result.scored} images scored; AUCs: {protocol}"
+    if result.bare:
+        yield f"{result.bare} images without fixations left out"
+    if result.resized:
+        yield f"{result.resized} maps resized to their image's size"
+    if result.unused:
+        yield f"{result.unused} maps without an image in the set left out"
+    for name, value in result.means.items():
+        yield f"{name:<9}{value:>9.4f}"
+
+
+@app.command()
+def prepare(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A data set's folder.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as osie.pt.")],
+    width: Annotated[int, typer.Option("--width", min=32, metavar="PIXELS", help="Of the resized images.")] = 320,
+    height: Annotated[int, typer.Option("--height", min=32, metavar="PIXELS", help="Of the resized images.")] = 240,
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="Which part of SALICON.")] = "train",
+) -> None:
+    """Put a data set into one small file: images resized once, all fixations."""
+    from congruency.saliency import data as sets
+
+    with _told_plainly():
+        opened = sets.open_data(data, split)
+        path = sets.prepare(opened, out, (height, width))
+    typer.echo(opened.summary())
+    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")
+
+
+@app.command()
+def osie(
+    data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, examples.png.")] = Path(
+        "runs/saliency-osie"
+    ),
+    lite: Annotated[
+        Path | None,
+        typer.Option("--lite-weights", metavar="FILE", help="EfficientNet-Lite0's weights; without: ResNet-50 only."),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", metavar="NAME", help="dinet, salicon; may be repeated.")
+    ] = None,
+    optimizer: Annotated[
+        list[str] | None, typer.Option("--optimizer", metavar="NAME", help="adam, rmsprop; may be repeated.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="NAME", help="baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor', DCL-120-1, ..."),
+    ] = None,
+    scratch: Annotated[bool, typer.Option(help="Also train ResNet-50 from scratch.")] = True,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Runs of every row.")] = 5,
+    first_seed: Annotated[
+        int, typer.Option("--first-seed", min=0, metavar="N", help="Seeds from this one on, to share them out.")
+    ] = 0,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Of the pretrained networks.")] = 10,
+    scratch_epochs: Annotated[
+        int, typer.Option("--scratch-epochs", min=1, metavar="N", help="Of networks from scratch.")
+    ] = 20,
+    precision: Annotated[str, typer.Option("--precision", metavar="32|bf16", help="Of the training.")] = "32",
+    examples: Annotated[int, typer.Option("--examples", min=0, metavar="N", help="Images on the page.")] = 8,
+    device: _DEVICE = "auto",
+) -> None:
+    """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
+
+    Rows are written to results.json as they are made: row, metric, one value a seed.
+    Run the same command again to go on where it stopped. Several may work on one
+    folder at once, each on seeds of its own (--first-seed 0 --seeds 1, and so on).
+    """
+    from congruency.saliency.study import osie_recipes, osie_study
+
+    with _told_plainly():
+        recipes = osie_recipes(
+            models=model or ["dinet"],
+            optimizers=optimizer or ["adam", "rmsprop"],
+            methods=method or ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
+            lite=lite,
+            scratch=scratch or lite is None,
+            epochs=epochs,
+            scratch_epochs=scratch_epochs,
+        )
+        osie_study(
+            data,
+            recipes,
+            range(first_seed, first_seed + seeds),
+            out,
+            device="auto" if device == "auto" else _device(device).split(":")[0],
+            precision=precision,
+            examples=examples,
+            say=typer.echo,
+        )
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """What is wrong with the user's files and options as one line, not as a traceback."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError, TypeError) as reason:
+        typer.echo(f"congruency saliency: {reason}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _json(value: Any) -> Any:
+    """nan as null: JSON has no other word for it."""
+    if isinstance(value, dict):
+        return {key: _json(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

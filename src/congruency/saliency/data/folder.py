@@ -1,0 +1,94 @@
+"""Any folder of images with fixation points in a CSV or JSON file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.saliency.data.images import image_files, image_size
+from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
+
+__all__ = ["folder", "read_fixations"]
+
+_Points = dict[str, dict[str, list[tuple[float, float]]]]
+
+
+def folder(
+    images: str | Path, fixations: str | Path | None = None, *, pixels_per_degree: float | None = None
+) -> SaliencyData:
+    """Your own images and fixations.
+
+    The points are in pixels, the centre of the top left one being (0, 0), in one of two forms:
+
+    - CSV with a header ``image,x,y`` and, if viewers are to be told apart, a column ``viewer``; one fixation a line.
+    - JSON: ``{"a.jpg": [[x, y], ...]}``, or ``{"a.jpg": {"viewer": [[x, y], ...]}}``.
+
+    Images are named with or without their suffix. An image that the file does not name has no fixations; a name
+    without an image is an error.
+
+    Args:
+        images: The folder of images; those of folders within it are not taken.
+        fixations: The file; ``fixations.csv`` or ``fixations.json`` in the folder of images if not given.
+        pixels_per_degree: Pixels for one degree of visual angle, where you know it.
+    """
+    images = Path(images)
+    path = _fixation_file(images) if fixations is None else Path(fixations)
+    named, viewings = read_fixations(path), []
+    for image in image_files(images):
+        viewers = named.pop(image.name, None) or named.pop(image.stem, {})
+        viewings.append(viewing(image, image_size(image), list(viewers.values())))
+    if not viewings:
+        raise DataError(f"{images} holds no images")
+    if named:
+        raise DataError(f"{path} names {len(named)} images that are not in {images}, the first is {next(iter(named))}")
+    return SaliencyData(images.name, tuple(viewings), pixels_per_degree=pixels_per_degree)
+
+
+def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Image name -> viewer -> (n, 2) points, from a CSV or JSON file."""
+    if not path.is_file():
+        raise DataError(f"the file of fixations {path} is missing")
+    try:
+        named = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
+        return {
+            image: {viewer: torch.tensor(points, dtype=torch.float64).reshape(-1, 2) for viewer, points in v.items()}
+            for image, v in named.items()
+        }
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as reason:
+        if isinstance(reason, DataError):
+            raise
+        raise DataError(f"{path} does not hold fixation points: {type(reason).__name__} {reason}") from None
+
+
+def _fixation_file(images: Path) -> Path:
+    for name in ("fixations.csv", "fixations.json"):
+        if (images / name).is_file():
+            return images / name
+    raise DataError(f"{images} has no fixations.csv and no fixations.json; name the file of fixations")
+
+
+def _from_csv(path: Path) -> _Points:
+    named: _Points = defaultdict(lambda: defaultdict(list))
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        columns = rows.fieldnames or []
+        if not {"image", "x", "y"} <= set(columns):
+            raise DataError(f"{path} must begin with a line image,x,y[,viewer], got {','.join(columns)}")
+        for row in rows:
+            try:
+                point = (float(row["x"]), float(row["y"]))
+            except (TypeError, ValueError):
+                raise DataError(f"{path}, line {rows.line_num}: x and y must be numbers, got {row}") from None
+            named[row["image"]][row.get("viewer") or ""].append(point)
+    return named
+
+
+def _from_json(path: Path) -> _Points:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {image: value if isinstance(value, dict) else {"": value} for image, value in content.items()}

@@ -1,0 +1,110 @@
+"""A data set in one small file: images resized once and compressed, all fixations as they were."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from congruency.saliency.data.images import open_rgb, read_image
+from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
+
+__all__ = ["Prepared", "load_prepared", "prepare", "read_whole"]
+
+_FORMAT = "congruency saliency data, version 1"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set in memory, ready to be put on a device whole.
+
+    Attributes:
+        data: The viewings; their image paths are names only, the files need not be there.
+        images: (N, 3, height, width) uint8, all resized to one size.
+    """
+
+    data: SaliencyData
+    images: Tensor
+
+    def take(self, names: Sequence[str]) -> Prepared:
+        """Only the images of these names, in this order."""
+        places = {v.image.name: i for i, v in enumerate(self.data.viewings)}
+        indices = [places[name] for name in names]
+        return Prepared(self.data.take(indices), self.images[indices])
+
+
+def read_whole(data: SaliencyData, size: tuple[int, int] = (240, 320)) -> Prepared:
+    """Read a set into memory, its images resized to (height, width), without a file between."""
+    images = torch.empty(len(data), 3, *size, dtype=torch.uint8)
+    for i, v in enumerate(data.viewings):
+        images[i] = read_image(v.image, size)
+    return Prepared(data, images)
+
+
+def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320), *, quality: int = 95) -> Path:
+    """Write a set as one file: images resized to (height, width) as JPEG, fixations in their own coordinates.
+
+    OSIE at 320x240 takes about 30 MB instead of 50. Read it with :func:`load_prepared`.
+    """
+    encoded = [_encoded(v.image, size, quality) for v in data.viewings]
+    content = {
+        "format": _FORMAT,
+        "name": data.name,
+        "version": data.version,
+        "pixels_per_degree": data.pixels_per_degree,
+        "size": list(size),
+        "images": torch.cat(encoded) if encoded else torch.zeros(0, dtype=torch.uint8),
+        "lengths": [len(image) for image in encoded],
+        "names": [v.image.name for v in data.viewings],
+        "frames": [[v.height, v.width] for v in data.viewings],
+        "outside": [v.outside for v in data.viewings],
+        "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, path)
+    return path
+
+
+def load_prepared(path: str | Path) -> Prepared:
+    """Read what :func:`prepare` wrote; images are decoded into memory."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"the prepared set {path} is missing; make it with congruency saliency prepare")
+    try:
+        content: dict[str, Any] = torch.load(path, weights_only=True)
+    except Exception as reason:  # torch raises many kinds on broken files
+        raise DataError(f"{path} cannot be read ({type(reason).__name__}); prepare it again") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise DataError(f"{path} is not a prepared saliency set; make one with congruency saliency prepare")
+    viewings = tuple(
+        Viewing(Path(name), height, width, tuple(p.double() for p in points), outside)
+        for name, (height, width), points, outside in zip(
+            content["names"], content["frames"], content["fixations"], content["outside"], strict=True
+        )
+    )
+    height, width = content["size"]
+    images = torch.empty(len(viewings), 3, height, width, dtype=torch.uint8)
+    for i, part in enumerate(content["images"].split(content["lengths"])):
+        images[i] = _decoded(part)
+    data = SaliencyData(content["name"], viewings, content["version"], content["pixels_per_degree"])
+    return Prepared(data, images)
+
+
+def _encoded(path: Path, size: tuple[int, int], quality: int) -> Tensor:
+    image = open_rgb(path).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, subsampling=0)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _decoded(part: Tensor) -> Tensor:
+    with Image.open(io.BytesIO(part.numpy().tobytes())) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)

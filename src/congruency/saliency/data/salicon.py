@@ -1,0 +1,124 @@
+"""SALICON (Jiang et al., 2015): COCO images with mouse-contingent attention, as JSON or as one .mat an image."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.saliency.data.images import IMAGE_SUFFIXES, image_size
+from congruency.saliency.data.matlab import field, load_mat, points_of, structs
+from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
+
+__all__ = ["salicon"]
+
+
+def salicon(root: str | Path, split: str = "train", *, version: str | None = None) -> SaliencyData:
+    """One split of SALICON from a folder in an official layout.
+
+    - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``.
+    - JSON, as in the first release: ``annotations/fixations_<split>*.json``, the images anywhere under ``images/``.
+
+    The two releases label the same images differently: that of 2015 holds the points of the mouse's way, that of 2017
+    was recorded and processed anew. Scores on one say little about the other, so the version is recorded. A JSON file
+    says when it was made. The .mat files of the two look alike and are taken to be of 2017: say ``version="2015"`` for
+    the others. What is read of them are the fixations found in the mouse's way, not the way itself. Test images, which
+    have no fixations, come from a folder ``images/test`` alone, each with no viewers.
+
+    There is no visual angle (each worker had a screen of their own): the default blur is 3 % of the width, 19 pixels.
+    """
+    root = Path(root)
+    annotations = sorted((root / "annotations").glob(f"fixations_{split}*.json"))
+    folder = root / "fixations" / split
+    if folder.is_dir():
+        return SaliencyData("SALICON", tuple(_from_mat(root, split, folder)), version or "2017")
+    if len(annotations) > 1:
+        names = ", ".join(path.name for path in annotations)
+        raise DataError(f"several files fit the split {split!r}: {names}; name one of them, without 'fixations_'")
+    if annotations:
+        return _from_json(root, annotations[0], version)
+    images = sorted(_images(root, split).values())
+    if split.startswith("test") and images:
+        return SaliencyData("SALICON", tuple(viewing(p, image_size(p), []) for p in images), version)
+    raise DataError(
+        f"{root} has neither {Path('fixations') / split} nor annotations/fixations_{split}*.json; "
+        "unpack the official archives there, or name another split"
+    )
+
+
+def _images(root: Path, split: str) -> dict[str, Path]:
+    """Image files by name without suffix, below ``images/<split>`` or, failing that, anywhere below ``images``."""
+    for folder in (root / "images" / split, root / "images", root / split):
+        if folder.is_dir():
+            return {path.stem: path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES}
+    raise DataError(f"{root} has no folder images/; unpack SALICON's images there")
+
+
+def _from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
+    images = _images(root, split)
+    maps = {path.stem: path for path in (root / "maps" / split).glob("*.png")}
+    files = sorted(folder.glob("*.mat"))
+    if not files:
+        raise DataError(f"{folder} holds no .mat files; unpack SALICON's fixations there")
+    viewings = []
+    for path in files:
+        if path.stem not in images:
+            raise DataError(f"{path} has no image {path.stem}.jpg; unpack all of the split's images")
+        gaze = load_mat(path).get("gaze")
+        if gaze is None:
+            raise DataError(f"{path} has no variable 'gaze'; is it SALICON's of 2017?")
+        viewers = [_columns(field(worker, "fixations", path), path) for worker in structs(gaze)]
+        image = images[path.stem]
+        viewings.append(viewing(image, image_size(image), viewers, density=maps.get(path.stem)))
+    return viewings
+
+
+def _columns(fixations: Any, path: Path) -> Tensor:
+    """(n, 2) from MATLAB's n x 2 matrix of x and y; squeezing makes one row a vector, and none an empty array."""
+    table = torch.as_tensor(fixations).reshape(-1, 2)
+    return points_of(table[:, 0], table[:, 1], path)
+
+
+def _from_json(root: Path, path: Path, version: str | None) -> SaliencyData:
+    content = _read(path)
+    version = version or _version(content.get("info", {}), path)
+    images = _images(root, path.stem.removeprefix("fixations_"))
+    maps = {p.stem: p for p in (root / "maps").rglob("*.png")} if (root / "maps").is_dir() else {}
+    try:
+        workers: dict[int, list[Tensor]] = defaultdict(list)
+        for annotation in content["annotations"]:
+            # Each point is (row, column), counted from 1.
+            points = torch.tensor(annotation["fixations"], dtype=torch.float64).reshape(-1, 2)
+            workers[annotation["image_id"]].append(points.flip(1) - 1.0)
+        entries = [(e["id"], Path(e["file_name"]).stem, (e["height"], e["width"])) for e in content["images"]]
+    except (KeyError, TypeError, ValueError, RuntimeError) as reason:
+        raise DataError(f"{path} is not SALICON's JSON: {type(reason).__name__} {reason}") from None
+    missing = [stem for _, stem, _ in entries if stem not in images]
+    if missing:
+        raise DataError(f"{len(missing)} images of {path} are missing, the first is {missing[0]}.jpg")
+    viewings = [
+        viewing(images[stem], size, workers.get(number, []), density=maps.get(stem)) for number, stem, size in entries
+    ]
+    return SaliencyData("SALICON", tuple(viewings), version)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as reason:
+        raise DataError(f"{path} is not JSON that can be read ({reason}); fetch it again") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not SALICON's JSON: it holds a {type(content).__name__}, not an object")
+    return content
+
+
+def _version(info: Any, path: Path) -> str:
+    """The release by the date the file was made: the second one is of 2017."""
+    made = str(info.get("date_created", "")) if isinstance(info, dict) else ""
+    if not made[:4].isdigit():
+        raise DataError(f"{path} does not say when it was made; say version='2015' or version='2017'")
+    return "2015" if int(made[:4]) < 2017 else "2017"

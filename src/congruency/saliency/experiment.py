@@ -1,0 +1,231 @@
+"""The paper's saliency comparison: networks, optimizers and methods, several seeds of each, with floor and ceiling."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from congruency.saliency.baselines import floor_scores, human_scores
+from congruency.saliency.batches import HeldBatches
+from congruency.saliency.data.prepared import Prepared
+from congruency.saliency.losses import make_loss
+from congruency.saliency.models.base import SaliencyModel, finish
+from congruency.saliency.models.registry import create, load_model, save_model
+from congruency.saliency.recipes import METHODS, Recipe
+from congruency.saliency.scorer import METRICS, mean_scores, score
+from congruency.training import Place, Task, TrainingConfig, train
+
+__all__ = ["Results", "build_task", "collect", "experiment", "run", "saved_model", "scores_of"]
+
+Results = dict[str, dict[str, list[float]]]
+
+
+def build_task(recipe: Recipe, prepared: Prepared, seed: int, *, on_device: bool = True) -> Callable[[Place], Task]:
+    """What the training loop asks for: the network, its data on the device, its loss, its schedule."""
+    loss = make_loss(recipe.loss)
+
+    def head_loss(logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
+        height, width = target["density"].shape[-2:]
+        return loss(finish(logits, (height, width)), target)
+
+    def build(place: Place) -> Task:
+        model = create(recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained)
+        data = HeldBatches(
+            prepared,
+            recipe.batch,
+            seed=seed,
+            device=place.device if on_device else "cpu",
+            rank=place.rank,
+            world_size=place.world_size,
+        )
+        return Task(
+            model=model,
+            optimizer=recipe.make_optimizer,
+            loss=loss,
+            data=data,
+            schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, recipe.halve_every, gamma=0.5),
+            head_loss=head_loss,
+            description={"task": "saliency", "data": prepared.data.summary(), **asdict(recipe)},
+        )
+
+    return build
+
+
+def run(
+    recipe: Recipe,
+    seed: int,
+    train_set: Prepared,
+    test_set: Prepared,
+    folder: str | Path,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["32", "bf16", "16"] = "32",
+    keep_model: bool = True,
+    progress: bool = False,
+) -> dict[str, float] | None:
+    """Train one network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
+
+    A run that was finished is read, one that was interrupted goes on. None where it was stopped by SIGTERM.
+    """
+    folder = Path(folder)
+    done = folder / "scores.json"
+    if done.is_file():
+        scores: dict[str, float] = json.loads(done.read_text(encoding="utf-8"))["scores"]
+        return scores
+    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    config = TrainingConfig(
+        epochs=recipe.epochs,
+        seed=seed,
+        method=METHODS[recipe.method],
+        accelerator=device,
+        precision=precision,
+        channels_last=cuda,
+        tf32=cuda,
+        evaluate_every=0,
+        checkpoint_epochs=max(1, recipe.epochs // 2),
+        record_steps=10,
+        progress=progress,
+    )
+    kept: list[nn.Module] = []
+
+    def build(place: Place) -> Task:
+        task = build_task(recipe, train_set, seed)(place)
+        kept.append(task.model)
+        return task
+
+    result = train(build, config, folder, resume=True)
+    if not result.finished:
+        return None
+    if keep_model:
+        save_model(kept[0], folder / "model.pt")
+    scores = scores_of(kept[0], test_set, precision=precision)
+    content = {"recipe": asdict(recipe), "row": recipe.name, "seed": seed, "scores": scores}
+    _write(done, content)
+    for checkpoint in (folder / "checkpoints").glob("*.pt"):
+        checkpoint.unlink()  # those of a grid of runs would fill a disk
+    return scores
+
+
+@torch.no_grad()
+def scores_of(
+    model: nn.Module,
+    prepared: Prepared,
+    *,
+    metrics: Sequence[str] = METRICS,
+    precision: str = "32",
+    batch: int = 25,
+) -> dict[str, float]:
+    """The mean scores of a network on a set, at the images' own size, on the network's device."""
+    device = next(model.parameters()).device
+    model.eval()
+    images = prepared.images
+
+    def predict(indices: Sequence[int]) -> Tensor:
+        chosen = images[torch.tensor(indices)].to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            saliency: Tensor = model(chosen)
+        return saliency
+
+    return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
+
+
+def experiment(
+    recipes: Sequence[Recipe],
+    seeds: Sequence[int],
+    train_set: Prepared,
+    test_set: Prepared,
+    out: str | Path,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["32", "bf16", "16"] = "32",
+    keep_models: Sequence[int] = (0,),
+    say: Callable[[str], None] = print,
+) -> Results:
+    """All recipes with all seeds, seed by seed; ``results.json`` in ``out`` is whole after every run.
+
+    Several of these may work on one folder at once, each on seeds of its own: results are gathered from the runs.
+
+    Args:
+        recipes: The rows.
+        seeds: One run of every row each.
+        train_set: What networks are trained on.
+        test_set: What they are scored on.
+        out: The folder; the same call goes on where it stopped.
+        device: ``"auto"`` takes a GPU where there is one.
+        precision: Of the training.
+        keep_models: The seeds whose networks are kept, as ``model.pt``.
+        say: Told what was done.
+
+    Returns:
+        What :func:`collect` finds.
+    """
+    out = Path(out)
+    place = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    for name, scores in _bounds(train_set, test_set, out, place).items():
+        say(f"{name}: {_told(scores)}")
+    for seed in seeds:
+        for recipe in recipes:
+            folder = out / "runs" / recipe.folder / f"seed-{seed}"
+            keep = seed in keep_models
+            found = run(recipe, seed, train_set, test_set, folder, device=device, precision=precision, keep_model=keep)
+            if found is None:
+                say(f"stopped in {folder}; the same command goes on from there")
+                return collect(out)
+            say(f"{recipe.name}, seed {seed}: {_told(found)}")
+            _write(out / "results.json", collect(out))
+    return collect(out)
+
+
+def collect(out: str | Path) -> Results:
+    """Row -> metric -> one value a seed, in the order of the seeds, of all finished runs in a folder.
+
+    Floor and ceiling are rows with one value: there is nothing random in them.
+    """
+    out = Path(out)
+    results: Results = {}
+    if (out / "bounds.json").is_file():
+        bounds = json.loads((out / "bounds.json").read_text(encoding="utf-8"))
+        results = {name: {metric: [value] for metric, value in scores.items()} for name, scores in bounds.items()}
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("runs/*/seed-*/scores.json"))]
+    for done in sorted(runs, key=lambda done: int(done["seed"])):
+        row = results.setdefault(done["row"], {})
+        for metric, value in done["scores"].items():
+            row.setdefault(metric, []).append(value)
+    return results
+
+
+def _bounds(train_set: Prepared, test_set: Prepared, out: Path, device: str) -> dict[str, dict[str, float]]:
+    """Floor and ceiling, computed once."""
+    path = out / "bounds.json"
+    if path.is_file():
+        known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+        return known
+    bounds = floor_scores(train_set.data, test_set.data, METRICS, device=device)
+    if min(len(v.fixations) for v in test_set.data.viewings) > 1:
+        bounds |= human_scores(test_set.data, METRICS, device=device)
+    _write(path, bounds)
+    return bounds
+
+
+def saved_model(out: str | Path, recipe: Recipe, seed: int, device: torch.device | str = "cpu") -> SaliencyModel:
+    """The network of a finished run of :func:`experiment`."""
+    return load_model(Path(out) / "runs" / recipe.folder / f"seed-{seed}" / "model.pt", device)
+
+
+def _told(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+
+
+def _write(path: Path, content: Any) -> None:
+    """There whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(aside, path)

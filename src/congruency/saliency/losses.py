@@ -1,0 +1,97 @@
+"""What a saliency network is trained to make small: distances between maps, one or several in a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["LOSSES", "SaliencyLoss", "Target", "cc_loss", "kl_loss", "l1_loss", "make_loss", "nss_loss"]
+
+_TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class Target:
+    """The truth of a batch: (B, H, W) densities and (B, H, W) fixation counts."""
+
+    density: Tensor
+    fixations: Tensor
+
+
+def l1_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``sum_p |p_p - q_p|`` of the maps divided by their sums, the distance DINet trains with; between 0 and 2."""
+    return _mean((_normalised(saliency) - _normalised(target.density)).abs().sum((-2, -1)), target.density)
+
+
+def kl_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``sum_p q_p log(q_p / p_p)``, density against saliency, in nats."""
+    p, q = _normalised(saliency), _normalised(target.density)
+    return _mean((torch.xlogy(q, q) - q * (p + _TINY).log()).sum((-2, -1)), target.density)
+
+
+def cc_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``1 - CC``, between 0 and 2."""
+    s, q = (x - x.mean((-2, -1), keepdim=True) for x in (saliency, target.density))
+    norms = (s.square().sum((-2, -1)) * q.square().sum((-2, -1)) + _TINY**2).sqrt()
+    return _mean(1 - (s * q).sum((-2, -1)) / norms, target.density)
+
+
+def nss_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``-NSS``: minus the mean z-score at the fixations (ddof 0)."""
+    centred = saliency - saliency.mean((-2, -1), keepdim=True)
+    deviation = (centred.square().mean((-2, -1)) + _TINY**2).sqrt()
+    count = target.fixations.sum((-2, -1))
+    value = -(centred * target.fixations).sum((-2, -1)) / (deviation * count.clamp(min=1))
+    return _mean(value, target.fixations)
+
+
+LOSSES: dict[str, Callable[[Tensor, Target], Tensor]] = {"l1": l1_loss, "kl": kl_loss, "cc": cc_loss, "nss": nss_loss}
+
+
+class SaliencyLoss:
+    """A weighted sum of losses: ``sum_k weight_k loss_k(saliency, target)``, the mean over a batch.
+
+    Images without fixations count as a loss of 0 with no gradient: nothing is known about them.
+    """
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        unknown = [name for name in weights if name not in LOSSES]
+        if unknown or not weights:
+            told = ", ".join(map(repr, unknown)) or "none"
+            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got {told}")
+        self.weights = dict(weights)
+
+    def __call__(self, saliency: Tensor, target: Target | Mapping[str, Tensor]) -> Tensor:
+        """Of (B, H, W) saliency, not negative, and its target (or a dict with the target's fields)."""
+        if not isinstance(target, Target):
+            target = Target(target["density"], target["fixations"])
+        total = saliency.new_zeros(())
+        for name, weight in self.weights.items():
+            total = total + weight * LOSSES[name](saliency, target)
+        return total
+
+    def __str__(self) -> str:
+        return "+".join(name if weight == 1 else f"{weight:g}*{name}" for name, weight in self.weights.items())
+
+
+def make_loss(text: str = "l1") -> SaliencyLoss:
+    """A loss from its name: ``"l1"``, or a sum like ``"kl+0.5*cc+nss"``."""
+    weights: dict[str, float] = {}
+    for part in text.replace(" ", "").split("+"):
+        weight, star, name = part.rpartition("*")
+        try:
+            weights[name] = weights.get(name, 0.0) + (float(weight) if star else 1.0)
+        except ValueError:
+            raise ValueError(f"the loss {text!r} has a weight that is not a number: {weight!r}") from None
+    return SaliencyLoss(weights)
+
+
+def _normalised(maps: Tensor) -> Tensor:
+    return maps / (maps.sum((-2, -1), keepdim=True) + _TINY)
+
+
+def _mean(values: Tensor, truth: Tensor) -> Tensor:
+    return values.where(truth.flatten(-2).amax(-1) > 0, 0.0).mean()

@@ -1,0 +1,146 @@
+"""The metrics as torchmetrics classes: means over the images of all batches and all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import congruency._vision  # noqa: F401  (torchmetrics imports torchvision)
+from congruency.saliency.metrics import density, roc
+from congruency.saliency.metrics.roc import Protocol
+
+from torchmetrics import Metric  # isort: skip
+
+__all__ = ["CC", "KL", "NSS", "SIM", "AUCBorji", "AUCJudd", "AUCShuffled", "ImageMean", "InformationGain"]
+
+
+class ImageMean(Metric):
+    """The mean of a per-image score over all images that have one.
+
+    Images without a truth to compare with (no fixations) are left out, and counted in :attr:`left_out`. A score that is
+    nan although the truth is there (a map with a nan) stays in, and makes the mean nan. Sums are float64, so the order
+    of batches and the number of ranks change nothing beyond its rounding.
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = True
+    total: Tensor
+    scored: Tensor
+    seen: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for state in ("total", "scored", "seen"):
+            self.add_state(state, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def compute(self) -> Tensor:
+        """The mean; nan if no image had a score."""
+        return self.total / self.scored
+
+    @property
+    def left_out(self) -> Tensor:
+        """How many images had no truth to be scored against, on this rank."""
+        return self.seen - self.scored
+
+    def _add(self, scores: Tensor, defined: Tensor) -> None:
+        self.total += scores.where(defined, 0.0).sum(dtype=torch.float64)
+        self.scored += defined.sum()
+        self.seen += defined.numel()
+
+    @staticmethod
+    def _any(counts: Tensor) -> Tensor:
+        return counts.flatten(-2).ne(0).any(-1)
+
+    @staticmethod
+    def _varies(maps: Tensor) -> Tensor:
+        flat = maps.flatten(-2)
+        return flat.amin(-1) != flat.amax(-1)
+
+
+class NSS(ImageMean):
+    """Mean :func:`congruency.saliency.metrics.nss` over images."""
+
+    def __init__(self, *, ddof: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ddof = ddof
+
+    def update(self, saliency: Tensor, fixations: Tensor) -> None:
+        self._add(density.nss(saliency, fixations, ddof=self.ddof), self._any(fixations))
+
+
+class CC(ImageMean):
+    """Mean :func:`congruency.saliency.metrics.cc` over images."""
+
+    def update(self, saliency: Tensor, truth: Tensor) -> None:
+        self._add(density.cc(saliency, truth), self._varies(truth))
+
+
+class KL(ImageMean):
+    """Mean :func:`congruency.saliency.metrics.kl` over images; lower is better."""
+
+    higher_is_better = False
+
+    def __init__(self, *, epsilon: float = density.EPSILON, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def update(self, saliency: Tensor, truth: Tensor) -> None:
+        self._add(density.kl(saliency, truth, epsilon=self.epsilon), self._any(truth))
+
+
+class SIM(ImageMean):
+    """Mean :func:`congruency.saliency.metrics.sim` over images."""
+
+    def update(self, saliency: Tensor, truth: Tensor) -> None:
+        self._add(density.sim(saliency, truth), self._any(truth))
+
+
+class InformationGain(ImageMean):
+    """Mean :func:`congruency.saliency.metrics.information_gain` over images."""
+
+    def __init__(self, *, epsilon: float = density.EPSILON, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def update(self, saliency: Tensor, fixations: Tensor, baseline: Tensor) -> None:
+        scores = density.information_gain(saliency, fixations, baseline, epsilon=self.epsilon)
+        self._add(scores, self._any(fixations))
+
+
+class _Area(ImageMean):
+    """What the AUCs share: a protocol, and the seed of its draws, which every batch begins with again."""
+
+    def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.protocol: Protocol = protocol
+        self.seed = seed
+
+    @property
+    def _draws(self) -> dict[str, Any]:
+        return {"protocol": self.protocol, "seed": self.seed}
+
+
+class AUCJudd(_Area):
+    """Mean :func:`congruency.saliency.metrics.auc_judd` over images."""
+
+    def update(self, saliency: Tensor, fixations: Tensor) -> None:
+        defined = self._any(fixations) & self._any(fixations == 0)
+        self._add(roc.auc_judd(saliency, fixations, **self._draws), defined)
+
+
+class AUCBorji(_Area):
+    """Mean :func:`congruency.saliency.metrics.auc_borji` over images."""
+
+    def update(self, saliency: Tensor, fixations: Tensor) -> None:
+        self._add(roc.auc_borji(saliency, fixations, **self._draws), self._any(fixations))
+
+
+class AUCShuffled(_Area):
+    """Mean :func:`congruency.saliency.metrics.auc_shuffled` over images."""
+
+    def update(self, saliency: Tensor, fixations: Tensor, negatives: Tensor) -> None:
+        defined = self._any(fixations) & self._any(negatives)
+        self._add(roc.auc_shuffled(saliency, fixations, negatives, **self._draws), defined)

@@ -1,0 +1,62 @@
+"""What all metrics ask of the maps they are given: their shapes, a precision to compute in, parts that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+__all__ = ["by_parts", "working", "working_pair"]
+
+# Pixels worked on at a time: on the CPU what stays in a core's cache, on an accelerator about 1 GB of temporary memory.
+_HOST_PART = 2**18
+_DEVICE_PART = 2**25
+
+
+def by_parts(score: Callable[..., Tensor], *maps: Tensor) -> Tensor:
+    """``score`` of maps (..., P), some images at a time: (N, P) each -> (N,), put together to (...)."""
+    shape, pixels = maps[0].shape[:-1], maps[0].shape[-1]
+    flat = [x.reshape(-1, pixels) for x in maps]
+    size = max(1, (_HOST_PART if maps[0].device.type == "cpu" else _DEVICE_PART) // pixels)
+    if len(flat[0]) <= size:
+        return score(*flat).reshape(shape)
+    return torch.cat([score(*part) for part in zip(*(x.split(size) for x in flat), strict=True)]).reshape(shape)
+
+
+def working(maps: Tensor, name: str) -> Tensor:
+    """The maps in a precision to compute in: float64 stays, 32- and 64-bit integers become it, the rest is float32.
+
+    Detached: scores are to be read, ``congruency.saliency.losses`` are to be trained with.
+    """
+    if not isinstance(maps, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(maps).__name__}; torch.as_tensor makes one of an array")
+    if maps.is_complex():
+        raise TypeError(f"{name} must be real, got {maps.dtype}")
+    if maps.ndim < 2 or maps.numel() == 0:
+        raise ValueError(f"{name} must be maps of shape (B, H, W) or (H, W), got {tuple(maps.shape)}")
+    exact = maps.dtype in (torch.float64, torch.int32, torch.int64)
+    return maps.detach().to(torch.float64 if exact else torch.float32)
+
+
+def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Saliency and truth as (..., P), in one precision; a truth without a batch stands for every image."""
+    counts = isinstance(truth, Tensor) and not truth.is_floating_point()  # exact in any precision
+    saliency, truth = working(saliency, "saliency"), working(truth, name)
+    if truth.shape[-2:] != saliency.shape[-2:]:
+        raise ValueError(
+            f"saliency is {_size(saliency)} and {name} {_size(truth)} (height x width); "
+            "resize the saliency to the size the fixations were recorded at"
+        )
+    if truth.ndim > 2 and truth.shape != saliency.shape:
+        raise ValueError(
+            f"saliency has shape {tuple(saliency.shape)} and {name} {tuple(truth.shape)}: give one for each image"
+        )
+    if truth.device != saliency.device:
+        raise ValueError(f"saliency is on {saliency.device} and {name} on {truth.device}; put both on one device")
+    dtype = saliency.dtype if counts else torch.promote_types(saliency.dtype, truth.dtype)
+    return saliency.to(dtype).flatten(-2), truth.to(dtype).expand(saliency.shape).flatten(-2)
+
+
+def _size(maps: Tensor) -> str:
+    return f"{maps.shape[-2]} x {maps.shape[-1]}"

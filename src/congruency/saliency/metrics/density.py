@@ -1,0 +1,197 @@
+"""Metrics that compare values: NSS and information gain at fixations, CC, KL and SIM between maps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from congruency.saliency.metrics.checks import by_parts, working_pair
+
+__all__ = ["cc", "information_gain", "kl", "nss", "sim"]
+
+EPSILON = 2.0**-52
+"""What the published MATLAB code adds before it divides and takes logarithms: its ``eps``."""
+
+_NAN = float("nan")
+
+
+def nss(saliency: Tensor, fixations: Tensor, *, ddof: int = 0) -> Tensor:
+    """Normalised scanpath saliency: the mean z-score of the map at the fixations.
+
+    ``NSS = sum_p n_p z_p / sum_p n_p`` with ``z = (s - mean(s)) / std(s)`` over all pixels p of the image and n_p the
+    fixations on pixel p. 0 is chance, 1 means one standard deviation above the map's mean. Unchanged by ``a s + b``
+    for a > 0.
+
+    Args:
+        saliency: (B, H, W), any real dtype; need not be normalised.
+        fixations: (B, H, W), how many fixations fell on each pixel. Every fixation counts: two on one pixel weigh
+            twice. The MATLAB code of the MIT benchmark counts each pixel once: pass ``fixations > 0`` for that.
+            A blurred density instead of counts is not detected and gives a lower value.
+        ddof: The standard deviation divides by P - ddof: 0 as numpy and the SALICON toolkit do, 1 as MATLAB does.
+            For a map of 480 x 640 they agree to six digits.
+
+    Returns:
+        (B,). nan for an image without fixations; 0 for a constant map.
+    """
+
+    def score(saliency: Tensor, fixations: Tensor) -> Tensor:
+        centred, constant = _centred(saliency)
+        deviation = (_dot(centred, centred) / (saliency.shape[-1] - ddof)).sqrt()
+        value = _dot(centred, fixations) / deviation
+        return value.masked_fill(constant, 0.0) / _total(fixations)
+
+    return by_parts(score, *working_pair(saliency, fixations, "fixations"))
+
+
+def cc(saliency: Tensor, density: Tensor) -> Tensor:
+    """Pearson's correlation of two maps, pixel by pixel.
+
+    ``CC = <s - mean(s), q - mean(q)> / (|s - mean(s)| |q - mean(q)|)``; no ddof appears, it cancels. In [-1, 1], and
+    unchanged by ``a s + b`` for a > 0 of either map.
+
+    Args:
+        saliency: (B, H, W).
+        density: (B, H, W), the fixations blurred (``congruency.saliency.data.density``). Raw fixation counts are
+            accepted and give a much lower value: the value depends on the width of the blur, so state it.
+
+    Returns:
+        (B,). nan where the density is constant (no fixations); 0 where the saliency is.
+    """
+
+    def score(saliency: Tensor, density: Tensor) -> Tensor:
+        (s, flat), (q, bare) = _centred(saliency), _centred(density)
+        value = _dot(s, q) / (_dot(s, s).sqrt() * _dot(q, q).sqrt())
+        return value.clamp(-1.0, 1.0).masked_fill(flat, 0.0).masked_fill(bare, _NAN)
+
+    return by_parts(score, *working_pair(saliency, density, "density"))
+
+
+def kl(saliency: Tensor, density: Tensor, *, epsilon: float = EPSILON) -> Tensor:
+    """Kullback-Leibler divergence of the saliency from the density, in nats; 0 is best, lower is better.
+
+    ``KL = sum_p q_p log(epsilon + q_p / (p_p + epsilon))`` with both maps divided by their sums, as the MIT benchmark
+    computes it. The pitfall is a saliency of 0 where people looked: each such pixel costs ``q log(q / epsilon)``, so a
+    map quantised to 256 levels, or thresholded, scores badly however good it looks. ``epsilon=0`` is the exact
+    divergence, infinite there.
+
+    Args:
+        saliency: (B, H, W), not negative. Logits must be made probabilities first.
+        density: (B, H, W), not negative.
+        epsilon: Added to keep a zero of the saliency from being infinitely bad.
+
+    Returns:
+        (B,). nan where the density sums to 0 or either map has a negative value; an all-zero saliency counts as
+        uniform.
+    """
+
+    def score(saliency: Tensor, density: Tensor) -> Tensor:
+        # With S and Q the maps before division, q / (p + epsilon) = (Q / (S + epsilon sum S)) (sum S / sum Q).
+        lift, total, mass = *_normaliser(saliency), _mass(density)
+        scale = total / mass
+        ratio = torch.add(saliency, lift + epsilon * total)
+        ratio = torch.div(density, ratio, out=ratio).add_(epsilon / scale)
+        if epsilon == 0:
+            ratio.masked_fill_(density == 0, 1.0)  # 0 log 0 is 0
+        return _dot(density, ratio.log_()) / mass.squeeze(-1) + scale.log().squeeze(-1)
+
+    return by_parts(score, *working_pair(saliency, density, "density"))
+
+
+def sim(saliency: Tensor, density: Tensor) -> Tensor:
+    """Similarity, the part that two distributions share: ``SIM = sum_p min(p_p, q_p)``, in [0, 1].
+
+    Both maps are divided by their sums. The MIT benchmark first subtracts each map's minimum; pass
+    ``saliency - saliency.amin((-2, -1), keepdim=True)`` for that: a constant added to a map changes this value.
+
+    Args:
+        saliency: (B, H, W), not negative.
+        density: (B, H, W), not negative. Its blur changes the value as much as the saliency does.
+
+    Returns:
+        (B,). nan where the density sums to 0 or either map has a negative value; an all-zero saliency counts as
+        uniform.
+    """
+
+    def score(saliency: Tensor, density: Tensor) -> Tensor:
+        lift, total, mass = *_normaliser(saliency), _mass(density)
+        scale = mass / total  # the saliency with the mass of the density
+        scaled = torch.mul(saliency, scale).add_(lift * scale)
+        return torch.minimum(scaled, density, out=scaled).sum(-1) / mass.squeeze(-1)
+
+    return by_parts(score, *working_pair(saliency, density, "density"))
+
+
+def information_gain(saliency: Tensor, fixations: Tensor, baseline: Tensor, *, epsilon: float = EPSILON) -> Tensor:
+    """Information gain over a baseline, in bits a fixation.
+
+    ``IG = sum_p n_p (log2(epsilon + p_p) - log2(epsilon + b_p)) / sum_p n_p``, saliency and baseline divided by their
+    sums. 0 is no better than the baseline, which is usually the centre bias (the mean density of other images).
+
+    Args:
+        saliency: (B, H, W), not negative. A zero under a fixation costs up to 52 bits: quantised maps suffer, and so
+            do maps that were scaled to start at 0.
+        fixations: (B, H, W), how many fixations fell on each pixel; not a density.
+        baseline: (B, H, W), or (H, W) for all images, not negative.
+        epsilon: Added before taking logarithms.
+
+    Returns:
+        (B,). nan for an image without fixations or where a map has a negative value; an all-zero map counts as
+        uniform.
+    """
+
+    def score(saliency: Tensor, fixations: Tensor, baseline: Tensor) -> Tensor:
+        lift, total = _normaliser(saliency)
+        lower, below = _normaliser(baseline)
+        ratio = torch.add(saliency, lift + epsilon * total)
+        ratio.div_(torch.add(baseline, lower + epsilon * below))
+        if epsilon == 0:
+            ratio.masked_fill_(fixations == 0, 1.0)
+        return _dot(ratio.log2_(), fixations) / _total(fixations) + (below / total).log2().squeeze(-1)
+
+    given, fixations = working_pair(saliency, fixations, "fixations")
+    _, prior = working_pair(saliency, baseline, "baseline")
+    return by_parts(score, given, fixations, prior.to(given.dtype))
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    if left.device.type == "cpu":
+        return torch.bmm(left.unsqueeze(-2), right.unsqueeze(-1)).flatten()  # twice as fast there as vecdot
+    product: Tensor = torch.linalg.vecdot(left, right)
+    return product
+
+
+def _total(fixations: Tensor) -> Tensor:
+    """(N,) the number of fixations, nan where there are none."""
+    total = fixations.sum(-1)
+    return total.masked_fill(total == 0, _NAN)
+
+
+def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, 1) each: a lift and a total, such that ``(maps + lift) / total`` are distributions.
+
+    The lift is 0, but 1 for an all-zero map, which is then uniform. The total of a map with a negative value is nan.
+    """
+    total = maps.sum(-1, keepdim=True)
+    empty = total == 0
+    total = total.masked_fill(empty, float(maps.shape[-1]))
+    return empty.to(maps.dtype), total.masked_fill(maps.amin(-1, keepdim=True) < 0, _NAN)
+
+
+def _mass(density: Tensor) -> Tensor:
+    """(N, 1) the sum of a density, nan where it is 0 or some value is negative."""
+    mass = density.sum(-1, keepdim=True)
+    return mass.masked_fill((mass == 0) | (density.amin(-1, keepdim=True) < 0), _NAN)
+
+
+def _centred(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, P) the maps with mean 0, scaled by a positive number each, and (N,) whether they are constant.
+
+    The scale keeps squares of very small and very large maps in floating point's range; on the CPU, where looking is
+    free, it is left out where there is no need. Whether a map is constant is asked of its range: rounding leaves its
+    deviation above 0.
+    """
+    low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
+    centred, spread = maps - maps.mean(-1, keepdim=True), high - low
+    if maps.device.type != "cpu" or not ((spread > 1e-9) & (spread < 1e9)).all():
+        centred.div_(spread)
+    return centred, (low == high).squeeze(-1)

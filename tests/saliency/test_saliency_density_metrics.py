@@ -1,0 +1,166 @@
+"""NSS, CC, KL, SIM and information gain: known answers, other libraries' answers, invariances, the undefined."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from saliency_maps import problem
+from scipy import stats
+
+from congruency.saliency.metrics import cc, information_gain, kl, nss, sim
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def densities(seed=1, images=3, height=12, width=17):
+    return torch.rand(images, height, width, generator=torch.Generator().manual_seed(seed)) + 0.01
+
+
+def test_nss_of_a_map_worked_out_by_hand():
+    saliency = torch.tensor([[[0.0, 0.0], [0.0, 4.0]]])  # mean 1, variance 3 (ddof 0) or 4 (ddof 1)
+    fixations = torch.tensor([[[1, 0], [0, 2]]])
+    assert nss(saliency, fixations).item() == pytest.approx((-1 + 2 * 3) / 3 / math.sqrt(3))
+    assert nss(saliency, fixations, ddof=1).item() == pytest.approx((-1 + 2 * 3) / 3 / 2)
+    assert nss(saliency, fixations > 0).item() == pytest.approx((-1 + 3) / 2 / math.sqrt(3))
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_nss_is_the_mean_zscore_at_the_fixations(ddof):
+    saliency, fixations = problem(fixations=40)
+    expected = [
+        np.repeat(stats.zscore(s.numpy().ravel(), ddof=ddof), f.numpy().ravel().astype(int)).mean()
+        for s, f in zip(saliency, fixations, strict=True)
+    ]
+    np.testing.assert_allclose(nss(saliency, fixations, ddof=ddof), expected, rtol=1e-5)
+
+
+def test_cc_is_pearsons():
+    saliency, density = problem()[0], densities()
+    expected = [stats.pearsonr(s.ravel(), d.ravel()).statistic for s, d in zip(saliency, density, strict=True)]
+    np.testing.assert_allclose(cc(saliency, density), expected, rtol=1e-4, atol=1e-6)
+    assert cc(density, density).tolist() == pytest.approx([1, 1, 1])
+    assert cc(-density, density).tolist() == pytest.approx([-1, -1, -1])
+
+
+def test_kl_and_sim_worked_out_by_hand():
+    saliency = torch.tensor([[[1.0, 1.0], [1.0, 1.0]]])
+    density = torch.tensor([[[2.0, 0.0], [0.0, 2.0]]])
+    assert kl(saliency, density).item() == pytest.approx(math.log(2))
+    assert sim(saliency, density).item() == pytest.approx(0.5)
+    assert kl(density, density).item() == pytest.approx(0, abs=1e-6)
+    assert sim(density, density).item() == pytest.approx(1)
+
+
+def test_kl_is_scipys_entropy():
+    saliency, density = densities(2), densities()
+    expected = [stats.entropy(d.ravel(), s.ravel()) for s, d in zip(saliency, density, strict=True)]
+    np.testing.assert_allclose(kl(saliency, density), expected, rtol=1e-4)
+
+
+def test_a_zero_under_the_density_costs_what_epsilon_says():
+    saliency, density = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[1.0, 1.0]]])
+    expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 2**-52)
+    assert kl(saliency, density).item() == pytest.approx(expected)
+    assert kl(saliency, density, epsilon=0.0).item() == math.inf
+
+
+def test_information_gain_is_bits_a_fixation():
+    saliency = torch.tensor([[[4.0, 2.0], [1.0, 1.0]]])
+    fixations = torch.tensor([[[2, 1], [0, 0]]])
+    baseline = torch.ones(2, 2)
+    assert information_gain(saliency, fixations, baseline).item() == pytest.approx((2 * 1 + 0) / 3)
+    assert information_gain(saliency, fixations, saliency).item() == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(3.0, 0.0), (0.01, 5.0), (200.0, -7.0)])
+def test_affine_maps_leave_nss_and_cc_alone(scale, shift):
+    saliency, fixations = problem(dtype=torch.float64)
+    changed = scale * saliency + shift
+    torch.testing.assert_close(nss(changed, fixations), nss(saliency, fixations))
+    torch.testing.assert_close(cc(changed, densities().double()), cc(saliency, densities().double()))
+    torch.testing.assert_close(cc(densities().double(), changed), cc(densities().double(), saliency))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_very_small_and_very_large_maps_have_the_same_scores(scale):
+    saliency, fixations = problem()
+    torch.testing.assert_close(nss(scale * saliency, fixations), nss(saliency, fixations), **CLOSE)
+    torch.testing.assert_close(cc(scale * saliency, densities() / scale), cc(saliency, densities()), **CLOSE)
+
+
+def test_scaling_leaves_kl_and_sim_alone():
+    saliency, density = densities(3), densities(4)
+    torch.testing.assert_close(kl(saliency * 255, density / 9), kl(saliency, density), **CLOSE)
+    torch.testing.assert_close(sim(saliency * 255, density / 9), sim(saliency, density), **CLOSE)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 7.0])
+def test_a_constant_saliency_map_scores_chance(value):
+    saliency = torch.full((1, 30, 41), value)
+    fixations, density = torch.zeros(1, 30, 41), densities(images=1, height=30, width=41)
+    fixations[0, 3, 4] = 2
+    assert nss(saliency, fixations).item() == 0
+    assert cc(saliency, density).item() == 0
+    uniform = torch.ones_like(saliency)
+    torch.testing.assert_close(kl(saliency, density), kl(uniform, density), **CLOSE)
+    torch.testing.assert_close(sim(saliency, density), sim(uniform, density), **CLOSE)
+    assert information_gain(saliency, fixations, uniform).item() == pytest.approx(0, abs=1e-5)
+
+
+def test_without_a_truth_there_is_no_score():
+    saliency, fixations = problem(images=2)
+    fixations[0] = 0
+    assert nss(saliency, fixations).isnan().tolist() == [True, False]
+    assert information_gain(saliency, fixations, saliency[0]).isnan().tolist() == [True, False]
+    assert kl(saliency, fixations).isnan().tolist() == [True, False]
+    assert sim(saliency, fixations).isnan().tolist() == [True, False]
+    assert cc(saliency, fixations).isnan().tolist() == [True, False]
+
+
+def test_a_nan_or_a_negative_value_is_not_hidden():
+    saliency, fixations = problem(images=2)
+    density = densities(images=2)
+    saliency[0, 1, 1] = torch.nan
+    for score in (nss(saliency, fixations), cc(saliency, density), kl(saliency, density), sim(saliency, density)):
+        assert score.isnan().tolist() == [True, False]
+    logits = problem(images=2)[0]
+    logits[0, 0, 0] = -1
+    for score in (kl(logits, density), sim(logits, density), information_gain(logits, fixations, density)):
+        assert score.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes_change_nothing_but_rounding(dtype):
+    saliency = (problem()[0] * 255).round().to(torch.uint8).to(dtype)  # bfloat16 holds these integers too
+    fixations, density = problem()[1], densities()
+    exact = saliency.double()
+    for score, truth in ((nss, fixations), (cc, density), (kl, density), (sim, density)):
+        result = score(saliency, truth.to(torch.int32) if score is nss else truth)
+        torch.testing.assert_close(result.double(), score(exact, truth.double()), rtol=1e-4, atol=1e-5)
+
+
+def test_one_map_without_a_batch():
+    saliency, fixations = problem(images=1)
+    torch.testing.assert_close(nss(saliency[0], fixations[0]), nss(saliency, fixations)[0])
+
+
+@pytest.mark.parametrize(
+    ("saliency", "fixations", "message"),
+    [
+        (torch.rand(2, 4, 5), torch.ones(2, 5, 4), "saliency is 4 x 5 and fixations 5 x 4"),
+        (torch.rand(2, 4, 5), torch.ones(3, 4, 5), "one for each image"),
+        (torch.rand(5), torch.ones(5), r"maps of shape \(B, H, W\)"),
+        (torch.rand(0, 4, 5), torch.ones(0, 4, 5), r"maps of shape \(B, H, W\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(saliency, fixations, message):
+    with pytest.raises(ValueError, match=message):
+        nss(saliency, fixations)
+
+
+def test_arrays_and_complex_maps_are_refused():
+    with pytest.raises(TypeError, match="must be a tensor, got ndarray"):
+        nss(np.ones((1, 2, 2)), torch.ones(1, 2, 2))
+    with pytest.raises(TypeError, match="must be real"):
+        nss(torch.ones(1, 2, 2, dtype=torch.complex64), torch.ones(1, 2, 2))

