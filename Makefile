@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test lint bench bench-continual format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -23,6 +23,16 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/congruency bench --out benchmarks/results
 
+# Beside Avalanche, whose dependencies are old: it has an environment of its own. DATA is the folder of data sets.
+bench-continual: $(READY) .venv-avalanche/.ready
+	$(BIN)/python benchmarks/continual.py --data '$(DATA)' --avalanche .venv-avalanche/bin/python \
+	  --out benchmarks/results/continual-cpu.json
+
+.venv-avalanche/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-avalanche
+	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt avalanche-lib==0.6.0 quadprog torchvision
+	@touch $@
+
 $(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
 	  || { echo "congruency needs Python 3.10 to 3.13; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
@@ -31,5 +41,5 @@ $(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-demo
+	rm -rf .venv .venv-avalanche build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,7 +80,8 @@ def test_moving_the_weights_is_moving_the_pixels(seeds, methods, tasks, sizes):
     inputs = torch.randn(7, 6, dtype=torch.float64)
     pixels = torch.randint(-1, 6, (seeds, tasks, 6))
     pixels[0, 0] = torch.randperm(6)
-    found = network.logits_behind(network.moved_first_layer(flat, pixels), flat, inputs)
+    with_ones = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
+    found = network.logits_behind(network.moved_first_layer(flat, pixels), flat, with_ones)
     assert found.shape == (seeds, methods, tasks, 7, 3)
     for t in range(tasks):
         moved = torch.stack([torch.where(p >= 0, inputs[:, p.clamp(min=0)], 0.0) for p in pixels[:, t]])

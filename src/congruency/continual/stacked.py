@@ -3,7 +3,8 @@
 The parameters of all runs are one tensor (S, M, width), each run's in the order of ``torch.nn.Linear``: weight
 (out, in) and bias of the first layer, of the second, and so on, filled up with zeros so that each run's begin on a
 boundary that matrix products like. The methods of one seed see the same inputs, so that the first layer, where most of
-the arithmetic is, is one large matrix product for each seed.
+the arithmetic is, is one large matrix product for each seed. Activations are kept with the samples last, (out, N): a
+product with many columns is the faster one.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class StackedMLP:
 
     def logits(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """(S, M, width), (S, N, in) -> (S, M, N, classes); ``mask`` (S, classes) is added."""
-        return self._forward(flat, inputs, mask)[-1]
+        return self._forward(flat, inputs, mask)[-1].mT
 
     def moved_first_layer(self, flat: Tensor, pixels: Tensor) -> Tensor:
-        """The first layers as they are for inputs whose pixels were not moved yet: (in, S, M, T, out).
+        """The first layers for inputs whose pixels were not moved yet, bias last: (S, M, T, out, in + 1).
 
         Moving the weights instead of the images lets one matrix product serve all tasks, methods and seeds.
 
@@ -50,24 +51,27 @@ class StackedMLP:
             flat: (S, M, width).
             pixels: (S, T, in), where task t of seed s takes each input from; -1 is 0.
         """
-        weight = self.layers(flat)[0][0].permute(3, 0, 1, 2)  # (in, S, M, out)
-        into, seeds, methods, out = weight.shape
-        moved = flat.new_zeros(into + 1, seeds, methods, pixels.shape[1], out)  # what comes from nowhere goes last
+        weight, bias = self.layers(flat)[0]
+        seeds, methods, out, into = weight.shape
+        moved = flat.new_zeros(seeds, methods, pixels.shape[1], out, into + 1)  # what comes from nowhere goes last
         for s, of_tasks in enumerate(pixels.where(pixels >= 0, into)):
             for t, places in enumerate(of_tasks):
-                moved[:, s, :, t].index_add_(0, places, weight[:, s])
-        return moved[:into]
+                moved[s, :, t].index_add_(-1, places, weight[s])
+        moved[..., into] = bias.unsqueeze(2)
+        return moved
 
     def logits_behind(self, first: Tensor, flat: Tensor, inputs: Tensor) -> Tensor:
-        """The outputs for all tasks from :meth:`moved_first_layer` and inputs (N, in): (S, M, T, N, classes)."""
-        into, seeds, methods, tasks, out = first.shape
-        layers = self.layers(flat)
-        values: Tensor = (inputs @ first.reshape(into, -1)).view(-1, seeds, methods, tasks, out)
-        values += layers[0][1].unsqueeze(2)
-        values = values.permute(1, 2, 3, 0, 4).reshape(seeds, methods, -1, out)  # (S, M, T N, out)
-        for weight, bias in layers[1:]:
-            values = _linear(values.relu_(), weight, bias)
-        return values.unflatten(2, (tasks, -1))
+        """The outputs for all tasks from :meth:`moved_first_layer`: (S, M, T, N, classes).
+
+        Args:
+            first: (S, M, T, out, in + 1).
+            flat: (S, M, width).
+            inputs: (N, in + 1), ones in the last column.
+        """
+        values = (first.flatten(0, 3) @ inputs.mT).view(*first.shape[:4], -1)
+        for weight, bias in self.layers(flat)[1:]:
+            values = torch.matmul(weight.unsqueeze(2), values.relu_()).add_(bias[:, :, None, :, None])
+        return values.mT
 
     def gradients(self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
         """Write the gradient of the mean loss of each of K sets into ``out`` (S, M, K, width).
@@ -82,10 +86,12 @@ class StackedMLP:
         sets, count = inputs.shape[1:3]
         spread = None if mask is None else mask.repeat_interleave(count, 1)
         *activations, logits = self._forward(flat, inputs.flatten(1, 2), spread)
-        delta = logits.softmax(-1)
-        places = labels.flatten(1)[:, None, :, None].expand(-1, flat.shape[1], -1, -1)
-        delta.scatter_add_(-1, places, delta.new_full((1,), -1.0).expand(places.shape)).div_(count)
-        self._backward(flat, activations, delta, sets, out)
+        delta = logits.softmax(-2)
+        places = labels.flatten(1)[:, None, None].expand(-1, flat.shape[1], -1, -1)
+        delta.scatter_add_(-2, places, delta.new_full((1,), -1.0).expand(places.shape)).div_(count)
+        deltas = self._deltas(flat, activations, delta)
+        for views, of_layer, activation in zip(self.layers(out), deltas, activations, strict=True):
+            _write(views, activation, of_layer, sets)
 
     def squared_gradients(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The diagonal of the Fisher information over ``inputs`` (S, N, in): (S, M, width).
@@ -93,84 +99,75 @@ class StackedMLP:
         Mean over the inputs of ``sum_c p(c) (d/dw log p(c))^2``, the expectation taken over the network's own classes.
         """
         *activations, logits = self._forward(flat, inputs, mask)
-        probabilities = logits.softmax(-1)
+        probabilities = logits.softmax(-2)
         total, part = torch.zeros_like(flat), torch.zeros_like(flat).unsqueeze(2)
         squares = [activation.square() for activation in activations]
-        for label in range(probabilities.shape[-1]):
+        for label in range(probabilities.shape[-2]):
             delta = probabilities.clone()
-            delta[..., label] -= 1.0
+            delta[..., label, :] -= 1.0
             deltas = self._deltas(flat, activations, delta)
-            weight = probabilities[..., label : label + 1] / inputs.shape[1]
-            for view, delta, square in zip(self.layers(part), deltas, squares, strict=True):
-                _write(view, square, delta.square() * weight, 1)
+            weight = probabilities[..., label : label + 1, :] / inputs.shape[1]
+            for views, of_layer, square in zip(self.layers(part), deltas, squares, strict=True):
+                _write(views, square, of_layer.square() * weight, 1)
             total += part.squeeze(2)
         return total
 
     def _forward(self, flat: Tensor, inputs: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """The inputs (S, 1, N, in), the activations of all layers (S, M, N, h), the logits."""
-        found = [inputs.unsqueeze(1)]
+        """The inputs (S, 1, in, N), the activations of all layers (S, M, out, N), the logits."""
+        found = [inputs.unsqueeze(1).mT]
         layers = self.layers(flat)
         for i, (weight, bias) in enumerate(layers):
             values = _linear(found[-1], weight, bias)
             if i < len(layers) - 1:
                 values.relu_()
             elif mask is not None:
-                values += mask.unsqueeze(1) if mask.ndim == 3 else mask[:, None, None]
+                values += mask.mT.unsqueeze(1) if mask.ndim == 3 else mask[:, None, :, None]
             found.append(values)
         return found
 
     def _deltas(self, flat: Tensor, activations: list[Tensor], delta: Tensor) -> list[Tensor]:
-        """The loss's derivatives by what each layer puts out before its ReLU, first layer first: (S, M, N, out)."""
+        """The loss's derivatives by what each layer puts out before its ReLU, first layer first: (S, M, out, N)."""
         found = [delta]
         for (weight, _), activation in zip(self.layers(flat)[:0:-1], activations[:0:-1], strict=True):
-            before = torch.matmul(found[0], weight)
+            before = torch.matmul(weight.mT, found[0])
             found.insert(0, torch.ops.aten.threshold_backward(before, activation, 0))
         return found
 
-    def _backward(self, flat: Tensor, activations: list[Tensor], delta: Tensor, sets: int, out: Tensor) -> None:
-        deltas = self._deltas(flat, activations, delta)
-        for view, delta, activation in zip(self.layers(out), deltas, activations, strict=True):
-            _write(view, activation, delta, sets)
-
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(S, M or 1, N, in), (S, M, out, in), (S, M, out) -> (S, M, N, out)."""
+    """(S, M or 1, in, N), (S, M, out, in), (S, M, out) -> (S, M, out, N)."""
     seeds, methods, out, into = weight.shape
     if inputs.shape[1] == methods:
         values = torch.baddbmm(
-            bias.reshape(-1, 1, out), inputs.reshape(-1, *inputs.shape[2:]), weight.reshape(-1, out, into).mT
+            bias.reshape(-1, out, 1), weight.reshape(-1, out, into), inputs.reshape(-1, *inputs.shape[2:])
         )
-        return values.view(seeds, methods, -1, out)
-    # the same inputs for all methods: their outputs side by side in one product
-    side_by_side = weight.permute(0, 3, 1, 2).reshape(seeds, into, methods * out)
-    values = torch.baddbmm(bias.reshape(seeds, 1, -1), inputs.squeeze(1), side_by_side)
-    return values.view(seeds, -1, methods, out).transpose(1, 2)
+    else:  # the same inputs for all methods: their outputs one below the other in one product
+        values = torch.baddbmm(bias.reshape(seeds, -1, 1), weight.reshape(seeds, -1, into), inputs.squeeze(1))
+    return values.view(seeds, methods, out, -1)
 
 
 def _write(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
-    """A layer's gradients ``delta' activation`` and ``sum delta``, one for each of ``sets`` equal parts of the inputs.
+    """A layer's gradients ``delta activation'`` and ``sum delta``, one for each of ``sets`` equal parts of the samples.
 
     Args:
         views: weight (S, M, sets, out, in) and bias (S, M, sets, out), written.
-        activation: What went into the layer, (S, M or 1, N, in).
-        delta: (S, M, N, out).
+        activation: What went into the layer, (S, M or 1, in, N).
+        delta: (S, M, out, N).
         sets: Parts.
     """
     weight, bias = views
     seeds, methods = delta.shape[:2]
-    of_sets = delta.unflatten(2, (sets, -1))  # (S, M, sets, n, out)
-    torch.sum(of_sets, 3, out=bias)
-    inputs = activation.unflatten(2, (sets, -1))  # (S, M or 1, sets, n, in)
-    if inputs.shape[1] == methods:
-        left, right = of_sets.mT.flatten(0, 2), inputs.flatten(0, 2)
-        if seeds * methods == 1:
-            torch.bmm(left, right, out=weight.flatten(0, 2))
-        else:
-            weight.copy_(torch.bmm(left, right).view(weight.shape))
-        return
-    left = of_sets.permute(0, 2, 1, 4, 3).reshape(seeds * sets, -1, of_sets.shape[3])  # (S sets, M out, n)
-    product = torch.bmm(left, inputs.flatten(0, 2))
-    weight.copy_(product.view(seeds, sets, methods, *weight.shape[3:]).transpose(1, 2))
+    of_sets = delta.unflatten(-1, (sets, -1)).movedim(3, 2)  # (S, M, sets, out, n)
+    inputs = activation.unflatten(-1, (sets, -1)).permute(0, 1, 3, 4, 2)  # (S, M or 1, sets, n, in)
+    bias.copy_(of_sets.sum(-1))
+    if seeds * methods == 1:
+        torch.bmm(of_sets.flatten(0, 2), inputs.flatten(0, 2), out=weight.flatten(0, 2))
+    elif inputs.shape[1] == methods:
+        weight.copy_(torch.bmm(of_sets.flatten(0, 2), inputs.flatten(0, 2)).view(weight.shape))
+    else:
+        below = of_sets.transpose(1, 2).reshape(seeds * sets, -1, of_sets.shape[-1])  # (S sets, M out, n)
+        product = torch.bmm(below, inputs.flatten(0, 2))
+        weight.copy_(product.view(seeds, sets, methods, *weight.shape[3:]).transpose(1, 2))
 
 
 def inner_products(vectors: Tensor) -> Tensor:

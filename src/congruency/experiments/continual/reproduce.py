@@ -236,7 +236,9 @@ def network(settings: Settings, stream: Stream, share: float, seed: int) -> nn.M
     torch.manual_seed(seed)
     if settings.network_name == "resnet":
         return NarrowResNet18(stream.classes, max(1, int(20 * share)), channels)
-    import timm
+    import congruency._vision  # noqa: F401  (timm imports torchvision)
+
+    import timm  # isort: skip
 
     if settings.network_name not in timm.list_models():
         raise ValueError(f"there is no network {settings.network_name!r}: give mlp, resnet or a name that timm knows")
