@@ -129,31 +129,37 @@ def _difference(row: Row, results: Results, metric: str) -> Difference | None:
 
 
 def _figures(rows: Sequence[Row], results: Results) -> list[Figure]:
-    named = [(row.name, results[row.name]) for row in rows]
-    figures = [
-        Figure(
-            "Accuracy on what was learned so far",
-            _curve(part, _learned, "accuracy, %"),
-            "After each task: the mean over all tasks met by then.",
-        )
-        for part in _parts(named)
-    ]
-    with_memory = [(name, o) for name, o in named if not torch.isnan(o.agreement).all()]
-    figures += [
-        Figure(
-            "Do updates agree with the memory?", _curve(part, lambda o: o.agreement[:, 0, 1:], "mean cosine", first=2),
-            "Mean cosine between the update and the gradients of the memory while learning each task.",
-        )
-        for part in _parts(with_memory)
-    ]  # fmt: skip
-    figures += [
-        Figure(name, _heat_map(name, outcome), "Mean accuracy on every task after each.") for name, outcome in named
-    ]
+    figures = []
+    so_far = "After each task: the mean over all tasks met by then."
+    cosine = "Mean cosine between the update and the gradients of the memory while learning each task."
+    parts = _parts(rows, results)
+    for label, part in parts:
+        curve = _curve(part, _learned, "accuracy, %")
+        figures.append(Figure(f"Accuracy on what was learned so far{label}", curve, so_far))
+    for label, part in parts:
+        with_memory = [(name, o) for name, o in part if not torch.isnan(o.agreement).all()]
+        if with_memory:
+            curve = _curve(with_memory, lambda o: o.agreement[:, 0, 1:], "mean cosine", first=2)
+            figures.append(Figure(f"Agreement of updates with the memory{label}", curve, cosine))
+    for row in rows:
+        heat_map = _heat_map(row.name, results[row.name])
+        figures.append(Figure(row.name, heat_map, "Mean accuracy on every task after each."))
     return figures
 
 
-def _parts(named: list[tuple[str, Outcome]]) -> list[list[tuple[str, Outcome]]]:
-    return [named[i : i + _AT_MOST] for i in range(0, len(named), _AT_MOST)]
+def _parts(rows: Sequence[Row], results: Results) -> list[tuple[str, list[tuple[str, Outcome]]]]:
+    """Rows that share a chart: those without reference rows, then each mode and margin with its GEM."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        joint = row.method.kind == "dcl_memory"
+        key = (f": {row.method.mode}, margin {row.method.memory_margin:g}", row.against) if joint else ("",)
+        first = [row.against] if joint and row.against in results else []
+        groups.setdefault(key, first).append(row.name)
+    return [
+        (key[0], [(name, results[name]) for name in names[i : i + _AT_MOST]])
+        for key, names in groups.items()
+        for i in range(0, len(names), _AT_MOST)
+    ]
 
 
 def _learned(outcome: Outcome) -> torch.Tensor:

@@ -1,0 +1,180 @@
+"""``congruency reproduce`` for the tables and grids of classification: run under a progress bar, show, write."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from congruency.classification.models import check
+from congruency.experiments.classification.grids import GRIDS, grid
+from congruency.experiments.classification.grids import TITLES as GRID_TITLES
+from congruency.experiments.classification.jobs import Table, changed, pick
+from congruency.experiments.classification.processes import first_process, process_count
+from congruency.experiments.classification.running import Machine, Stopped, Work, run_table
+from congruency.experiments.classification.showing import collect, narrow, show
+from congruency.experiments.classification.store import Store, check_settings, read_settings
+from congruency.experiments.classification.tables import TITLES as PAPER_TITLES
+from congruency.experiments.classification.tables import paper_table
+from congruency.experiments.terminal import plain_warnings
+from congruency.report.tables import to_rich
+from congruency.training import STOPPED_EXIT_CODE
+
+__all__ = ["TITLES", "run"]
+
+TITLES = {**PAPER_TITLES, **GRID_TITLES}
+_WIDE = 150  # columns of a terminal that a whole table needs
+
+
+def run(
+    *,
+    table: str,
+    seeds: Sequence[int],
+    rows: Sequence[str],
+    out: Path,
+    budget: str | None = None,
+    data: Path | None = None,
+    base: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    compile: bool = False,
+    channels_last: bool | None = None,
+    changes: dict[str, Any] | None = None,
+    cache: Path | None = None,
+    processes: int = 1,
+    minutes: float | None = None,
+    only_show: bool = False,
+) -> int:
+    """Run a table of classification and show it; what the command exits with.
+
+    Args:
+        table: its name.
+        seeds: one run of every training each.
+        rows: names of rows, or their beginnings; empty for all.
+        out: for the results; what is finished there is not run again.
+        budget: ``"paper"`` or ``"small"``, of the paper's tables.
+        data: the folder of data sets.
+        base: another set instead of the table's.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        precision: None takes bf16 for grids on a GPU, else 32.
+        compile: run networks through ``torch.compile``.
+        channels_last: None takes it on a GPU.
+        changes: other attributes of every training's setup.
+        cache: a folder for decoded images.
+        processes: trainings at once.
+        minutes: begin no training that would not be over by then.
+        only_show: run nothing.
+    """
+    console = Console()
+    held = read_settings(out)
+    if only_show and held is None:
+        raise ValueError(f"{out} holds no runs to show; leave --show off to make some")
+    machine = _machine(table, device, precision, compile, channels_last)
+    settings = {
+        "table": table, "budget": budget or "paper", "base": Path(base).name if base else None,
+        "real_images": data is not None or base is not None, "changes": _told(changes), "machine": asdict(machine),
+    }  # fmt: skip
+    command = shlex.join(["congruency", *sys.argv[1:]])
+    if only_show and held is not None:
+        if held["table"] != table:
+            raise ValueError(f"{out} holds runs of the table {held['table']}, not {table}")
+        settings, command = held, held.get("command", command)
+    if table in GRIDS and settings["budget"] != "paper":
+        raise ValueError(f"{table} has no small budget; give fewer --seeds, --rows or --epochs")
+    chosen = pick(_table(settings), rows)
+    began = perf_counter()
+    left = 0
+    if not only_show:
+        if process_count() > 1 and (processes > 1 or minutes is not None):
+            raise ValueError("--processes and --minutes are for one process; leave them off under torchrun")
+        for model in {job.setup.model for row in chosen.rows for job in row.jobs}:
+            check(model)
+        check_settings(out, settings | ({} if held is not None else {"command": command}))
+        work = Work(
+            folder=out, machine=machine, data=data, base=base, cache=cache, processes=processes, minutes=minutes
+        )
+        try:
+            with plain_warnings(first_process()), _bar(console) as tell:
+                left = run_table(chosen, seeds, work, tell)
+        except Stopped:
+            console.print("stopped; the same command goes on where it stopped", markup=False)
+            return STOPPED_EXIT_CODE
+    if not first_process():
+        return 0
+    results = collect(chosen, Store(out))
+    page, paths = show(chosen, results, out, command, _made(settings))
+    if console.width >= _WIDE:
+        console.print(to_rich(page.table))
+    else:
+        console.print(narrow(page.table), markup=False, highlight=False)
+    if left:
+        console.print(f"\nThe time was up: {left} trainings are left; the same command goes on.", highlight=False)
+    console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[1]}", markup=False, highlight=False)
+    return 0
+
+
+def _machine(table: str, device: str, precision: str | None, compile: bool, channels_last: bool | None) -> Machine:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(
+            f"device must be auto, cpu or cuda for classification, got {device!r}; "
+            "choose one of several GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    cuda = device == "cuda"
+    return Machine(
+        device=device,
+        precision=precision or ("bf16" if cuda and table in GRIDS else "32"),
+        compile=compile,
+        channels_last=cuda if channels_last is None else channels_last,
+        tf32=cuda,
+    )
+
+
+def _table(settings: dict[str, Any]) -> Table:
+    name = settings["table"]
+    if name in GRIDS:
+        table = grid(name)
+    elif name in PAPER_TITLES:
+        table = paper_table(name, settings["budget"], real_images=settings["real_images"])
+    else:
+        raise ValueError(f"there is no table {name!r} of classification; the tables are {', '.join(TITLES)}")
+    changes: dict[str, Any] = settings["changes"]
+    table = changed(table, **changes)
+    if not settings["base"]:
+        return table
+    return replace(table, title=f"{table.title}, {settings['base']} instead of its images")
+
+
+def _told(changes: dict[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (changes or {}).items() if value is not None}
+
+
+def _made(settings: dict[str, Any]) -> str:
+    machine = settings["machine"]
+    compiled = ", compiled" if machine["compile"] else ""
+    return f"on {machine['device']} in precision {machine['precision']}{compiled}"
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[[str, float, float], None]]:
+    columns = (
+        BarColumn(), MofNCompleteColumn(), TextColumn("trainings,"), TimeElapsedColumn(), TextColumn("gone,"),
+        TimeRemainingColumn(), TextColumn("left"), TextColumn("[dim]{task.description}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("reading the data", total=None)
+
+        def tell(label: str, done: float, total: float) -> None:
+            progress.update(task, description=label, completed=done, total=total)
+
+        yield tell
