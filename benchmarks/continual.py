@@ -4,8 +4,10 @@
     make bench-continual DATA=FOLDER        # Avalanche too, in an environment of its own
 
 All learn the same stream (20 tasks of 1000 samples, one pass in batches of 10, 256 samples of each task kept) with the
-same network from the same weights, with as many threads, one after the other, and score all tasks after each. The limit
-is the arithmetic that the run needs (matrix products alone) over what a large matrix product reaches in the same run.
+same network from the same weights, with as many threads, one after the other, and score all tasks after each. Runs of
+float32 are chaotic, so that ours and the straightforward way part in the end; in float64 their answers are compared.
+The limit is the arithmetic that the run needs (matrix products alone) over what a large matrix product reaches in the
+same run.
 """
 
 from __future__ import annotations
@@ -32,25 +34,26 @@ SIZES = (784, 100, 100, 10)
 MEMORY, BATCH, MARGIN, RATE = 256, 10, 0.5, 0.1
 
 
-def ours(stream: Stream) -> dict[str, object]:
+def ours(stream: Stream, dtype: torch.dtype = torch.float32) -> dict[str, object]:
     """The stacked runner with one seed and one method."""
     began = time.perf_counter()
-    outcome = run_together([stream], [Method("GEM", "gem", memory_margin=MARGIN)], batch=BATCH, memory=MEMORY)
+    method = Method("GEM", "gem", memory_margin=MARGIN)
+    outcome = run_together([stream], [method], batch=BATCH, memory=MEMORY, dtype=dtype)
     return {"seconds": time.perf_counter() - began, "matrix": outcome.matrix[0, 0].tolist()}
 
 
-def straightforward(stream: Stream) -> dict[str, object]:
+def straightforward(stream: Stream, dtype: torch.dtype = torch.float32) -> dict[str, object]:
     """A backward pass for each past task, its gradient copied into a column, quadprog on the host."""
     began = time.perf_counter()
-    model = mlp(SIZES, stream.seed)
+    model = mlp(SIZES, stream.seed).to(dtype)
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=RATE)
-    columns = torch.zeros(sum(p.numel() for p in parameters), len(stream) + 1)
+    columns = torch.zeros(sum(p.numel() for p in parameters), len(stream) + 1, dtype=dtype)
     memory: list[tuple[Tensor, Tensor]] = []
-    tests = [_floats(stream.testing(task)) for task in range(len(stream))]
+    tests = [_floats(stream.testing(task), dtype) for task in range(len(stream))]
     matrix = []
     for task in range(len(stream)):
-        inputs, labels = _floats(stream.training(task))
+        inputs, labels = _floats(stream.training(task), dtype)
         for x, y in zip(inputs.split(BATCH), labels.split(BATCH), strict=True):
             for past, (kept, answers) in enumerate(memory):
                 _backward(model, kept, answers)
@@ -86,15 +89,15 @@ def _project(parameters: list[nn.Parameter], columns: Tensor, task: int) -> None
     gram = rows @ rows.T
     gram += np.eye(task) * 1e-9 * np.trace(gram)
     v = quadprog.solve_qp(gram, -(rows @ g), np.eye(task), np.full(task, MARGIN))[0]
-    corrected = torch.from_numpy(g + v @ rows).float()
+    corrected = torch.from_numpy(g + v @ rows).to(gradient.dtype)
     start = 0
     for p in parameters:
         p.grad.copy_(corrected[start : start + p.numel()].view_as(p))
         start += p.numel()
 
 
-def _floats(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return pair[0].float() / 255, pair[1]
+def _floats(pair: tuple[Tensor, Tensor], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return pair[0].to(dtype) / 255, pair[1]
 
 
 def avalanche(stream: Stream, python: str, threads: int) -> dict[str, object]:
@@ -166,7 +169,8 @@ def main() -> None:
         rates.append(matmul_rate())
     limit = arithmetic(stream) / max(rates)
     mine = found["ours"]
-    difference = float(np.abs(np.array(mine["matrix"]) - np.array(found["straightforward"]["matrix"])).max())
+    doubles = [np.array(way(stream, torch.float64)["matrix"]) for way in (ours, straightforward)]
+    difference = float(np.abs(doubles[0] - doubles[1]).max())
     result = {
         "command": "python benchmarks/continual.py",
         "threads": options.threads,
@@ -178,7 +182,7 @@ def main() -> None:
         "times_faster": {n: one["seconds"] / mine["seconds"] for n, one in found.items() if n != "ours"},
         "times_the_limit": mine["seconds"] / limit,
         "final_accuracy": {name: float(np.mean(one["matrix"][-1])) for name, one in found.items()},
-        "largest_difference_in_accuracy": difference,
+        "largest_difference_in_accuracy_in_float64": difference,
     }
     print(json.dumps(result, indent=1))
     if options.out:
