@@ -192,7 +192,7 @@ def test_large_evaluations_are_split(kind, monkeypatch):
     streams = streams_of(kind)
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     whole = run_together(streams, [plain("gem"), plain("single")], **settings)
-    monkeypatch.setattr("congruency.continual.vectorised._EVALUATED", 40_000)  # a few images at a time
+    monkeypatch.setattr("congruency.continual.course._EVALUATED", (40_000, 40_000))  # a few images at a time
     split = run_together(streams, [plain("gem"), plain("single")], **settings)
     torch.testing.assert_close(split.matrix, whole.matrix, rtol=0, atol=1e-12)
 
