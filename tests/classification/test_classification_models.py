@@ -23,6 +23,7 @@ def parameters(network):
         ("densenet100_12", 100, 800_032),
         ("resnet18_cifar", 10, 11_173_962),
         ("resnet9", 10, 6_573_130),
+        ("resnet9_small", 10, 1_646_122),
     ],
 )
 def test_parameter_counts(name, classes, count):

@@ -17,7 +17,7 @@ from congruency.classification.pretrained import PACKAGES, installed, load_weigh
 from congruency.classification.resnext import ResNeXt
 from congruency.classification.small import ResNet9, convnet, mlp, resnet18_cifar
 
-__all__ = ["OWN", "OwnModel", "create", "names", "normalisation"]
+__all__ = ["OWN", "OwnModel", "check", "create", "names", "normalisation"]
 
 Shape = tuple[int, int, int]
 _TORCHVISION = "torchvision/"
@@ -49,6 +49,9 @@ OWN: dict[str, OwnModel] = {
         "ResNet-18 with a stem for 32x32 images", lambda classes, shape: resnet18_cifar(classes, shape[0])
     ),
     "resnet9": OwnModel("ResNet-9, fast on a GPU, for 32x32 images", lambda classes, shape: ResNet9(classes, shape[0])),
+    "resnet9_small": OwnModel(
+        "ResNet-9 of half the width, for many seeds", lambda classes, shape: ResNet9(classes, shape[0], 32)
+    ),
     "convnet": OwnModel("two convolutions, for digits", lambda classes, shape: convnet(classes, shape[0])),
     "mlp": OwnModel("two hidden layers of 100", lambda classes, shape: mlp(classes, shape)),
 }
@@ -85,6 +88,21 @@ def create(
         path = installed(name) if pretrained == "installed" else Path(str(pretrained)).expanduser()
         load_weights(network, read_weights(path), str(path))
     return network
+
+
+def check(name: str) -> None:
+    """Refuse a name that :func:`create` does not know, before any data is read for it."""
+    if name in OWN:
+        return
+    if name.startswith(_TORCHVISION):
+        models = _torchvision_models()
+        known = name.removeprefix(_TORCHVISION) in models.list_models(module=models)
+    else:
+        import timm
+
+        known = timm.is_model(name)
+    if not known:
+        raise _unknown(name)
 
 
 def names() -> list[str]:

@@ -11,6 +11,9 @@ from congruency.classification.layers import convolution, initialise, normalised
 
 __all__ = ["ResNet9", "convnet", "mlp", "resnet18_cifar"]
 
+# Maxima are large and all positive: a last layer on them as they are diverges at the rate that suits the convolutions.
+_FEATURE_SCALE = 0.125
+
 
 def mlp(classes: int, shape: tuple[int, int, int], width: int = 100, depth: int = 2) -> nn.Module:
     """A multilayer perceptron on the pixels, two hidden layers of 100 as in the paper's continual learning."""
@@ -64,6 +67,7 @@ class ResNet9(nn.Module):
             _Residual(8 * width),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
+            _Scaled(_FEATURE_SCALE),
         )
         self.classifier = nn.Linear(8 * width, classes)
         initialise(self)
@@ -71,6 +75,15 @@ class ResNet9(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         return self.classifier(self.features(images))  # type: ignore[no-any-return]
+
+
+class _Scaled(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features * self.factor
 
 
 class _Residual(nn.Module):

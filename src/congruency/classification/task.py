@@ -190,15 +190,15 @@ def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _batches(setup: Setup, images: Images, place: Place, batch_size: int | None) -> Batches | StreamedBatches:
+    size = batch_size or setup.batch_size
     settings: dict[str, Any] = {
         "seed": setup.seed,
         "order": setup.order,
         "device": place.device,
         "rank": place.rank,
         "world_size": place.world_size,
-        "drop_last": setup.drop_last and len(images) >= setup.batch_size,
+        "drop_last": setup.drop_last and len(images) >= size,
     }
-    size = batch_size or setup.batch_size
     if isinstance(images, Catalogue):
         return StreamedBatches(images, size, setup.augmentation, workers=setup.workers, **settings)
     return Batches(images, size, setup.augmentation, **settings)

@@ -199,8 +199,8 @@ def reproduce(
                 from congruency.experiments.continual import command as continual
 
                 continual.run(
-                    **common, device=device or "cpu", labels=labels, network=network, tasks=tasks, samples=samples,
-                    memory=memory, policy=policy, tune=tune,
+                    **common, device="cpu" if device in (None, "auto") else device, labels=labels, network=network,
+                    tasks=tasks, samples=samples, memory=memory, policy=policy, tune=tune,
                 )  # fmt: skip
                 return
             from congruency.experiments.classification import command as classification

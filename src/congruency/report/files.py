@@ -19,3 +19,14 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
         for name in texts:
             os.replace(Path(aside) / name, folder / name)
     return [folder / name for name in texts]
+
+
+def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
+    """The same for pictures beside the texts: every `name: text or bytes`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as aside:
+        for name, content in contents.items():
+            (Path(aside) / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        for name in contents:
+            os.replace(Path(aside) / name, folder / name)
+    return [folder / name for name in contents]

@@ -105,7 +105,8 @@ class TrainingConfig:
         flush_every: Steps between readings of the device's figures: those in between never wait for the device.
         record_steps: Write the line of every so many-th step into the record; 0 for epochs only.
         checkpoint_steps: Steps between checkpoints, None for none but those of the epochs.
-        checkpoint_epochs: Epochs between checkpoints; the end of the run always makes one.
+        checkpoint_epochs: Epochs between checkpoints; the end of the run always makes one. 0 for none but SIGTERM's,
+            for runs too short to be worth resuming.
         progress: Show a progress bar.
         tensorboard: Write TensorBoard's logs too.
     """
@@ -135,9 +136,9 @@ class TrainingConfig:
         _one_of("strategy", self.strategy, Strategy)
         _one_of("precision", self.precision, Precision)
         _one_of("measure", self.measure, Measure)
-        for name in ("epochs", "accumulate", "flush_every", "checkpoint_epochs"):
+        for name in ("epochs", "accumulate", "flush_every"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("seed", "evaluate_every", "record_steps"):
+        for name in ("seed", "evaluate_every", "record_steps", "checkpoint_epochs"):
             _at_least(name, getattr(self, name), 0)
         if self.checkpoint_steps is not None:
             _at_least("checkpoint_steps", self.checkpoint_steps, 1, "or None")

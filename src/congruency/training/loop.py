@@ -43,6 +43,7 @@ class Result:
         evaluation: The figures of the last evaluation.
         record: The run record.
         checkpoint: The last checkpoint, None where none could be written.
+        asked_to_stop: Whether SIGTERM came; it may have come too late to cut the run short.
     """
 
     finished: bool
@@ -51,6 +52,7 @@ class Result:
     evaluation: dict[str, float]
     record: Path
     checkpoint: Path | None
+    asked_to_stop: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -123,8 +125,8 @@ class _Files:
             ):
                 while run.epoch < config.epochs:
                     if self._train_epoch(stop) or self._end_epoch(stop):
-                        return self._result(finished=False)
-            return self._result(finished=True)
+                        return self._result(finished=False, asked=True)
+            return self._result(finished=True, asked=stop.asked)
         finally:
             if self._record is not None:
                 self._record.close()
@@ -158,7 +160,8 @@ class _Files:
             _log(self._board, "epoch", line, line["step"])
             _log(self._board, "evaluation", line["evaluation"] or {}, line["step"])
         stopping = self._agreed(stop, True, everything=True) and run.epoch < config.epochs
-        if stopping or run.epoch % config.checkpoint_epochs == 0 or run.epoch == config.epochs:
+        every = config.checkpoint_epochs
+        if stopping or (every and (run.epoch % every == 0 or run.epoch == config.epochs)):
             saved = self._save()
             if run.epoch == config.epochs and not saved:
                 raise CheckpointError(
@@ -232,9 +235,9 @@ class _Files:
             told = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)
             raise CheckpointError(f"the run cannot be resumed with another configuration: {told}; start a new run")
 
-    def _result(self, *, finished: bool) -> Result:
+    def _result(self, *, finished: bool, asked: bool) -> Result:
         run = self._run
-        return Result(finished, run.epoch, run.step, dict(run.evaluation), self._record_path, self._last)
+        return Result(finished, run.epoch, run.step, dict(run.evaluation), self._record_path, self._last, asked)
 
 
 def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:

@@ -32,6 +32,7 @@ from congruency.training import STOPPED_EXIT_CODE
 __all__ = ["TITLES", "run"]
 
 TITLES = {**PAPER_TITLES, **GRID_TITLES}
+_SECONDS_BETWEEN_LINES = 15
 _WIDE = 150  # columns of a terminal that a whole table needs
 
 
@@ -98,7 +99,8 @@ def run(
             raise ValueError("--processes and --minutes are for one process; leave them off under torchrun")
         for model in {job.setup.model for row in chosen.rows for job in row.jobs}:
             check(model)
-        check_settings(out, settings | ({} if held is not None else {"command": command}))
+        settings |= {} if held is not None else {"command": command, "device_name": _device_name(machine.device)}
+        check_settings(out, settings)
         work = Work(
             folder=out, machine=machine, data=data, base=base, cache=cache, processes=processes, minutes=minutes
         )
@@ -111,7 +113,7 @@ def run(
     if not first_process():
         return 0
     results = collect(chosen, Store(out))
-    page, paths = show(chosen, results, out, command, _made(settings))
+    page, paths = show(chosen, results, out, command, _made(read_settings(out) or settings))
     if console.width >= _WIDE:
         console.print(to_rich(page.table))
     else:
@@ -161,12 +163,21 @@ def _told(changes: dict[str, Any] | None) -> dict[str, Any]:
 
 def _made(settings: dict[str, Any]) -> str:
     machine = settings["machine"]
+    rounded = " (products in TF32)" if machine["tf32"] and machine["precision"] == "32" else ""
     compiled = ", compiled" if machine["compile"] else ""
-    return f"on {machine['device']} in precision {machine['precision']}{compiled}"
+    return f"from runs on {settings['device_name']} in precision {machine['precision']}{rounded}{compiled}"
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[str, float, float], None]]:
+    """A bar in a terminal, a line now and then in a log."""
+    if not console.is_terminal:
+        yield _Log(console).tell
+        return
     columns = (
         BarColumn(), MofNCompleteColumn(), TextColumn("trainings,"), TimeElapsedColumn(), TextColumn("gone,"),
         TimeRemainingColumn(), TextColumn("left"), TextColumn("[dim]{task.description}"),
@@ -178,3 +189,16 @@ def _bar(console: Console) -> Iterator[Callable[[str, float, float], None]]:
             progress.update(task, description=label, completed=done, total=total)
 
         yield tell
+
+
+class _Log:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = self._last = perf_counter()
+
+    def tell(self, label: str, done: float, total: float) -> None:
+        now = perf_counter()
+        if now - self._last >= _SECONDS_BETWEEN_LINES or done == 1:
+            self._last = now
+            line = f"{done:g} of {total:g} trainings, {now - self._began:.0f} s; last {label}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)

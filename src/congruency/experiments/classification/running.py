@@ -9,6 +9,7 @@ import multiprocessing
 import queue
 import re
 import shutil
+import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -133,18 +134,18 @@ def _left(table: Table, seeds: Sequence[int], store: Store) -> list[_Run]:
 
 
 class _Clock:
-    """Whether there is time for one more."""
+    """Whether there is time for one more, which is thought to take as long as those before, and half as long again."""
 
     def __init__(self, minutes: float | None) -> None:
         self._end = math.inf if minutes is None else time.time() + 60 * minutes
-        self._longest = 0.0
+        self._taken: list[float] = []
         self._began = time.time()
 
     def time_for_another(self) -> bool:
         now = time.time()
-        self._longest = max(self._longest, now - self._began)
+        self._taken.append(now - self._began)
         self._began = now
-        return now + self._longest <= self._end
+        return now + 1.5 * statistics.median(self._taken[1:] or [0.0]) <= self._end
 
 
 def _alone(runs: Sequence[_Run], work: Work, clock: _Clock) -> Iterator[tuple[_Run, dict[str, float]]]:
@@ -173,10 +174,7 @@ def _several(runs: Sequence[_Run], work: Work, clock: _Clock) -> Iterator[tuple[
     for place in range(len(runs)):
         waiting.put(place)
     count = min(work.processes, len(runs))
-    workers = [
-        context.Process(target=_worker, args=(list(runs), work, clock, waiting, answers), daemon=True)
-        for _ in range(count)
-    ]
+    workers = [context.Process(target=_worker, args=(list(runs), work, clock, waiting, answers)) for _ in range(count)]
     try:
         for worker in workers:
             worker.start()
