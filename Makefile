@@ -41,5 +41,5 @@ $(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-avalanche build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-demo
+	rm -rf .venv .venv-avalanche build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

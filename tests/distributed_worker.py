@@ -64,6 +64,25 @@ def ddp(folder, rank):
         torch.save((weights(model), int(dcl.stats.corrected_steps)), folder / f"ddp-{name}-{rank}.pt")
 
 
+def learn_tasks(model, rank=None):
+    """Three tasks with GEM; both halves of every batch, or one rank's half."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    size = 12 if rank is None else 6  # the same two batches
+    gem = congruency.GEM(optimizer, model, torch.nn.functional.mse_loss, size=size, margin=0.2)
+    for step in range(STEPS):
+        inputs, targets = batch(step, torch.float32)
+        inputs, targets = (inputs, targets) if rank is None else (inputs[rank::2], targets[rank::2])
+        gem.observe(inputs, targets + step // 6, step // 6)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets + step // 6).backward()
+        optimizer.step()
+    return weights(model), int(gem.stats.corrected_steps)
+
+
+def ddp_gem(folder, rank):
+    torch.save(learn_tasks(DistributedDataParallel(network(torch.float32)), rank), folder / f"gem-{rank}.pt")
+
+
 def fsdp(folder, rank):
     sizes = []
     reduce = dist.all_reduce

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed_worker import SETTINGS, STEPS, build, step_loss
-from problems import weights
+from distributed_worker import SETTINGS, STEPS, build, learn_tasks, step_loss
+from problems import network, weights
 
 import congruency
 
@@ -47,6 +47,15 @@ def test_two_processes_equal_one(case, tmp_path):
         assert torch.equal(first, second), name
         torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
         assert corrected == expected_corrected > 0
+
+
+def test_a_memory_on_every_process_gives_the_rows_of_one(tmp_path):
+    run("ddp_gem", tmp_path)
+    (first, corrected), (second, _) = (torch.load(tmp_path / f"gem-{rank}.pt") for rank in (0, 1))
+    expected, expected_corrected = learn_tasks(network(torch.float32))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
+    assert corrected == expected_corrected > 0
 
 
 def test_sharded_and_full_state(tmp_path):

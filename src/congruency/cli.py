@@ -39,8 +39,10 @@ def build() -> "typer.Typer":
     """The command line with all its commands."""
     import typer
 
+    from congruency.experiments.analysis.commands import register as add_analyses
     from congruency.experiments.classification.options import train
     from congruency.experiments.reproduce import reproduce
+    from congruency.saliency.commands import app as saliency
 
     app = typer.Typer(
         help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",
@@ -171,6 +173,8 @@ def build() -> "typer.Typer":
 
     app.command()(train)
     app.command()(reproduce)
+    add_analyses(app)
+    app.add_typer(saliency, name="saliency")
     return app
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from congruency.kernels.rows import Strand
+from congruency.sharding import local
 from congruency.sources import Source, check_margin
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
@@ -41,7 +43,8 @@ class EpisodicMemory(Source):
                 optimizer.step()
 
     The gradients of all past tasks come from one batched call (:mod:`torch.func`). Batch normalisation sees each task's
-    memory as a batch of its own, and its running averages are left alone.
+    memory as a batch of its own, and its running averages are left alone. A model in ``DistributedDataParallel`` has a
+    memory on every process, of what that process has seen; a row is the mean of their gradients.
 
     Args:
         model: Makes outputs from inputs; its parameters are those that rows are made for.
@@ -65,7 +68,9 @@ class EpisodicMemory(Source):
         self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
         self.loss: Loss = functional.cross_entropy if loss is None else loss
         self.margin = check_margin(margin)
-        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self._network: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._network.named_parameters()}
+        _refuse_shards(self._names)
         self._episodes: dict[int, _Episode] = {}
         self._current: int | None = None
         self._gradients: dict[str, Tensor] = {}
@@ -116,6 +121,10 @@ class EpisodicMemory(Source):
     def begin(self, parameters: Sequence[Tensor]) -> None:
         with torch.enable_grad():
             self._gradients = self.gradients()
+        if isinstance(self.model, DistributedDataParallel):
+            for gradient in self._gradients.values():
+                torch.distributed.all_reduce(gradient, group=self.model.process_group)
+                gradient /= self.model.process_group.size()
 
     def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
         self._gradients = {}
@@ -142,15 +151,15 @@ class EpisodicMemory(Source):
 
     def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
         """Gradients of memories of one size in one call."""
-        parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        parameters = {name: p.detach() for name, p in self._network.named_parameters() if p.requires_grad}
         buffers = {  # each task's own, since a forward pass may write to them
-            name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self.model.named_buffers()
+            name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self._network.named_buffers()
         }
         inputs, targets = (torch.stack([getattr(e, kind) for e in episodes]) for kind in ("inputs", "targets"))
         masks = None if episodes[0].mask is None else torch.stack([e.mask for e in episodes if e.mask is not None])
 
         def task_loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-            outputs = functional_call(self.model, (p, b), (x,))
+            outputs = functional_call(self._network, (p, b), (x,))
             return self.loss(outputs if mask is None else outputs + mask, y)
 
         batched = vmap(
@@ -194,3 +203,12 @@ class EpisodicMemory(Source):
             e["task"]: _Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
             for e in state["episodes"]
         }
+
+
+def _refuse_shards(names: Mapping[Tensor, str]) -> None:
+    for parameter, name in names.items():
+        if local(parameter) is not parameter:
+            raise TypeError(
+                f"{name} is sharded (DTensor): the gradients of a memory need whole parameters; use DDP, or keep the "
+                "model on one device"
+            )

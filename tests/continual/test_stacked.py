@@ -43,8 +43,8 @@ def gradient_of(loss, model):
 def test_parameters_are_counted_and_padded(sizes):
     network = StackedMLP(sizes)
     assert network.parameters == sum(p.numel() for p in mlp(sizes).parameters())
-    assert network.parameters <= network.width < network.parameters + 64
-    assert network.width % 64 == 0
+    assert network.parameters <= network.width < network.parameters + 1024
+    assert network.width % 1024 == 0
     model = mlp(sizes)
     flat = torch.zeros(network.width)
     flat[: network.parameters] = nn.utils.parameters_to_vector(model.parameters())
@@ -94,21 +94,25 @@ def test_moving_the_weights_is_moving_the_pixels(seeds, methods, tasks, sizes):
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize(("seeds", "methods", "sets"), SHAPES)
 def test_gradients_of_every_set(seeds, methods, sets, count, masked, sizes):
+    """A first set of another size, then ``sets`` of ``count`` samples, side by side."""
     network = StackedMLP(sizes)
     flat = random_weights(network, seeds, methods)
-    inputs = torch.randn(seeds, sets, count, 6, dtype=torch.float64)
-    labels = torch.randint(0, 2, (seeds, sets, count))
-    mask = random_masks(seeds, sets) if masked else None
-    rows = torch.full((seeds, methods, sets + 2, network.width), 7.0, dtype=torch.float64)
-    network.gradients(flat, inputs, labels, rows[:, :, 1:-1], mask)
+    ends = [3 + k * count for k in range(sets + 1)]
+    inputs = torch.randn(seeds, ends[-1], 6, dtype=torch.float64)
+    labels = torch.randint(0, 2, inputs.shape[:2])
+    of_sets = random_masks(seeds, sets + 1) if masked else None
+    lengths = torch.tensor([3] + [count] * sets)
+    mask = None if of_sets is None else of_sets.repeat_interleave(lengths, 1)
+    rows = torch.full((seeds, methods, sets + 3, network.width), 7.0, dtype=torch.float64)
+    network.gradients(flat, inputs, labels, rows[:, :, 1:-1], [(1, 3), (sets, count)], mask)
     assert (rows[:, :, [0, -1]] == 7).all()  # what is beside stays
     assert (rows[..., network.parameters :] == 7).all()
     for s in range(seeds):
         for m in range(methods):
-            for k in range(sets):
+            for k, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
                 model = one(flat[s, m], sizes)
-                outputs = model(inputs[s, k]) + (0 if mask is None else mask[s, k])
-                expected = gradient_of(functional.cross_entropy(outputs, labels[s, k]), model)
+                outputs = model(inputs[s, start:end]) + (0 if of_sets is None else of_sets[s, k])
+                expected = gradient_of(functional.cross_entropy(outputs, labels[s, start:end]), model)
                 torch.testing.assert_close(rows[s, m, 1 + k, : network.parameters], expected)
 
 

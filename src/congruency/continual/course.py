@@ -20,6 +20,7 @@ from congruency.continual.streams import Stream
 
 __all__ = ["Course"]
 
+_ROUND = 16  # inputs
 _EVALUATED = (1 << 29, 1 << 21)  # bytes that a layer's outputs may take in scoring: on a GPU, in a CPU's cache
 
 
@@ -46,7 +47,7 @@ class Course:
         self.streams, self.batch, self.memory, self.policy = streams, batch, memory, policy
         self.device, self.dtype = device, dtype
         self._on_device: dict[int, Tensor] = {}
-        self._lit = torch.stack([_lit(stream) for stream in streams]).any(0).nonzero().flatten().to(device)
+        self._lit = _aligned(torch.stack([_lit(stream) for stream in streams]).any(0)).to(device)
         sizes = (math.prod(streams[0].shape), *hidden, streams[0].classes)
         self.whole, self.network = StackedMLP(sizes), StackedMLP((len(self._lit), *sizes[1:]))
         self._first_weights = torch.zeros(len(streams), self.whole.width, dtype=dtype)
@@ -197,6 +198,13 @@ class Course:
         if masks[0] is None:
             return None
         return torch.stack([mask for mask in masks if mask is not None]).to(self.device, self.dtype)
+
+
+def _aligned(lit: Tensor) -> Tensor:
+    """The places that are lit, and as many dark ones as make a round number, which matrix products like."""
+    wanted = min(-(-int(lit.sum()) // _ROUND) * _ROUND, len(lit))
+    places = torch.cat([lit.nonzero().flatten(), (~lit).nonzero().flatten()])[: max(wanted, 1)]
+    return places.sort().values
 
 
 def _lit(stream: Stream) -> Tensor:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 __all__ = ["StackedMLP", "inner_products"]
 
-_ALIGNED = 64  # elements
-_SPAN = 8192  # elements of an inner product that are summed in their own precision; the sums are added in float64
+_SPAN = 1024  # elements of an inner product that are summed in their own precision, at least; the rest is float64
+_LONG_SPAN = 8 * _SPAN  # the same where there are many runs
 
 
 class StackedMLP:
@@ -27,7 +27,7 @@ class StackedMLP:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.shapes = [(out, into) for into, out in pairwise(sizes)]
         self.parameters = sum(out * into + out for out, into in self.shapes)
-        self.width = -(-self.parameters // _ALIGNED) * _ALIGNED
+        self.width = -(-self.parameters // _SPAN) * _SPAN
 
     def layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Views of ``flat`` (..., width): weight (..., out, in) and bias (..., out) of every layer."""
@@ -73,25 +73,31 @@ class StackedMLP:
             values = torch.matmul(weight.unsqueeze(2), values.relu_()).add_(bias[:, :, None, :, None])
         return values.mT
 
-    def gradients(self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
-        """Write the gradient of the mean loss of each of K sets into ``out`` (S, M, K, width).
+    def gradients(
+        self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, sizes: Sequence[tuple[int, int]],
+        mask: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Write the gradients of the mean losses of several sets of samples into ``out`` (S, M, K, width).
 
         Args:
             flat: (S, M, width).
-            inputs: (S, K, n, in).
-            labels: (S, K, n).
+            inputs: (S, N, in), set after set.
+            labels: (S, N).
             out: Written but for its filling.
-            mask: (S, K, classes), added to the outputs: -inf where a class is not among the set's.
+            sizes: How the samples fall into sets: so many sets of so many samples, then so many of so many, ...
+            mask: (S, N, classes), added to the outputs: -inf where a class is not among a sample's.
         """
-        sets, count = inputs.shape[1:3]
-        spread = None if mask is None else mask.repeat_interleave(count, 1)
-        *activations, logits = self._forward(flat, inputs.flatten(1, 2), spread)
+        *activations, logits = self._forward(flat, inputs, mask)
         delta = logits.softmax(-2)
-        places = labels.flatten(1)[:, None, None].expand(-1, flat.shape[1], -1, -1)
-        delta.scatter_add_(-2, places, delta.new_full((1,), -1.0).expand(places.shape)).div_(count)
-        deltas = self._deltas(flat, activations, delta)
-        for views, of_layer, activation in zip(self.layers(out), deltas, activations, strict=True):
-            _write(views, activation, of_layer, sets)
+        places = labels[:, None, None].expand(-1, flat.shape[1], -1, -1)
+        delta.scatter_add_(-2, places, delta.new_full((1,), -1.0).expand(places.shape))
+        deltas = self._deltas(flat, activations, delta.mul_(_weights(sizes, delta)))
+        row = column = 0
+        for sets, size in sizes:
+            rows, columns = slice(row, row + sets), slice(column, column + sets * size)
+            row, column = rows.stop, columns.stop
+            for views, of_layer, activation in zip(self.layers(out[:, :, rows]), deltas, activations, strict=True):
+                _write(views, activation[..., columns], of_layer[..., columns], sets)
 
     def squared_gradients(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The diagonal of the Fisher information over ``inputs`` (S, N, in): (S, M, width).
@@ -134,6 +140,12 @@ class StackedMLP:
         return found
 
 
+def _weights(sizes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
+    """(N,): one over the size of each sample's set."""
+    parts = [like.new_full((sets * size,), 1.0 / size) for sets, size in sizes]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(S, M or 1, in, N), (S, M, out, in), (S, M, out) -> (S, M, out, N)."""
     seeds, methods, out, into = weight.shape
@@ -172,7 +184,10 @@ def _write(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets
 
 def inner_products(vectors: Tensor) -> Tensor:
     """All inner products of n vectors, (b, n, p) -> (b, n, n) in float64."""
-    parts = vectors.split(_SPAN, -1)
+    if len(vectors) == 1 and vectors.shape[-1] % _SPAN == 0:
+        spans = vectors[0].unflatten(-1, (-1, _SPAN)).transpose(0, 1)
+        return torch.bmm(spans, spans.mT).sum(0, dtype=torch.float64).unsqueeze(0)
+    parts = vectors.split(_LONG_SPAN, -1)
     total = torch.bmm(parts[0], parts[0].mT).double()
     for part in parts[1:]:
         total += torch.bmm(part, part.mT)

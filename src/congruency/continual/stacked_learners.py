@@ -59,10 +59,6 @@ class StackedLearner(ABC):
         """Go on from a state at a task boundary."""
         self.weights.copy_(state["weights"])
 
-    def _gradient(self, inputs: Tensor, labels: Tensor, mask: Tensor | None, out: Tensor) -> None:
-        spread = None if mask is None else mask.unsqueeze(1)
-        self.network.gradients(self.weights, inputs.unsqueeze(1), labels.unsqueeze(1), out, spread)
-
 
 class Consolidating(StackedLearner):
     """EWC: a quadratic penalty holds each weight to where past tasks left it, by its Fisher information.
@@ -77,7 +73,9 @@ class Consolidating(StackedLearner):
         self._buffer = torch.zeros_like(self.weights).unsqueeze(2)
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
-        self._gradient(inputs, labels, mask, self._buffer)
+        spread = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
+        sizes = [(1, inputs.shape[1])]
+        self.network.gradients(self.weights, inputs, labels, self._buffer, sizes, spread)
         penalty = self._strengths * (self._stiffness * self.weights - self._pull)
         self.weights -= self._rates * (self._buffer.squeeze(2) + penalty)
 
@@ -116,9 +114,10 @@ class Constrained(StackedLearner):
 
     def begin(self, task: int, steps: int) -> None:
         self._clock = 0
-        self._past = self._stacked_memory()
+        self._past = self._joined_memory()
+        self._joint: Tensor | None = None
         self._drawn = [np.random.RandomState([seed, task]) for seed in self._seeds]
-        count = 0 if self._past is None else 1 if self._averages else self._past[0].shape[1]
+        count = min(1, len(self._memory)) if self._averages else len(self._memory)
         self._rows = self.weights.new_zeros(*self.weights.shape[:2], 1 + count + self._most, self.network.width)
         self._count = count
         self._signs, self._records = self._timetable(steps)
@@ -130,9 +129,8 @@ class Constrained(StackedLearner):
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         rows, count = self._rows, self._count
-        self._gradient(inputs, labels, mask, rows[:, :, :1])
-        if self._past is not None:
-            self.network.gradients(self.weights, *self._memories(), out=rows[:, :, 1 : 1 + count], mask=self._masks())
+        x, y, z, sizes = self._with_memory(inputs, labels, mask)
+        self.network.gradients(self.weights, x, y, rows[:, :, : 1 + count], sizes, z)
         if self._most:
             self._refer()
         self._clock += 1
@@ -191,31 +189,45 @@ class Constrained(StackedLearner):
             [torch.from_numpy(r).to(self.weights.device) if r.any() else None for r in records],
         )
 
-    def _stacked_memory(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    def _joined_memory(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Inputs (S, K n, in), labels (S, K n) and masks (S, K n, classes) of all past tasks, one after the other."""
         if not self._memory:
             return None
         inputs, labels, masks = zip(*self._memory, strict=True)
-        mask = None if masks[0] is None else torch.stack(masks, 1)
-        return torch.stack(inputs, 1), torch.stack(labels, 1), mask
+        if masks[0] is None:
+            return torch.cat(inputs, 1), torch.cat(labels, 1), None
+        if self._averages:
+            raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
+        size = inputs[0].shape[1]
+        return torch.cat(inputs, 1), torch.cat(labels, 1), torch.stack(masks, 1).repeat_interleave(size, 1)
 
-    def _memories(self) -> tuple[Tensor, Tensor]:
-        """Inputs (S, K, n, in) and labels (S, K, n) whose mean gradients are the rows: one set a task, or one draw."""
+    def _with_memory(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, list[tuple[int, int]]]:
+        """A batch and what is remembered side by side, and how they fall into sets: one forward pass serves both."""
+        spread = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
+        sizes = [(1, inputs.shape[1])]
+        if self._past is None:
+            return inputs, labels, spread, sizes
+        past = self._drawn_memory() if self._averages else self._past
+        sizes.append((self._count, past[0].shape[1] // self._count))
+        masks = None if past[2] is None or spread is None else torch.cat([spread, past[2]], 1)
+        if self._joint is None or self._joint.shape[1] != inputs.shape[1] + past[0].shape[1]:
+            self._joint = torch.cat([inputs, past[0]], 1)
+        else:  # what is remembered is there already
+            self._joint[:, : inputs.shape[1]] = inputs
+            if self._averages:
+                self._joint[:, inputs.shape[1] :] = past[0]
+        return self._joint, torch.cat([labels, past[1]], 1), masks, sizes
+
+    def _drawn_memory(self) -> tuple[Tensor, Tensor, None]:
+        """A-GEM's draw from all that is remembered, anew at every step."""
         assert self._past is not None
         inputs, labels, _ = self._past
-        if not self._averages:
-            return inputs, labels
-        total = inputs.shape[1] * inputs.shape[2]
-        drawn = np.stack([state.randint(total, size=self._sample) for state in self._drawn])
-        self._draw = torch.from_numpy(drawn).to(inputs.device)
+        drawn = np.stack([state.randint(inputs.shape[1], size=self._sample) for state in self._drawn])
+        places = torch.from_numpy(drawn).to(inputs.device)
         seed = torch.arange(len(drawn), device=inputs.device)[:, None]
-        return inputs.flatten(1, 2)[seed, self._draw].unsqueeze(1), labels.flatten(1, 2)[seed, self._draw].unsqueeze(1)
-
-    def _masks(self) -> Tensor | None:
-        assert self._past is not None
-        mask = self._past[2]
-        if mask is not None and self._averages:
-            raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
-        return mask
+        return inputs[seed, places], labels[seed, places], None
 
 
 def _agreement(moments: Tensor, multipliers: Tensor, count: int) -> Tensor:

@@ -33,6 +33,7 @@ class Page:
     headline: Figure | None = None
     figures: Sequence[Figure] = ()
     figures_note: str = ""
+    figures_title: str = "Curves"
     notes: Sequence[tuple[str, str]] = field(default=())
     made: str = ""
 
@@ -65,7 +66,8 @@ def _curves(page: Page) -> str:
         return ""
     figures = "\n".join(map(_figure, page.figures))
     note = f"<p>{_text(page.figures_note)}</p>" if page.figures_note else ""
-    return f'<section>\n<h2>Curves</h2>\n{note}\n<div class="figures">\n{figures}\n</div>\n</section>'
+    heading = f"<h2>{_text(page.figures_title)}</h2>"
+    return f'<section>\n{heading}\n{note}\n<div class="figures">\n{figures}\n</div>\n</section>'
 
 
 def _figure(figure: Figure) -> str:

@@ -54,10 +54,12 @@ class _Draws(EpisodicMemory):
         episodes = [self._episodes[task] for task in self.past]
         inputs, targets = torch.cat([e.inputs for e in episodes]), torch.cat([e.targets for e in episodes])
         places = torch.from_numpy(self._drawn.randint(len(inputs), size=self.size)).to(inputs.device)
-        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        parameters = {name: p.detach().requires_grad_() for name, p in self.model.named_parameters() if name in names}
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        outputs = functional_call(self.model, (parameters, buffers), (inputs[places],))
+        names = [name for name, p in self._network.named_parameters() if p.requires_grad]
+        parameters = {
+            name: p.detach().requires_grad_() for name, p in self._network.named_parameters() if name in names
+        }
+        buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
+        outputs = functional_call(self._network, (parameters, buffers), (inputs[places],))
         loss = functional.cross_entropy(outputs, targets[places])
         found = torch.autograd.grad(loss, [parameters[name] for name in names])
         return {name: gradient.unsqueeze(0) for name, gradient in zip(names, found, strict=True)}

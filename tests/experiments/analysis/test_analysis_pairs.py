@@ -1,0 +1,161 @@
+"""Pairs of samples of networks that were really trained, or saved, a moment ago."""
+
+import csv
+import json
+
+import pytest
+import torch
+import typer
+from saliency.saliency_data import picture, small_osie
+from torch.nn import functional
+from typer.testing import CliRunner
+
+from congruency.classification import create
+from congruency.experiments.analysis import pairs
+from congruency.experiments.analysis.commands import register
+from congruency.experiments.analysis.pairs import Pairs
+from congruency.experiments.analysis.samples import classifier_samples
+from congruency.experiments.classification import train as command
+from congruency.experiments.classification.sets import ImageOptions
+from congruency.modules import head
+from congruency.saliency.models import create as create_saliency
+from congruency.saliency.models import save_model
+from congruency.training import TrainingConfig, load_checkpoint
+
+SETUP = {
+    "model": "mlp", "epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, "nesterov": False,
+    "weight_decay": 0.0, "schedule": "steps", "warmup": 0.0, "milestones": (), "decay": 0.1, "smoothing": 0.0,
+    "workers": 0, "pretrained": None,
+}  # fmt: skip
+
+
+def call(*words):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.callback()(lambda: None)
+    register(app)
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
+    return result, " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "first"
+    config = TrainingConfig(epochs=2, accelerator="cpu")
+    images = ImageOptions(source="digits", per_class=30)
+    command.run(command.Training(images=images, config=config, setup=SETUP, out=out))
+    return out
+
+
+def test_the_command_writes_matrices_and_pictures(run, tmp_path):
+    result, said = call("pairs", run, "--data", "digits", "--classes", 3, 8, "--samples", 4, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "3 - 8" in said
+    assert "within a class" in said
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 2 * 6
+    assert page.count("Cong. ") == 2 * 5
+    with (tmp_path / "congruency.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == len(rows[0]) == 9
+    assert rows[1][1] == "1.000000"
+    kinds = json.loads((tmp_path / "results.json").read_text())
+    assert [(kind["pair"], kind["count"]) for kind in kinds] == [(["3", "3"], 6), (["8", "8"], 6), (["3", "8"], 16)]
+
+
+def test_the_matrix_is_that_of_gradients_by_backward(run):
+    """Every sample's gradient of the last layer by plain autograd, in the network rebuilt by hand."""
+    samples = classifier_samples(run, "digits", ("1", "7"), 3)
+    model = create("mlp", 10, shape=(1, 8, 8))
+    model.load_state_dict(load_checkpoint(max((run / "checkpoints").iterdir()))["model"])
+    layer = list(head(model.eval()).parameters())
+    gradients = []
+    for x, y in zip(samples.inputs, samples.targets, strict=True):
+        loss = functional.cross_entropy(model(x[None]), y[None])
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, layer)]).double())
+    rows = functional.normalize(torch.stack(gradients), dim=1)
+    found = pairs.compare(samples)
+    torch.testing.assert_close(found.congruency, rows @ rows.T, atol=1e-5, rtol=1e-5)
+    flat = functional.normalize(samples.inputs.flatten(1).double(), dim=1)
+    torch.testing.assert_close(found.similarity, flat @ flat.T)
+    assert samples.labels == ["1"] * 3 + ["7"] * 3
+
+
+def test_a_checkpoint_file_does_as_well_as_its_run(run):
+    path = max((run / "checkpoints").iterdir())
+    by_file, by_run = (classifier_samples(place, "digits", (), 5) for place in (path, run))
+    assert torch.equal(by_file.model(by_file.inputs), by_run.model(by_run.inputs))
+
+
+@pytest.mark.parametrize("count", [5, 10, 12, 25])
+def test_without_classes_images_are_mixed_evenly(run, count):
+    found = classifier_samples(run, "digits", (), count).labels
+    assert len(found) == count
+    assert found == sorted(found)
+    assert len(set(found)) == min(count, 10)
+
+
+def test_a_folder_of_images_is_decoded_only_where_it_is_needed(tmp_path):
+    """A set of files: those that are not chosen need not even be pictures."""
+    for split in ("train", "test"):
+        for number, name in enumerate(("cat", "dog")):
+            for i in range(12):
+                path = picture(tmp_path / "set" / split / name / f"{i:02d}.png", 9, 8, seed=12 * number + i)
+    images = ImageOptions(source=str(tmp_path / "set"), size=8)
+    config = TrainingConfig(epochs=1, accelerator="cpu")
+    command.run(command.Training(images=images, config=config, setup={**SETUP, "epochs": 1}, out=tmp_path / "run"))
+    path.write_bytes(b"no picture")
+    samples = classifier_samples(tmp_path / "run", str(tmp_path / "set"), ("dog", "cat"), 3)
+    assert samples.inputs.shape == (6, 3, 8, 8)
+    assert samples.labels == ["dog"] * 3 + ["cat"] * 3
+    assert pairs.compare(samples).congruency.shape == (6, 6)
+
+
+def test_kinds_by_hand():
+    nu = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, -0.3], [0.1, -0.3, 1.0]], dtype=torch.float64)
+    found = pairs.kinds(Pairs(nu, nu / 2, ["a", "a", "b"]))
+    assert [(kind.first, kind.second, kind.count) for kind in found] == [("a", "a", 1), ("b", "b", 0), ("a", "b", 2)]
+    assert found[2].congruency[0] == pytest.approx(-0.1)
+    assert found[2].similarity[0] == pytest.approx(-0.05)
+    (every,) = pairs.kinds(Pairs(nu, nu, ["a", "b", "c"]))
+    assert (every.count, every.congruency[0]) == (3, pytest.approx(0.2))
+
+
+def test_a_saliency_model(tmp_path):
+    path = save_model(create_saliency("dinet", "resnet10t").eval(), tmp_path / "model.pt")
+    data = small_osie(tmp_path / "osie", images=4, height=64, width=64)
+    result, said = call("pairs", path, "--data", data, "--samples", 3, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "any image - any other" in said
+    assert "DINet on 3 images" in (tmp_path / "out" / "index.html").read_text()
+    result, said = call("pairs", path, "--data", data, "--classes", "a", "b", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "no classes" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--classes", "3", "x"], "no class 'x'"),
+        (["--classes", "3", "3"], "must differ"),
+        (["--split", "train", "--classes", "3", "8", "--samples", "60"], "too many for a page"),
+        (["--samples", "101"], "100"),
+        (["--split", "none"], "split must be"),
+    ],
+)
+def test_bad_input(run, tmp_path, words, message):
+    result, said = call("pairs", run, "--data", "digits", *words, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_checkpoint_is_told(run, tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"nothing")
+    for place, message in (
+        (tmp_path / "none", "is missing"),
+        (tmp_path, "no checkpoint"),
+        (tmp_path / "a.pt", "run's"),
+    ):
+        result, said = call("pairs", place, "--data", "digits", "--out", tmp_path / "out")
+        assert result.exit_code == 2
+        assert message in said

@@ -1,0 +1,228 @@
+"""Records written by hand, with numbers whose means and tests are known, through ``congruency report``."""
+
+import json
+import math
+import re
+import shutil
+import statistics
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+import typer
+from scipy import stats
+from typer.testing import CliRunner
+
+from congruency.experiments.analysis import curves, report
+from congruency.experiments.analysis.commands import register
+from congruency.experiments.analysis.runs import Loaded, find_records, group, load, method_name
+
+BASELINE = {"name": "baseline", "scope": "head"}
+DCL = {"name": "dcl", "scope": "head", "window": 5, "references": 1, "mode": "concentrate", "margin": None, "offset": 0}
+ERRORS = {"baseline": [10.0, 12.0, 11.0], "dcl": [9.0, 11.5, 9.5]}
+
+
+def call(*words):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.callback()(lambda: None)
+    register(app)
+    return CliRunner().invoke(app, ["report", *map(str, words)], env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def write_run(folder, method=BASELINE, seed=0, error=10.0, epochs=3, planned=None, steps=4, evaluation=True, **task):
+    """A run whose test error ends at ``error`` and whose training error at step s of an epoch is s."""
+    config = {"epochs": planned or epochs, "seed": seed, "method": method, "accelerator": "cpu"}
+    lines = [{"kind": "run", "config": config, "task": {"model": "mlp", "seed": seed, **task}, "seed": seed}]
+    for epoch in range(epochs):
+        for step in range(steps):
+            place = {"kind": "step", "step": epoch * steps + step, "epoch": epoch}
+            lines.append({**place, "loss": 1.0, "error": float(step), "congruency": None})
+        figures = {"error": error + epochs - 1 - epoch, "loss": 0.5} if evaluation else None
+        lines.append({
+            "kind": "epoch", "epoch": epoch, "step": (epoch + 1) * steps, "loss": 1.0 + seed,
+            "error": 50.0 / (epoch + 1), "congruency": 0.1 * seed, "magnitude": float(epoch), "magnitude_previous": 0.1,
+            "corrected_share": 0.25, "evaluation": figures,
+        })  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"base-{seed}", seed=seed, error=ERRORS["baseline"][seed])
+        write_run(tmp_path / "runs" / f"dcl-{seed}", DCL, seed, ERRORS["dcl"][seed])
+    return tmp_path / "runs"
+
+
+def loaded(*places):
+    return load(find_records(places))
+
+
+def test_runs_are_put_together_by_method_and_differing_settings(tmp_path, runs):
+    groups = group(loaded(runs).runs)
+    assert [(one.name, one.seeds) for one in groups] == [("baseline", [0, 1, 2]), ("DCL-5-1 concentrate", [0, 1, 2])]
+    write_run(tmp_path / "other", seed=0, order="repeated")
+    names = [one.name for one in group(loaded(runs, tmp_path / "other").runs)]
+    assert names == ["baseline (order -)", "baseline (order repeated)", "DCL-5-1 concentrate (order -)"]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (BASELINE, "baseline"),
+        ({"name": "gem", "scope": "all", "margin": 0.5}, "GEM, margin 0.5, whole network"),
+        ({"name": "dcl", "window": None, "references": 2, "mode": "anchor", "margin": 0.5, "offset": 1},
+         "DCL-∞-2 anchor, margin 0.5, offset 1"),
+    ],
+)  # fmt: skip
+def test_methods_in_words(method, expected):
+    assert method_name(method) == expected
+
+
+def test_the_table_has_the_known_means_and_the_paired_test(runs):
+    groups = group(loaded(runs).runs)
+    table = report.summary(groups)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    mine, base = ERRORS["dcl"], ERRORS["baseline"]
+    margin = stats.t.ppf(0.975, 2) * statistics.stdev(mine) / math.sqrt(3)
+    row = rows["DCL-5-1 concentrate"]
+    assert row["test error"] == f"{statistics.fmean(mine):.2f} ± {margin:.2f}"
+    test = stats.ttest_rel(mine, base)
+    assert float(row["p"]) == pytest.approx(test.pvalue, abs=0.006)
+    assert row["Difference"].startswith("-1.00 ± ")
+    assert row["Congruency"].startswith("0.100 ± ")
+    assert row["Corrected, %"] == "25"
+    assert rows["baseline"]["Difference"] == "-"
+    assert "DCL-5-1 concentrate: test error -1.000 against the baseline" in report.findings(groups)[0]
+
+
+def test_only_seeds_that_both_have_are_paired(tmp_path, runs):
+    write_run(tmp_path / "more", DCL, seed=9, error=99.0)
+    groups = group(loaded(runs, tmp_path / "more").runs)
+    assert "-1.000 against the baseline" in report.findings(groups)[0]
+    assert "at 3 seeds" in report.findings(groups)[0]
+    lonely = group(loaded(tmp_path / "more").runs)
+    assert "no baseline of the same settings" in report.findings(lonely)[0]
+
+
+def test_curves_by_epoch_and_within(runs):
+    groups = group(loaded(runs).runs)
+    loss = curves.by_epoch(groups, "loss")[0]
+    assert list(loss.x) == [1, 2, 3]
+    assert loss.y == [2.0, 2.0, 2.0]
+    assert loss.margins[0] == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
+    assert curves.spread_by_epoch(groups, "error")[0].y == [pytest.approx(statistics.stdev(range(4)))] * 3
+    inside = curves.within_epoch(groups, "error", 2)[0]
+    assert (list(inside.x), list(inside.y)) == ([1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0])
+    assert curves.representative(groups) == [0, 2]
+    assert curves.evaluated(groups) == ["error", "loss"]
+
+
+def test_long_epochs_are_thinned_to_means_of_neighbours(tmp_path):
+    write_run(tmp_path / "long", epochs=1, steps=1000)
+    (series,) = curves.within_epoch(group(loaded(tmp_path).runs), "error", 0)
+    assert len(series.x) == 200
+    assert (series.x[0], series.y[0]) == (3.0, 2.0)
+
+
+def test_a_run_without_evaluations_is_told_by_its_training_loss(tmp_path):
+    write_run(tmp_path / "a", evaluation=False, steps=0)
+    page = report.compose(loaded(tmp_path / "a"), "congruency report a")
+    assert page.table.columns[2] == "training loss"
+    assert not any("Evaluation" in figure.title or "iteration" in figure.title for figure in page.figures)
+    assert "nothing to compare" in page.findings[0]
+
+
+class Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_hostile_names_are_text_on_the_page(tmp_path, runs):
+    bad = "<script>alert(1)</script>\"'&"
+    write_run(tmp_path / "bad", {**DCL, "name": bad}, model=bad)
+    result = call(runs, tmp_path / "bad", "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text()
+    reader = Reader()
+    reader.feed(page)
+    assert "script" not in reader.tags
+    assert bad in "".join(reader.text)
+
+
+def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
+    first = '{"kind": "run", "config": {"epochs": 1, "method": {"name": "baseline"}}, "seed": 0}\n'
+    contents = {
+        "json": '{"kind": "run"\n', "list": "[]\n", "empty": "", "bare": '{"kind": "run"}\n',
+        "kindless": '{"kind": "run"}\n{}\n', "bytes": b"\xff\xfe\n",
+        "steps": first + '{"kind": "step"}\n',
+        "evaluation": first + '{"kind": "epoch", "epoch": 0, "step": 1, "evaluation": 7}\n',
+    }  # fmt: skip
+    for name, content in contents.items():
+        (runs / name).mkdir()
+        (runs / name / "record.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    write_run(runs / "short", seed=7, planned=10)
+    write_run(runs / "begun", seed=8, epochs=0, planned=10)
+    result = call(runs, "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    for name in [*contents, "short", "begun"]:
+        assert f"{name}/record.jsonl was skipped" in result.output
+    assert "3 of 10 epochs" in result.output
+    assert str(tmp_path) not in re.sub(r"(<code>.*?</code>)", "", (tmp_path / "page.html").read_text())
+    assert len(load(find_records([runs]), unfinished=True).runs) == 7
+
+
+@pytest.mark.parametrize("name", ["missing", "."])
+def test_no_runs_is_an_error(tmp_path, name):
+    result = call(tmp_path / name, "-o", tmp_path / "page.html")
+    assert result.exit_code == 2
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_nothing_readable_is_an_error_that_names_all(tmp_path):
+    (tmp_path / "record.jsonl").write_text("{}\n")
+    result = call(tmp_path, "-o", tmp_path / "page.html")
+    assert result.exit_code == 2
+    assert "no run is left" in " ".join(result.output.replace("│", " ").split())
+    assert call(tmp_path, "-o", tmp_path).exit_code == 2
+
+
+def test_more_methods_than_colours_are_said_to_be_left_out(tmp_path):
+    for window in range(2, 10):
+        write_run(tmp_path / str(window), {**DCL, "window": window})
+    page = report.compose(loaded(tmp_path), "")
+    assert "The charts show the first 6 of 8 methods." in page.findings
+    assert report.compose(Loaded(loaded(tmp_path).runs[:1]), "").headline is None
+
+
+_PROBE = """<script>
+const line = () => getComputedStyle(document.querySelector('.figures svg').querySelectorAll('path.line')[1]).stroke;
+const before = line();
+document.getElementById('shown-1').click();
+document.title = before + ' | ' + line();
+</script></body>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_the_switch_takes_a_method_out_of_the_charts_in_a_browser(tmp_path, runs):
+    assert call(runs, "-o", tmp_path / "page.html").exit_code == 0
+    page = (tmp_path / "page.html").read_text()
+    (tmp_path / "probe.html").write_text(page.replace("</body>", _PROBE))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    shown = subprocess.run(
+        [*command, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "probe.html").as_uri()],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    before, after = re.search("<title>(.*?)</title>", shown.stdout)[1].split(" | ")
+    assert before != after
+    assert after in ("rgba(0, 0, 0, 0)", "transparent")
+    assert "CONSOLE" not in shown.stderr
