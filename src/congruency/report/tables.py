@@ -1,5 +1,6 @@
 """A table of text that looks alike in the terminal and on the page."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -54,9 +55,13 @@ def to_rich(table: Table) -> "rich.table.Table":
         caption=Text(table.caption),
         caption_justify="left",
     )
-    for place, name in enumerate(table.columns):
-        widest = max(map(len, [*name.split(), *(row[place] for row in table.rows)]))  # headings wrap, cells do not
-        shown.add_column(Text(name), justify="right" if place else "left", vertical="bottom", width=widest)
+    for place, name in enumerate(table.columns):  # headings wrap and numbers do not; in a narrow terminal, names do
+        widest = max(map(len, [*name.split(), *(row[place] for row in table.rows)]))
+        heading = Text(textwrap.fill(name, widest, break_long_words=False))
+        if place:
+            shown.add_column(heading, justify="right", vertical="bottom", width=widest, no_wrap=True)
+        else:
+            shown.add_column(heading, vertical="bottom", max_width=widest)
     for row in table.rows:
         shown.add_row(*map(Text, row))
     return shown
