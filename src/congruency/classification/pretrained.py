@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from congruency.lite_names import has_lite_names, timm_names
 from congruency.modules import head
 
 __all__ = ["PACKAGES", "efficientnet_lite", "installed", "load_weights", "read_weights"]
@@ -23,16 +23,6 @@ PACKAGES = {
 
 _INSIDE = ("state_dict", "model", "model_state_dict")
 _WRAPPERS = ("module.", "_orig_mod.")
-_FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-_BLOCK = {
-    "_expand_conv": "conv_pw",
-    "_bn0": "bn1",
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn2",
-    "_project_conv": "conv_pwl",
-    "_bn2": "bn3",
-}
-_AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
 
 
 def installed(name: str) -> Path:
@@ -76,7 +66,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     Returns:
         Whether the last layer was taken over too.
     """
-    if "_conv_stem.weight" in weights:
+    if has_lite_names(weights):
         weights = efficientnet_lite(weights, network)
     own = network.state_dict()
     last = _names_of(network, head(network))
@@ -92,28 +82,14 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
 
 
 def efficientnet_lite(weights: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """The names that EfficientNet-Lite's published weights have, as timm's ``tf_efficientnet_lite`` calls them.
-
-    The blocks are counted through there, and by stage in timm; the first block has no expansion in either.
-    """
+    """Published weights of an EfficientNet-Lite under the names of timm's ``tf_efficientnet_lite``."""
     stages: Any = getattr(network, "blocks", None)
     if not isinstance(stages, nn.Sequential):
         raise ValueError(
             f"these are weights of an EfficientNet-Lite and {type(network).__name__} is none; "
             f"create one of {', '.join(PACKAGES)}"
         )
-    places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]  # type: ignore[arg-type]
-    return {_timm_name(name, places): tensor for name, tensor in weights.items()}
-
-
-def _timm_name(name: str, places: list[str]) -> str:
-    found = re.fullmatch(r"_blocks\.(\d+)\.(_\w+)\.(\w+)", name)
-    if found is None:
-        part, _, rest = name.partition(".")
-        return f"{_AROUND.get(part, part)}.{rest}"
-    index, part, rest = int(found[1]), found[2], found[3]
-    table = _BLOCK if index else _FIRST_BLOCK
-    return f"{places[index]}.{table.get(part, part)}.{rest}" if index < len(places) else name
+    return timm_names(weights, network)
 
 
 def _names_of(network: nn.Module, part: nn.Module) -> list[str]:

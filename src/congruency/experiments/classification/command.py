@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from congruency.classification.models import check
 from congruency.experiments.classification.grids import GRIDS, grid
@@ -25,6 +23,7 @@ from congruency.experiments.classification.showing import collect, narrow, show
 from congruency.experiments.classification.store import Store, check_settings, read_settings
 from congruency.experiments.classification.tables import TITLES as PAPER_TITLES
 from congruency.experiments.classification.tables import paper_table
+from congruency.experiments.progress import progress
 from congruency.experiments.terminal import plain_warnings
 from congruency.report.tables import to_rich
 from congruency.training import STOPPED_EXIT_CODE
@@ -32,7 +31,6 @@ from congruency.training import STOPPED_EXIT_CODE
 __all__ = ["TITLES", "run"]
 
 TITLES = {**PAPER_TITLES, **GRID_TITLES}
-_SECONDS_BETWEEN_LINES = 15
 _WIDE = 150  # columns of a terminal that a whole table needs
 
 
@@ -105,7 +103,7 @@ def run(
             folder=out, machine=machine, data=data, base=base, cache=cache, processes=processes, minutes=minutes
         )
         try:
-            with plain_warnings(first_process()), _bar(console) as tell:
+            with plain_warnings(first_process()), progress(console, "trainings") as tell:
                 left = run_table(chosen, seeds, work, tell)
         except Stopped:
             console.print("stopped; the same command goes on where it stopped", markup=False)
@@ -170,35 +168,3 @@ def _made(settings: dict[str, Any]) -> str:
 
 def _device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else device
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[str, float, float], None]]:
-    """A bar in a terminal, a line now and then in a log."""
-    if not console.is_terminal:
-        yield _Log(console).tell
-        return
-    columns = (
-        BarColumn(), MofNCompleteColumn(), TextColumn("trainings,"), TimeElapsedColumn(), TextColumn("gone,"),
-        TimeRemainingColumn(), TextColumn("left"), TextColumn("[dim]{task.description}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading the data", total=None)
-
-        def tell(label: str, done: float, total: float) -> None:
-            progress.update(task, description=label, completed=done, total=total)
-
-        yield tell
-
-
-class _Log:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._began = self._last = perf_counter()
-
-    def tell(self, label: str, done: float, total: float) -> None:
-        now = perf_counter()
-        if now - self._last >= _SECONDS_BETWEEN_LINES or done == 1:
-            self._last = now
-            line = f"{done:g} of {total:g} trainings, {now - self._began:.0f} s; last {label}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from congruency.experiments.continual.reproduce import Settings, run_rows
 from congruency.experiments.continual.showing import show
 from congruency.experiments.continual.tuning import tune as search
+from congruency.experiments.progress import progress
 from congruency.report.tables import Table, to_rich
 
 __all__ = ["run"]
@@ -28,7 +26,7 @@ def run(*, out: Path, tune: str | None = None, **options: Any) -> None:
     console = Console()
     settings = Settings(**options)
     began = perf_counter()
-    with _bar(console) as tell:
+    with progress(console) as tell:
         if tune is not None:
             table = search(tune, settings, out, tell)  # type: ignore[arg-type]
             written = out / f"tuning-{tune}.json"
@@ -53,18 +51,3 @@ def _narrow(table: Table) -> Table:
         rows.append([row[0], row[1], difference, row[3].partition(" ±")[0], row[5].partition(" ±")[0]])
     caption = table.caption.partition(" Paper:")[0] + " The page has the other columns."
     return Table(caption, ["Row", "Accuracy, %", "against GEM", "BWT", "FWT"], rows)
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[str, float, float], None]]:
-    columns = (
-        BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(),
-        TextColumn("left"), TextColumn("[dim]{task.description}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading the data", total=None)
-
-        def tell(label: str, done: float, total: float) -> None:
-            progress.update(task, description=label, completed=done, total=total)
-
-        yield tell

