@@ -7,8 +7,6 @@ import pytest
 import torch
 
 ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from scipy.optimize import nnls  # noqa: E402
