@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def finish(logits: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.exp(level - level.detach().amax((-2, -1), keepdim=True))
 
 
-class SaliencyModel(nn.Module):
+class SaliencyModel(nn.Module, ABC):
     """(B, 3, H, W) images of bytes -> (B, H, W) saliency, above 0, its largest value 1; float32.
 
     A subclass makes coarse logits; its last layer (``congruency.head(model)``) must be the last one it defines.
@@ -39,9 +40,9 @@ class SaliencyModel(nn.Module):
     options: dict[str, Any]
     """What the class was made with besides the backbone's name and weights."""
 
+    @abstractmethod
     def logits(self, normalised: Tensor) -> Tensor:
         """(B, 1, h, w) of images that the backbone has normalised."""
-        raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
         """The map of each image, of the image's size; it sums to nothing in particular."""
