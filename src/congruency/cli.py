@@ -42,7 +42,7 @@ def build() -> "typer.Typer":
     from congruency.experiments.analysis.commands import register as add_analyses
     from congruency.experiments.classification.options import train
     from congruency.experiments.reproduce import reproduce
-    from congruency.saliency.commands import app as saliency
+    from congruency.experiments.saliency.commands import app as saliency
 
     app = typer.Typer(
         help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",

@@ -5,10 +5,10 @@ import torch
 from saliency_data import small_osie
 from saliency_maps import problem
 
+from congruency.experiments.saliency.experiment import run
+from congruency.experiments.saliency.recipes import Recipe
 from congruency.saliency import data, metrics
 from congruency.saliency.baselines import floor_scores, human_scores
-from congruency.saliency.experiment import run
-from congruency.saliency.recipes import Recipe
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
 

@@ -1,4 +1,4 @@
-"""Saliency prediction: where people look. Data sets, networks, losses, metrics and the paper's comparison.
+"""Saliency prediction: where people look. Data sets, networks, losses and metrics.
 
 Each part is imported by its own name, and none imports another's dependencies:
 

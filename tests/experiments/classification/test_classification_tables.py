@@ -7,8 +7,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.classification import recipes, task
-from congruency.experiments.classification import running
+from congruency.experiments.classification import recipes, running, task
 from congruency.experiments.classification.jobs import changed, pick
 from congruency.experiments.classification.tables import TITLES, paper_table
 

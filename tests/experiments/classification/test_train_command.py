@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.classification import task
+from congruency.experiments.classification import task
 from congruency.training import load_checkpoint, read_record, without_times
 
 SMALL = ["--data", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]

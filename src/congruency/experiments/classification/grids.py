@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
-from congruency.classification.task import Setup
 from congruency.experiments.classification.jobs import Data, Job, Row, Table
+from congruency.experiments.classification.task import Setup
 from congruency.references import Mode
 from congruency.training.config import Method, Scope
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from congruency.classification.recipes import Figure
-from congruency.classification.task import Setup
+from congruency.experiments.classification.recipes import Figure
+from congruency.experiments.classification.task import Setup
 from congruency.training.config import Method
 
 __all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick"]

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from congruency.classification.task import Images, build
 from congruency.datasets import LabelledImages, catalogue, load
 from congruency.experiments.classification.jobs import Data, Job, Table
 from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.store import Store
+from congruency.experiments.classification.task import Images, build
 from congruency.experiments.terminal import plain_warnings
 from congruency.training import Build, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of

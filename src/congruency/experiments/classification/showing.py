@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.classification.recipes import Figure as Printed
 from congruency.experiments.classification.jobs import Row, Table
+from congruency.experiments.classification.recipes import Figure as Printed
 from congruency.experiments.classification.store import Store
 from congruency.experiments.evidence import Difference, mean_interval, paired_difference
 from congruency.report import charts

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from congruency.classification import recipes
-from congruency.classification.recipes import Recipe
-from congruency.classification.task import recipe_setup
+from congruency.experiments.classification import recipes
 from congruency.experiments.classification.jobs import Data, Job, Measured, Row, Table
+from congruency.experiments.classification.recipes import Recipe
+from congruency.experiments.classification.task import recipe_setup
 from congruency.training.config import Method
 
 __all__ = ["MODES", "TITLES", "Budget", "paper_table"]
@@ -56,7 +56,7 @@ def paper_table(name: str, budget: Budget = "paper", *, real_images: bool = Fals
     """A table of the paper.
 
     Args:
-        name: one of :func:`congruency.classification.recipes.tables`.
+        name: one of :func:`congruency.experiments.classification.recipes.tables`.
         budget: the paper's, or a small one for minutes on a laptop.
         real_images: measure costs on the data set, not on made-up images of its shape.
     """

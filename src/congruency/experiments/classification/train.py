@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from congruency.classification.models import check
-from congruency.classification.task import Images, Setup, build, describe
 from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.sets import ImageOptions, augmentation, read_sets
+from congruency.experiments.classification.task import Images, Setup, build, describe
 from congruency.experiments.terminal import plain_warnings
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table, to_rich

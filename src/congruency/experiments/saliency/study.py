@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import torch
 
+from congruency.experiments.saliency.experiment import Results, experiment, saved_model
+from congruency.experiments.saliency.recipes import Recipe, paper_recipes
 from congruency.saliency.data.mit1003 import mit1003
 from congruency.saliency.data.osie import osie, osie_split
 from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
 from congruency.saliency.data.salicon import salicon
 from congruency.saliency.data.viewings import SaliencyData
-from congruency.saliency.experiment import Results, experiment, saved_model
 from congruency.saliency.pictures import example_page
 from congruency.saliency.predict import saliency_of
-from congruency.saliency.recipes import Recipe, paper_recipes
 
 __all__ = ["osie_recipes", "osie_study", "paper_sets", "reproduce_table", "split_prepared", "write_examples"]
 

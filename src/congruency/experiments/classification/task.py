@@ -18,9 +18,9 @@ from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import IGNORED, Batches
 from congruency.classification.models import create
 from congruency.classification.plan import Order
-from congruency.classification.recipes import Recipe
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages, catalogue, load
+from congruency.experiments.classification.recipes import Recipe
 from congruency.training.task import Build, Place, Task
 
 __all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "recipe_sets", "recipe_setup"]

@@ -182,7 +182,7 @@ def osie(
     Run the same command again to go on where it stopped. Several may work on one
     folder at once, each on seeds of its own (--first-seed 0 --seeds 1, and so on).
     """
-    from congruency.saliency.study import osie_recipes, osie_study
+    from congruency.experiments.saliency.study import osie_recipes, osie_study
 
     with _told_plainly():
         recipes = osie_recipes(

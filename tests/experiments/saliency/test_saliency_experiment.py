@@ -6,11 +6,11 @@ import pytest
 import torch
 from saliency_data import real, small_mit1003, small_osie, small_salicon
 
+from congruency.experiments.saliency.experiment import build_task, experiment, run, saved_model
+from congruency.experiments.saliency.recipes import METHODS, Recipe, paper_recipes
+from congruency.experiments.saliency.study import osie_recipes, osie_study, reproduce_table, split_prepared
 from congruency.saliency import data
 from congruency.saliency.batches import HeldBatches
-from congruency.saliency.experiment import build_task, experiment, run, saved_model
-from congruency.saliency.recipes import METHODS, Recipe, paper_recipes
-from congruency.saliency.study import osie_recipes, osie_study, reproduce_table, split_prepared
 from congruency.training import TrainingConfig, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
@@ -162,7 +162,7 @@ def test_a_table_of_the_paper_from_the_official_sets(tmp_path, monkeypatch):
         asked.append((len(recipes), seeds, train_set, test_set.data.name))
         return {}
 
-    monkeypatch.setattr("congruency.saliency.study.experiment", noted)
+    monkeypatch.setattr("congruency.experiments.saliency.study.experiment", noted)
     small_osie(tmp_path / "osie")
     small_mit1003(tmp_path / "mit1003")
     small_salicon(tmp_path / "salicon", "train")

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from congruency.experiments.saliency.recipes import METHODS, Recipe
 from congruency.saliency.baselines import floor_scores, human_scores
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.losses import make_loss
 from congruency.saliency.models.base import SaliencyModel, finish
 from congruency.saliency.models.registry import create, load_model, save_model
-from congruency.saliency.recipes import METHODS, Recipe
 from congruency.saliency.scorer import METRICS, mean_scores, score
 from congruency.training import Place, Task, TrainingConfig, train
 

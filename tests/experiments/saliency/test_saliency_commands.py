@@ -9,8 +9,8 @@ from PIL import Image
 from saliency_data import picture, small_osie
 from typer.testing import CliRunner
 
+from congruency.experiments.saliency.commands import app
 from congruency.saliency import data, models
-from congruency.saliency.commands import app
 from congruency.saliency.pictures import example_page, overlay, save_grey
 from congruency.saliency.predict import saliency_of
 from congruency.saliency.score_maps import score_maps

@@ -4,8 +4,8 @@ import pickle
 import pytest
 
 from congruency.classification.models import create
-from congruency.classification.recipes import RECIPES, find, rows, tables
 from congruency.datasets import SETS
+from congruency.experiments.classification.recipes import RECIPES, find, rows, tables
 
 CIFAR = [
     "ResNeXt-29 SGD",

@@ -1,0 +1,1 @@
+"""The saliency comparison: its recipes, its runs, its commands."""
