@@ -25,6 +25,7 @@ from congruency.report.tables import Table, to_markdown
 __all__ = ["METRICS", "show", "to_json"]
 
 METRICS = ("accuracy", "backward_transfer", "forward_transfer")
+_AGREEMENT = "memory_agreement"  # mean cosine between updates and memory gradients, for rows with a memory
 _TITLES = ("Accuracy, %", "BWT", "FWT")
 _AT_MOST = 6  # lines in a chart
 
@@ -105,7 +106,8 @@ def findings(rows: Sequence[Row], results: Results) -> list[str]:
 
 def _finding(row: Row, results: Results) -> str:
     parts = []
-    for metric, title in zip(METRICS, ("accuracy", "backward transfer", "forward transfer"), strict=True):
+    titles = ("accuracy", "backward transfer", "forward transfer", "the updates' mean cosine with the memory")
+    for metric, title in zip((*METRICS, _AGREEMENT), titles, strict=True):
         difference = _difference(row, results, metric)
         assert difference is not None
         scale, unit = (100, " points") if metric == "accuracy" else (1, "")
@@ -224,12 +226,14 @@ def _lead(settings: Settings) -> str:
 
 
 def _metrics(outcome: Outcome) -> dict[str, list[float | None]]:
-    return {
-        metric: [value if math.isfinite(value) else None for value in _values(outcome, metric)] for metric in METRICS
-    }
+    metrics = METRICS if outcome.agreement.isnan().all() else (*METRICS, _AGREEMENT)
+    return {metric: [v if math.isfinite(v) else None for v in _values(outcome, metric)] for metric in metrics}
 
 
 def _values(outcome: Outcome, metric: str) -> list[float]:
+    if metric == _AGREEMENT:
+        means: list[float] = outcome.agreement[:, 0].nanmean(-1).tolist()
+        return means
     found: list[float] = getattr(outcome.scores(), metric)[:, 0].tolist()
     return found
 
