@@ -23,7 +23,15 @@ from congruency.training import load_checkpoint, read_record
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
-__all__ = ["Samples", "classifier_samples", "is_saliency", "saliency_samples"]
+__all__ = [
+    "Samples",
+    "classifier_samples",
+    "described_augmentation",
+    "is_saliency",
+    "png",
+    "run_of",
+    "saliency_samples",
+]
 
 _CHECKPOINTS = "checkpoints"
 
@@ -77,9 +85,9 @@ def classifier_samples(
         split: train or test.
         folder: of the data sets, for a name.
     """
-    run, path = _run_of(checkpoint)
+    run, path = run_of(checkpoint)
     task = read_record(run).run["task"]
-    augmentation = _augmentation(task, run)
+    augmentation = described_augmentation(task, run)
     images = _images(data, split, folder, len(augmentation.mean))
     if len(images.classes) != task.get("classes"):
         raise ValueError(f"{data} has {len(images.classes)} classes, the network was trained on {task.get('classes')}")
@@ -98,13 +106,13 @@ def classifier_samples(
         inputs,
         targets,
         [images.classes[label] for label in chosen.labels.tolist()],
-        [_png(image) for image in chosen.images],
+        [png(image) for image in chosen.images],
         f"{task['model']}, {path.name}, on {len(chosen)} {split} images of {data}",
     )
 
 
-def _run_of(checkpoint: Path) -> tuple[Path, Path]:
-    """The run's folder and the checkpoint's file."""
+def run_of(checkpoint: Path) -> tuple[Path, Path]:
+    """The folder of a run and the file of a checkpoint, from either."""
     if not checkpoint.exists():
         raise FileNotFoundError(f"the checkpoint {checkpoint} is missing; give a run's folder or a checkpoint in it")
     if checkpoint.is_dir():
@@ -121,7 +129,8 @@ def _run_of(checkpoint: Path) -> tuple[Path, Path]:
     return run, checkpoint
 
 
-def _augmentation(task: Mapping[str, Any], run: Path) -> Augmentation:
+def described_augmentation(task: Mapping[str, Any], run: Path) -> Augmentation:
+    """What happened to the images of a run, from the task in its record."""
     described = task.get("augmentation")
     if not isinstance(described, Mapping) or "model" not in task:
         raise ValueError(f"the record in {run} does not describe a classifier; congruency train leaves one that does")
@@ -198,7 +207,7 @@ def saliency_samples(
         model.backbone.normalise(batches.images),
         torch.stack([batches.density.float(), batches.fixations.float()], 1),
         names,
-        [_png(_with_map(image, blurred)) for image, blurred in zip(held.images, batches.density, strict=True)],
+        [png(_with_map(image, blurred)) for image, blurred in zip(held.images, batches.density, strict=True)],
         f"{type(model).__name__} on {len(names)} images of {whole.name}",
     )
 
@@ -209,7 +218,7 @@ def _with_map(image: Tensor, density: Tensor) -> Tensor:
     return torch.cat([image, grey], 1)
 
 
-def _png(image: Tensor) -> bytes:
+def png(image: Tensor) -> bytes:
     """(C, H, W) bytes as a file, C of 1 or 3."""
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     buffer = io.BytesIO()

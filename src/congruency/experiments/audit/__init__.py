@@ -1,0 +1,1 @@
+"""Which training samples disagree with what a classifier learns from all of them."""
