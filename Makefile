@@ -3,13 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench bench-continual format clean
+# Tests that want real data find it here, unless the variable says otherwise.
+ifneq ($(wildcard ../shared/data),)
+export CONGRUENCY_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test test-avalanche lint docs wheel bench bench-continual format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# The plugin for Avalanche, in the environment that has it; `make test` says that it left this file out.
+test-avalanche: .venv-avalanche/.ready
+	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt pytest
+	PYTHONPATH=src .venv-avalanche/bin/python -m pytest tests/integrations/test_integration_avalanche.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -19,6 +29,13 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A warning is an error; nothing is fetched. The variable silences an advertisement of the theme.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(READY)
+	$(BIN)/python -m build --outdir dist
 
 bench: $(READY)
 	$(BIN)/congruency bench --out benchmarks/results
@@ -41,5 +58,5 @@ $(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-avalanche build dist src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
+	rm -rf .venv .venv-avalanche build dist site src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

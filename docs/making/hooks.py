@@ -1,0 +1,95 @@
+"""What mkdocs asks while it builds: the results that are there, and tables from the benchmark's own files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent
+MEASUREMENTS = DOCS.parent / "benchmarks" / "results"
+_TABLE = re.compile(r"^<!-- (corrections|training): (cpu|cuda) -->$", re.MULTILINE)
+_SHOWN = {  # of the corrections measured, those that a reader can picture
+    "MLP 784-100-100-10": (1, 3),
+    "head 2048x1000": (1, 3),
+    "ResNet-50": (1, 3, 10),
+    "one tensor": (1,),
+}
+_LARGE = 100_000_000
+
+
+def on_config(config: Any) -> Any:
+    """Put every results page into the navigation, whichever there are."""
+    for entry in config.nav:
+        if entry.get("Results") == ["results"]:
+            entry["Results"] = results_pages()
+    return config
+
+
+def results_pages() -> list[dict[str, str]]:
+    """The overview first, then one page for each folder that has some."""
+    folder = DOCS / "results"
+    overview = folder / ("index.md" if (folder / "index.md").exists() else "README.md")
+    pages = [overview, *sorted(path for path in folder.rglob("*.md") if path.parent != folder)]
+    found = [title(path) for path in pages]
+    titles = [
+        f"{name} ({path.parent.name})" if found.count(name) > 1 else name
+        for name, path in zip(found, pages, strict=True)
+    ]
+    titles[0] = "Overview"
+    return [{name: path.relative_to(DOCS).as_posix()} for name, path in zip(titles, pages, strict=True)]
+
+
+def title(path: Path) -> str:
+    """The first heading of a page, its file's name where it has none."""
+    found = re.search(r"^# (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else path.stem
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Replace ``<!-- corrections: cpu -->`` and the like by tables."""
+    return _TABLE.sub(lambda found: table(found[1], found[2]), markdown)
+
+
+def table(kind: str, device: str) -> str:
+    """A table of what ``congruency bench`` wrote, with the machine and the command."""
+    measured = json.loads((MEASUREMENTS / f"bench-{device}.json").read_text("utf-8"))
+    machine = measured["machine"]
+    name = machine["gpu"] or f"{machine['threads']} threads of an {machine['processor']}".replace("(R)", "")
+    rows = _corrections(measured["corrections"]) if kind == "corrections" else _training(measured["training_steps"])
+    return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{measured['command']}`*"])
+
+
+def _corrections(measured: list[dict[str, Any]]) -> list[str]:
+    rows = ["| parameters | references | optimizer | measured | corrected |", "|---|--:|--:|--:|--:|"]
+    for row in measured:
+        alone = row["workload"] == "one tensor"
+        if row["references"] not in _SHOWN.get(row["workload"], ()) or (alone and row["parameters"] < _LARGE):
+            continue
+        name = f"{row['workload']}, {count(row['parameters'])}"
+        times = (duration(row[key]) for key in ("sgd_step", "congruent", "corrected"))
+        rows.append(f"| {name} | {row['references']} | {' | '.join(times)} |")
+    return rows
+
+
+def _training(measured: list[dict[str, Any]]) -> list[str]:
+    rows = ["| network | corrects | references | plain | with DCL | more |", "|---|---|--:|--:|--:|--:|"]
+    for row in measured:
+        more = f"{100 * (row['step_with_dcl'] / row['step'] - 1):+.1f} %"
+        times = (duration(row[key]) for key in ("step", "step_with_dcl"))
+        rows.append(f"| {row['network']} | {row['scope']} | {row['references']} | {' | '.join(times)} | {more} |")
+    return rows
+
+
+def count(parameters: int) -> str:
+    """A number of parameters as people say it, with three digits."""
+    return f"{parameters / 1e6:.3g} million" if parameters >= 1e6 else f"{parameters / 1e3:.3g} thousand"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them, with three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}" if seconds < 999.5 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 1e-6:.2g} µs"

@@ -1,0 +1,326 @@
+"""The documentation: its code runs, its commands exist, its site builds without a warning, its links lead somewhere."""
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from unittest import mock
+from urllib.parse import unquote, urlsplit
+
+import filelock  # torch needs it too
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+import congruency
+from congruency import cli
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if DOCS / "results" not in path.parents)
+INTEGRATIONS = ("lightning", "transformers", "avalanche", "torchmetrics")
+FAMILIES = (
+    "congruency",
+    "congruency.continual",
+    "congruency.classification",
+    "congruency.datasets",
+    "congruency.saliency.data",
+    "congruency.saliency.metrics",
+    "congruency.saliency.models",
+    "congruency.training",
+)
+NEEDS = {"howto/avalanche.md": "avalanche", "howto/transformers.md": "transformers", "howto/lightning.md": "lightning"}
+SHORT = "# takes seconds"
+LOADS = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href", "use": "href"}
+UsageError = typer.BadParameter.__mro__[1]  # click's own, or the copy inside newer typers
+
+
+def name(path):
+    return path.relative_to(ROOT if path.parent == ROOT else DOCS).as_posix()
+
+
+def blocks(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(path):
+    lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
+    lines += re.findall(r"^    (congruency .+)$", path.read_text("utf-8"), re.MULTILINE)
+    return [line for line in lines if line.startswith("congruency ")]
+
+
+@pytest.fixture
+def registers():
+    """Pages may add to the registers; what they added is gone afterwards."""
+    places = [
+        ("congruency.continual", "LEARNERS"),
+        ("congruency.experiments.continual.tables", "TABLES"),
+        ("congruency.experiments.classification.grids", "GRIDS"),
+        ("congruency.experiments.classification.grids", "TITLES"),
+    ]
+    held = [getattr(importlib.import_module(module), register) for module, register in places]
+    patches = [mock.patch.dict(register) for register in held]
+    for patch in patches:
+        patch.start()
+    yield
+    for patch in patches:
+        patch.stop()
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if blocks(page, "python")], ids=name)
+def test_code_blocks_run(path, tmp_path, monkeypatch, registers):
+    """All blocks of a page in order, in one namespace: what a reader gets who types them one after the other."""
+    needed = NEEDS.get(name(path))
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    monkeypatch.chdir(tmp_path)
+    # tests/datasets would pass for the package `datasets`, which transformers likes to import
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place).is_relative_to(ROOT / "tests")])
+    module = type(sys)("page")  # classes of the page must find the module they say they are from
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in blocks(path, "python"):
+        exec(compile(block, name(path), "exec"), vars(module))
+
+
+@pytest.mark.parametrize("path", [page for page in [*PAGES, ROOT / "README.md"] if commands(page)], ids=name)
+def test_commands_are_understood(path, tmp_path, monkeypatch):
+    """Every command and option exists, and its values are of the right kind; the short ones are run, in their order."""
+    monkeypatch.chdir(tmp_path)
+    app = cli.build()
+    for line in commands(path):
+        _, *words = shlex.split(line, comments=True)
+        understood(typer.main.get_command(app), words)
+        if line.rstrip().endswith(SHORT):
+            result = CliRunner().invoke(app, words, env={"COLUMNS": "100", "TERM": "dumb"})
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def test_the_command_page_names_every_command():
+    named = set(re.findall(r"^\| `congruency (\w+)`", (DOCS / "command.md").read_text("utf-8"), re.MULTILINE))
+    assert named == set(typer.main.get_command(cli.build()).commands)
+
+
+def test_commands_of_the_results_are_understood():
+    """Those that the results pages tell a reader to type."""
+    command, count = typer.main.get_command(cli.build()), 0
+    for path in (DOCS / "results").rglob("*.md"):
+        text = path.read_text("utf-8")
+        for line in [*re.findall(r"`(congruency [^`]+)`", text), *re.findall(r"^    (congruency .+)$", text, re.M)]:
+            if "..." not in line:
+                understood(command, shlex.split(line)[1:])
+                count += 1
+    assert count
+
+
+def understood(command, words):
+    """Parse as the command line would, and stop before anything is done."""
+    context = command.make_context(command.name or "congruency", list(words))
+    while hasattr(context.command, "resolve_command"):  # a group of commands
+        _, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        context = inner.make_context(inner.name, rest, parent=context)
+
+
+def test_commands_that_do_not_exist_are_noticed():
+    command = typer.main.get_command(cli.build())
+    for wrong in (["demo", "--sees", "1"], ["demonstrate"], ["saliency", "guess"], ["demo", "--seeds", "many"]):
+        with pytest.raises(UsageError):
+            understood(command, wrong)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site, built once as `make docs` builds it: a warning is an error."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    out = shared / "site"
+    with filelock.FileLock(shared / "site.lock"):
+        if not out.exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
+                cwd=ROOT, capture_output=True, text=True, env=quiet(), check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "WARNING" not in done.stdout + done.stderr
+    return {path.relative_to(out): Page(path) for path in out.rglob("*.html")}, out
+
+
+def quiet():
+    return {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+
+
+class Page(HTMLParser):
+    """Where a page can be linked to, where it links, what it loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.anchors, self.links, self.loads, self.text = {""}, [], [], path.read_text("utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.anchors |= {attrs[key] for key in ("id", "name") if attrs.get(key)}
+        if tag == "a" and attrs.get("href"):
+            self.links.append(attrs["href"])
+        if attrs.get(LOADS.get(tag, "")):
+            self.loads.append(attrs[LOADS[tag]])
+
+
+def test_every_internal_link_leads_somewhere(site):
+    pages, out = site
+    checked = 0
+    for place, page in pages.items():
+        if place.name == "404.html":
+            continue  # its links are from the root of a server
+        for link in page.links + page.loads:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = place if not parts.path else Path(unquote(parts.path))
+            file = out / target if target is place else (out / place.parent / target).resolve()
+            file = file / "index.html" if file.is_dir() else file
+            assert file.exists(), f"{place} links to {link}, which is not there"
+            other = pages.get(file.relative_to(out.resolve() if target is not place else out))
+            if other is not None:
+                assert unquote(parts.fragment) in other.anchors | {"__skip"}, f"{place} links to {link}: no such anchor"
+            checked += 1
+    assert checked > 500
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    pages, out = site
+    for place, page in pages.items():
+        outside = [load for load in page.loads if urlsplit(load).netloc]
+        assert not outside, f"{place} loads {outside}"
+    for sheet in out.rglob("*.css"):
+        outside = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*", sheet.read_text("utf-8"))
+        assert not outside, f"{sheet.relative_to(out)} loads {outside}"
+
+
+def test_links_to_elsewhere_are_these(site):
+    """Listed, not fetched: a new one is looked at by a person."""
+    pages, _ = site
+    outside = {link for page in pages.values() for link in page.links if urlsplit(link).netloc}
+    assert outside == {"https://github.com/luoyan407/congruency"}
+
+
+def test_every_public_name_has_its_place_in_the_reference(site):
+    pages, _ = site
+    anchors = set().union(*(page.anchors for place, page in pages.items() if place.parts[0] == "reference"))
+    for family in FAMILIES:
+        for public in importlib.import_module(family).__all__:
+            if public == "__version__":
+                continue
+            same = getattr(importlib.import_module(family), public)  # what two families share stands in one place
+            places = {f"{f}.{public}" for f in FAMILIES if getattr(importlib.import_module(f), public, None) is same}
+            if (ROOT / "src" / family.replace(".", "/") / f"{public}.py").exists():
+                places = set()  # the name of a module too: what stands under it would be the module
+            places.add(f"{getattr(same, '__module__', family)}.{public}")
+            assert places & anchors, f"{family}.{public} is on no reference page"
+    for module in INTEGRATIONS:  # not imported: the framework need not be there
+        text = (ROOT / "src" / "congruency" / "integrations" / f"{module}.py").read_text("utf-8")
+        for public in re.search(r"^__all__ = \[(.*)\]$", text, re.MULTILINE)[1].replace('"', "").split(", "):
+            assert f"congruency.integrations.{module}.{public}" in anchors, f"{module}.{public}"
+
+
+def test_no_markup_of_docstrings_is_left_over(site):
+    pages, _ = site
+    for place, page in pages.items():
+        assert not re.search(r":(class|meth|func|attr|mod|data):", page.text), place
+        assert "<!-- corrections" not in page.text
+        assert "<!-- training" not in page.text
+
+
+def test_cost_page_shows_what_was_measured(site):
+    """The times on the page are those in the benchmark's file, rounded to three digits."""
+    pages, _ = site
+    text = pages[Path("cost.html")].text
+    for device in ("cpu", "cuda"):
+        measured = json.loads((ROOT / "benchmarks" / "results" / f"bench-{device}.json").read_text())
+        row = next(r for r in measured["corrections"] if r["workload"] == "ResNet-50" and r["references"] == 1)
+        seconds = row["corrected"]
+        shown = f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+        assert f'<td style="text-align: right;">{shown}</td>' in text
+
+
+def test_evidence_on_the_choosing_page_stands_in_the_results():
+    """Every mean with an interval that is not of the demo is found, digit for digit, in a results table."""
+    page = (DOCS / "choosing.md").read_text("utf-8")
+    own = page.partition("Together with a memory")[2]
+    sources = ("mnist_r", "mnist_p", "ablation_digits")
+    tables = "".join((DOCS / "results" / source / "table.md").read_text("utf-8") for source in sources)
+    quoted = re.findall(r"[-+]?\d+\.\d+ ± \d+\.\d+(?:\*\*)?(?:, p [<\d. ]+\d)?", own)
+    assert len(quoted) > 18
+    for number in quoted:
+        number = number.replace("**", "")
+        value, _, p = number.partition(", ")
+        assert (f"{value} ({p})" if p else value) in tables, number
+
+
+def test_evidence_on_audits_stands_in_the_results():
+    page = (DOCS / "guides" / "looking.md").read_text("utf-8")
+    tables = "".join(
+        (DOCS / "results" / "audit" / set_ / "table.md").read_text() for set_ in ("digits", "digits_memorised")
+    )
+    quoted = re.findall(r"\b0\.\d{4}\b", page)
+    assert len(quoted) == 5
+    for number in quoted:
+        assert f"{number} ±" in tables, number
+
+
+def test_pictures_are_small():
+    pictures = [path for path in (DOCS / "pictures").iterdir() if path.suffix in (".svg", ".png")]
+    assert len(pictures) >= 6
+    for path in pictures:
+        assert path.stat().st_size < 300 * 1024, path.name
+
+
+def test_pictures_are_what_their_script_draws(tmp_path):
+    """The arrows' ends come from `congruency.project`; a change of sign would show as a change of the files."""
+    spec = importlib.util.spec_from_file_location("draw", DOCS / "pictures" / "draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    draw.main(tmp_path)
+    for path in tmp_path.iterdir():
+        assert outlines(path) == outlines(DOCS / "pictures" / path.name), path.name
+
+
+def outlines(path):
+    """How often each kind of shape is drawn: what does not depend on the machine's fonts."""
+    return re.findall(r"<(?:path|g) id=\"(patch_\d+|line2d_\d+|text_\d+)", path.read_text("utf-8"))
+
+
+def test_citation_names_the_software_and_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == congruency.__version__
+    assert citation["title"] == "congruency"
+    assert citation["license"] == "MIT"
+    assert citation["message"]
+    assert citation["authors"]
+    paper = citation["references"][0]
+    assert paper["type"] == "article"
+    assert paper["title"] == "Direction Concentration Learning: Enhancing Congruency in Machine Learning"
+    assert [author["family-names"] for author in paper["authors"]] == ["Luo", "Wong", "Kankanhalli", "Zhao"]
+    assert paper["journal"] == "IEEE Transactions on Pattern Analysis and Machine Intelligence"
+
+
+def test_changelog_begins_with_this_version():
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1] == congruency.__version__
+
+
+def test_contributing_fits_on_a_page_and_names_real_targets():
+    guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert len(guide.splitlines()) <= 80
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"`make ([a-z-]+)`", guide)
+    assert len(targets) >= 3
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
