@@ -183,7 +183,7 @@ def test_seeds_of_the_same_labels_are_one_audit_of_means():
 
 
 def test_a_recipe_of_the_paper_is_trained_as_it_says():
-    found = subject("cifar:DenseNet-100-12 SGD DCL-90-1", "cifar100", epochs=30)
+    found = subject("cifar/DenseNet-100-12 SGD DCL-90-1", "cifar100", epochs=30)
     assert isinstance(found, Network)
     assert found.settings["model"] == "densenet100_12"
     assert found.settings["epochs"] == 30
@@ -191,9 +191,9 @@ def test_a_recipe_of_the_paper_is_trained_as_it_says():
     assert found.method.name == "dcl"
     assert found.method.window == 90
     with pytest.raises(ValueError, match="recipe for cifar10, cifar100, not for mnist"):
-        subject("cifar:DenseNet-100-12 SGD", "mnist")
+        subject("cifar/DenseNet-100-12 SGD", "mnist")
     with pytest.raises(ValueError, match="has no row 'DenseNet'"):
-        subject("cifar:DenseNet", "cifar10")
+        subject("cifar/DenseNet", "cifar10")
 
 
 def test_what_is_neither_a_run_nor_a_network_is_said(tmp_path):

@@ -21,8 +21,8 @@ def audit(
         typer.Argument(
             metavar="CHECKPOINT|RECIPE",
             help="A run of congruency train, or a checkpoint in it, to look at once; or what to train and to follow: a "
-            "network (resnet9, convnet, any name of timm), or a recipe of the paper as TABLE:ROW "
-            "('cifar:DenseNet-100-12 SGD').",
+            "network (resnet9, convnet, any name of timm), or a recipe of the paper as TABLE/ROW "
+            "('cifar/DenseNet-100-12 SGD').",
         ),
     ],
     data: Annotated[

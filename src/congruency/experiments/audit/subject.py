@@ -9,6 +9,7 @@ from typing import Any
 from congruency.classification.models import check
 from congruency.datasets import SETS
 from congruency.experiments.classification.recipes import Recipe, find
+from congruency.experiments.classification.tables import TITLES
 from congruency.training import Method
 
 __all__ = ["Network", "subject"]
@@ -45,14 +46,14 @@ def subject(name: str, data: str, epochs: int | None = None) -> Path | Network:
     """The checkpoint or the network that a name stands for.
 
     Args:
-        name: a path that exists; ``TABLE:ROW``, a recipe of the paper (``cifar:DenseNet-100-12 SGD``); or a network.
+        name: a path that exists; ``TABLE/ROW``, a recipe of the paper (``cifar/DenseNet-100-12 SGD``); or a network.
         data: the set; of a recipe for several sets, the one for this set is taken.
         epochs: instead of the recipe's; the milestones of its rate move along.
     """
     if Path(name).exists():
         return Path(name)
-    table, colon, row = name.partition(":")
-    if colon:
+    table, slash, row = name.partition("/")
+    if slash and table in TITLES:
         return _of_recipe(_recipe(table, row, data), epochs)
     if name.endswith(".pt") or Path(name).is_absolute() or name.startswith((".", "~")):
         raise FileNotFoundError(f"the checkpoint {name} is missing; give a run's folder or a checkpoint in it")
@@ -61,7 +62,7 @@ def subject(name: str, data: str, epochs: int | None = None) -> Path | Network:
     except ValueError as reason:
         raise ValueError(
             f"{name} is no run or checkpoint that is there, and no network: {reason}; a recipe of the paper is given "
-            "as TABLE:ROW, such as 'cifar:DenseNet-100-12 SGD'"
+            "as TABLE/ROW, such as 'cifar/DenseNet-100-12 SGD'"
         ) from None
     settings = {**_PLAIN, "model": name}
     return Network(title=name, settings=settings if epochs is None else {**settings, "epochs": epochs})
@@ -71,11 +72,11 @@ def _recipe(table: str, row: str, data: str) -> Recipe:
     found = find(table, row)
     trained = [recipe for recipe in found if recipe.measures == "error"]
     if not trained:
-        raise ValueError(f"{table}:{row} measures times, it trains nothing to its end; choose a recipe that does")
+        raise ValueError(f"{table}/{row} measures times, it trains nothing to its end; choose a recipe that does")
     fitting = [recipe for recipe in trained if recipe.data == data]
     if not fitting and data in SETS:
         known = ", ".join(dict.fromkeys(recipe.data for recipe in trained))
-        raise ValueError(f"{table}:{row} is a recipe for {known}, not for {data}; give such a --data, or a network")
+        raise ValueError(f"{table}/{row} is a recipe for {known}, not for {data}; give such a --data, or a network")
     return (fitting or trained)[0]
 
 

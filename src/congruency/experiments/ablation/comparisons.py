@@ -1,0 +1,72 @@
+"""Every cell beside the baseline, with the number of comparisons kept in view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from congruency.experiments.classification.jobs import Table
+from congruency.experiments.classification.showing import Results
+from congruency.experiments.evidence import Difference, paired_difference
+
+__all__ = ["Comparison", "comparisons", "holm"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A cell and the baseline in one column.
+
+    Attributes:
+        cell: the name of the row.
+        column: what is compared.
+        difference: cell minus baseline, over the seeds that both have.
+        p: of the paired t-test, and 1 where no seed differs at all; nan where too few seeds can say.
+        adjusted: p after Holm's correction for all comparisons that have one.
+    """
+
+    cell: str
+    column: str
+    difference: Difference
+    p: float
+    adjusted: float = math.nan
+
+
+def comparisons(table: Table, results: Results, idle: Collection[str] = ()) -> list[Comparison]:
+    """All of them, by cell and column, but for ``idle`` cells, whose trainings are the baseline's."""
+    made = [
+        Comparison(row.name, column, difference, _p(difference))
+        for row in table.rows
+        if row.against is not None and row.name not in idle
+        for column in row.columns
+        if (difference := _difference(results.get(row.name, {}), results.get(row.against, {}), column)) is not None
+    ]
+    return [replace(one, adjusted=p) for one, p in zip(made, holm([one.p for one in made]), strict=True)]
+
+
+def _p(difference: Difference) -> float:
+    """Equal errors on several seeds are a comparison that was made: it counts."""
+    return 1.0 if difference.count > 1 and difference.mean == 0 and math.isnan(difference.p) else difference.p
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: of m, sorted upwards, ``p'_i = max over j <= i of min(1, (m - j + 1) p_j)``.
+
+    Calling those below a level different keeps the chance of even one false call below that level, whatever the
+    dependence between the tests. A p that is nan was no test: it stays nan, and is not counted in m.
+    """
+    order = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
+    adjusted = [math.nan] * len(ps)
+    highest = 0.0
+    for passed, (p, place) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - passed) * p))
+        adjusted[place] = highest
+    return adjusted
+
+
+def _difference(own: dict[str, list[float]], other: dict[str, list[float]], column: str) -> Difference | None:
+    if column not in own or column not in other:
+        return None
+    mine, base = (dict(zip(metrics["seed"], metrics[column], strict=True)) for metrics in (own, other))
+    both = sorted(mine.keys() & base.keys())
+    return paired_difference([mine[seed] for seed in both], [base[seed] for seed in both]) if both else None

@@ -1,0 +1,42 @@
+"""Options that take several values after one flag: ``--window 5 10 20`` beside ``--window 5 --window 10``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+__all__ = ["ManyValuesCommand", "spread"]
+
+_NUMBER = re.compile(r"-\.?\d")
+
+
+class ManyValuesCommand(TyperCommand):
+    """A command whose repeatable options take all values up to the next option; an argument has to come before them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, after the flag has been said again before each further value."""
+        repeatable = {name for param in self.params if getattr(param, "multiple", False) for name in param.opts}
+        return super().parse_args(ctx, spread(args, repeatable))
+
+
+def spread(words: Sequence[str], repeatable: Collection[str]) -> list[str]:
+    """``--window 5 10`` as ``--window 5 --window 10``, for every flag in ``repeatable``.
+
+    A flag gathers values up to the next word that begins with a dash and is not a number, or to a bare ``--``.
+    """
+    made: list[str] = []
+    flag, held = None, False  # the flag that gathers, and whether it has a value
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*made, *words[place:]]
+        if word.startswith("-") and not _NUMBER.match(word):
+            name, equals, _ = word.partition("=")
+            flag, held = (name if name in repeatable else None), bool(equals)
+        elif flag is not None:
+            made += [flag] if held else []
+            held = True
+        made.append(word)
+    return made
