@@ -29,7 +29,8 @@ def positions(svg):
 
 
 def lines_of_data(svg):
-    return [one for one in named(svg, "line") if one.tag == "path"]
+    inside = {one for tip in named(svg, "tip") for one in tip.iter()}
+    return [one for one in named(svg, "line") if one.tag == "path" and one not in inside]
 
 
 def test_a_line_and_its_band():
@@ -50,7 +51,12 @@ def test_labels_legend_and_summary():
 
 def test_hover_tells_the_values():
     svg = draw(Series("one", [1, 2], [3.0, 2.0], [0.25, math.nan]), Series("two", [2], [4.0]))
-    assert [title.text for title in svg.iter("title")] == ["epoch 1\none: 3 ± 0.25", "epoch 2\none: 2\ntwo: 4"]
+    tips = [[text.text for text in tip.iter("text")] for tip in named(svg, "tip")]
+    assert tips == [["epoch 1", "one: 3 ± 0.25"], ["epoch 2", "one: 2", "two: 4"]]
+    assert [[part.get("class") for part in tip if part.tag == "g"] for tip in named(svg, "tip")] == [
+        ["of-1"],
+        ["of-1", "of-2"],
+    ]
 
 
 def test_nan_breaks_the_line():
@@ -88,7 +94,7 @@ def test_nothing_to_show_says_so():
 
 def test_many_points_have_no_hover():
     count = 5000
-    assert not list(draw(Series("long", list(range(count)), [1.0 + x % 7 for x in range(count)])).iter("title"))
+    assert not named(draw(Series("long", list(range(count)), [1.0 + x % 7 for x in range(count)])), "hover")
 
 
 def test_many_names_wrap_within_the_drawing():

@@ -31,7 +31,7 @@ class Batches:
         data: the set.
         batch_size: of all processes together.
         augmentation: of training batches; evaluation takes only its normalisation and size.
-        seed, order, rank, world_size, drop_last: see :class:`Plan`.
+        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
         device: where the set is kept and the batches are made.
     """
 
@@ -43,6 +43,7 @@ class Batches:
         *,
         seed: int = 0,
         order: Order = "shuffled",
+        order_seed: int | None = None,
         device: torch.device | str = "cpu",
         rank: int = 0,
         world_size: int = 1,
@@ -53,6 +54,7 @@ class Batches:
             batch_size=batch_size,
             seed=seed,
             order=order,
+            order_seed=order_seed,
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,

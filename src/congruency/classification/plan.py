@@ -25,8 +25,9 @@ class Plan:
         count: samples in the set.
         batch_size: of all processes together.
         seed: of the order and of the augmentation.
-        order: ``"shuffled"`` anew every epoch, ``"repeated"`` (one random order for all epochs, the paper's permuted
-            sequences), or ``"given"``: as they stand in the set.
+        order: ``"shuffled"`` anew every epoch, ``"repeated"`` (one random order for all epochs), or ``"given"``: as
+            they stand in the set.
+        order_seed: of the order alone, where runs of several seeds share one; None for ``seed``.
         rank: the number of this process.
         world_size: how many processes train together.
         drop_last: leave out a last batch that is not full. One that is kept is cut to a multiple of the processes.
@@ -36,6 +37,7 @@ class Plan:
     batch_size: int
     seed: int = 0
     order: Order = "shuffled"
+    order_seed: int | None = None
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
@@ -65,7 +67,9 @@ class Plan:
         """The order of an epoch: (count,), the place in the set of each position."""
         if self.order == "given":
             return torch.arange(self.count)
-        return torch.randperm(self.count, generator=self.generator("order", 0 if self.order == "repeated" else epoch))
+        seed = self.seed if self.order_seed is None else self.order_seed
+        drawn = generator("order", seed, 0 if self.order == "repeated" else epoch)
+        return torch.randperm(self.count, generator=drawn)
 
     def positions(self, batch: int) -> slice:
         """This process's share of a batch, as positions in the order of the epoch."""

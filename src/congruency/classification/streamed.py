@@ -35,7 +35,7 @@ class StreamedBatches:
         batch_size: of all processes together.
         augmentation: its ``size`` must be given.
         workers: processes that decode, no more than there are cores; 0 decodes in this one.
-        seed, order, rank, world_size, drop_last: see :class:`Plan`.
+        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
         device: where the batches go.
     """
 
@@ -48,6 +48,7 @@ class StreamedBatches:
         workers: int = 4,
         seed: int = 0,
         order: Order = "shuffled",
+        order_seed: int | None = None,
         device: torch.device | str = "cpu",
         rank: int = 0,
         world_size: int = 1,
@@ -60,6 +61,7 @@ class StreamedBatches:
             batch_size=batch_size,
             seed=seed,
             order=order,
+            order_seed=order_seed,
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,

@@ -68,6 +68,21 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], level:
     return Difference(mean, mean - margin, mean + margin, len(values), p)
 
 
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: of m, sorted upwards, ``p'_i = max over j <= i of min(1, (m - j + 1) p_j)``.
+
+    Calling those below a level different keeps the chance of even one false call below that level, whatever the
+    dependence between the tests. A p that is nan was no test: it stays nan, and is not counted in m.
+    """
+    order = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
+    adjusted = [math.nan] * len(ps)
+    highest = 0.0
+    for passed, (p, place) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - passed) * p))
+        adjusted[place] = highest
+    return adjusted
+
+
 def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float]:
     """Mean and standard error; the error is nan where the values show no spread beyond rounding at `scale`."""
     if not values or not all(map(math.isfinite, values)):

@@ -7,36 +7,43 @@ from typing import Annotated, Any
 
 import typer
 
+from congruency.experiments.catalogue import Entry, Family, runnable
 from congruency.experiments.terminal import check_device, check_folder, interruptible
 
-__all__ = ["reproduce", "titles"]
+__all__ = ["reproduce"]
 
-_CONTINUAL = "continual learning"
-_CLASSIFICATION = "classification"
-_ONLY = {  # options that one family alone understands
-    _CONTINUAL: ("labels", "network", "tasks", "samples", "memory", "policy", "tune"),
-    _CLASSIFICATION: (
-        "budget", "model", "epochs", "batch_size", "lr", "pretrained", "precision", "compile", "channels_last",
-        "processes", "minutes", "cache", "show",
+_ONLY: dict[Family, tuple[str, ...]] = {  # options that some families do not understand
+    "continual learning": ("base", "labels", "network", "tasks", "samples", "memory", "policy", "tune"),
+    "classification": (
+        "base", "budget", "model", "epochs", "batch_size", "lr", "pretrained", "precision", "compile", "channels_last",
+        "processes", "minutes", "cache", "show", "order", "order_seed", "record_steps",
     ),
+    "saliency": ("model", "epochs", "batch_size", "lr", "pretrained", "precision", "order", "order_seed"),
 }  # fmt: skip
-
-
-def titles() -> dict[str, tuple[str, str]]:
-    """Every table: its family, and what it shows in a line."""
-    from congruency.experiments.classification.grids import TITLES as GRIDS
-    from congruency.experiments.classification.tables import TITLES as PAPER
-    from congruency.experiments.continual.tables import TABLES
-
-    continual = {name: (_CONTINUAL, table.title) for name, table in TABLES.items()}
-    return continual | {name: (_CLASSIFICATION, title) for name, title in {**PAPER, **GRIDS}.items()}
 
 
 def reproduce(
     context: typer.Context,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Which table; without one, all are listed.")
+        str | None,
+        typer.Argument(metavar="TABLE", help=f"Which: {', '.join(runnable())}. Without one, they are listed."),
     ] = None,
+    listing: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="Show every table and figure of the paper: its command, whether its data is at hand, how long it "
+            "takes, and what state its result is in.",
+        ),
+    ] = False,
+    index: Annotated[
+        bool,
+        typer.Option("--index", help="Write index.md into --results: the paper's claims, each with our evidence."),
+    ] = False,
+    results: Annotated[
+        Path,
+        typer.Option("--results", metavar="FOLDER", help="Finished results, for --list and --index."),
+    ] = Path("docs/results"),
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="N", help="Runs of every row, from different first weights.")
     ] = 5,
@@ -85,29 +92,28 @@ def reproduce(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Classification: another network in all rows.")
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Another network, or backbone of saliency, in all rows."),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, metavar="N", help="Classification: another number in all rows.")
+        int | None, typer.Option("--epochs", min=1, metavar="N", help="Another number in all rows.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Classification: another one in all rows.")
+        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Another one in all rows.")
     ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", metavar="RATE", help="Classification: another learning rate in all rows.")
-    ] = None,
+    lr: Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows.")] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(
             "--pretrained",
             metavar="WEIGHTS",
-            help="Classification: a file of weights for rows that are fine-tuned, or 'installed' for those of a "
-            "package. (default: downloaded)",
+            help="A file of weights for rows that are fine-tuned; 'installed' for those of a package "
+            "(classification), 'none' to train from scratch (saliency). (default: downloaded)",
         ),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option("--precision", metavar="32|bf16|16", help="Classification. (default: 32; bf16 for grids on GPUs)"),
+        typer.Option("--precision", metavar="32|bf16|16", help="(default: 32; bf16 for grids on GPUs)"),
     ] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Classification: torch.compile the networks, once for all runs.")
@@ -136,6 +142,29 @@ def reproduce(
     show: Annotated[
         bool, typer.Option("--show", help="Classification: run nothing, show what is finished in --out.")
     ] = False,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order",
+            metavar="seed|fixed|independent",
+            help="Which runs see the samples in the same order: those of one seed; all (the paper's fixed "
+            "permutations); or none, every method in an order of its own (its stochastic ones). (default: seed)",
+        ),
+    ] = None,
+    order_seed: Annotated[
+        int | None,
+        typer.Option("--order-seed", min=0, metavar="N", help="Of the one order of --order fixed. (default: 0)"),
+    ] = None,
+    record_steps: Annotated[
+        int,
+        typer.Option(
+            "--record-steps",
+            min=0,
+            metavar="N",
+            help="Classification: keep the line of every N-th step in the runs' records, for the curves within epochs "
+            "of congruency report.",
+        ),
+    ] = 0,
     labels: Annotated[
         str,
         typer.Option(
@@ -179,60 +208,95 @@ def reproduce(
     paired differences beside the paper's numbers. Interrupted runs go on where
     they stopped when the same command is given again.
     """
-    known = titles()
+    known = runnable()
+    if listing or index:
+        _about_all(context, table, data, results, index)
+        return
     if table not in known:
         _list(table, known)
     assert table is not None
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
-    family = known[table][0]
+    family = known[table].family
     _refuse_options_of_others(context, family, table)
     if device not in (None, "auto"):
         check_device(str(device), "--device")
+    if order_seed is not None and order != "fixed":
+        raise typer.BadParameter("is for --order fixed; the other orders follow the seeds", param_hint="--order-seed")
     common: dict[str, Any] = {
-        "table": table, "seeds": range(first_seed, first_seed + seeds), "rows": rows or (), "data": data,
-        "out": folder, "base": base,
+        "table": table, "seeds": range(first_seed, first_seed + seeds), "rows": rows or (), "data": data, "out": folder,
     }  # fmt: skip
     with interruptible("stopped; the same command goes on where it stopped"):
         try:
-            if family == _CONTINUAL:
+            if family == "continual learning":
                 from congruency.experiments.continual import command as continual
 
                 continual.run(
-                    **common, device="cpu" if device in (None, "auto") else device, labels=labels, network=network,
-                    tasks=tasks, samples=samples, memory=memory, policy=policy, tune=tune,
+                    **common, device="cpu" if device in (None, "auto") else device, base=base, labels=labels,
+                    network=network, tasks=tasks, samples=samples, memory=memory, policy=policy, tune=tune,
                 )  # fmt: skip
                 return
-            from congruency.experiments.classification import command as classification
+            if family == "saliency":
+                from congruency.experiments.saliency import command as saliency
 
-            code = classification.run(
-                **common, device=device or "auto", budget=budget, precision=precision, compile=compile,
-                channels_last=channels_last, cache=cache, processes=processes, minutes=minutes, only_show=show,
-                changes={
-                    "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr,
-                    "pretrained": pretrained,
-                },
-            )  # fmt: skip
+                code = saliency.run(
+                    **common, device=device or "auto", precision=precision, backbone=model, pretrained=pretrained,
+                    epochs=epochs, batch_size=batch_size, lr=lr, order=order, order_seed=order_seed,
+                )  # fmt: skip
+            else:
+                from congruency.experiments.classification import command as classification
+
+                code = classification.run(
+                    **common, device=device or "auto", base=base, budget=budget, precision=precision, compile=compile,
+                    channels_last=channels_last, cache=cache, processes=processes, minutes=minutes, only_show=show,
+                    record_steps=record_steps,
+                    changes={
+                        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr,
+                        "pretrained": pretrained, "sample_order": order, "order_seed": order_seed,
+                    },
+                )  # fmt: skip
         except (ValueError, FileNotFoundError) as error:
             raise typer.BadParameter(str(error)) from None
     raise typer.Exit(code)
 
 
-def _list(table: str | None, known: dict[str, tuple[str, str]]) -> None:
-    """All tables, one a line; a name that is none of them is an error."""
+def _about_all(context: typer.Context, table: str | None, data: Path | None, results: Path, index: bool) -> None:
+    """The listing, or the page of claims."""
+    option = "--index" if index else "--list"
+    if table is not None:
+        raise typer.BadParameter(f"is about all tables; leave {table} out", param_hint=option)
+    if not index:
+        from congruency.experiments.listing import lines
+
+        for line in lines(data, results):
+            typer.echo(line)
+        return
+    from congruency.experiments.claims_page import write_index
+
+    try:
+        typer.echo(f"written to {write_index(results)}")
+    except (ValueError, FileNotFoundError) as error:
+        raise typer.BadParameter(str(error), param_hint="--results") from None
+
+
+def _list(table: str | None, known: dict[str, Entry]) -> None:
+    """All that can be run, one a line; a name that is none of them is an error."""
     if table is not None:
         typer.echo(f"there is no table {table!r}; the tables are:\n", err=True)
     width = max(map(len, known))
-    for name, (family, title) in known.items():
-        typer.echo(f"  {name:{width}}  {family}: {title}", err=table is not None)
+    for name, entry in known.items():
+        where = f" ({entry.place} of the paper)" if entry.place else ""
+        typer.echo(f"  {name:{width}}  {entry.family}: {entry.title}{where}", err=table is not None)
+    if table is None:
+        typer.echo("\n--list shows every table and figure, its data, its time and the state of its result.")
     raise typer.Exit(0 if table is None else 2)
 
 
-def _refuse_options_of_others(context: typer.Context, family: str, table: str) -> None:
+def _refuse_options_of_others(context: typer.Context, family: Family, table: str) -> None:
     """An option that would be silently without effect is a mistake."""
-    for other, names in _ONLY.items():
-        for name in names:
-            source = context.get_parameter_source(name)
-            if other != family and source is not None and source.name == "COMMANDLINE":
-                option = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(f"{table} is a table of {family}: {option} is for {other}", param_hint=option)
+    for name in dict.fromkeys(name for names in _ONLY.values() for name in names):
+        source = context.get_parameter_source(name)
+        if name not in _ONLY[family] and source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            users = " and ".join(other for other, names in _ONLY.items() if name in names)
+            raise typer.BadParameter(f"{table} is a table of {family}: {option} is for {users}", param_hint=option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["INTERRUPTED", "check_device", "check_folder", "interruptible", "plain_warnings"]
+__all__ = [
+    "INTERRUPTED",
+    "check_device",
+    "check_folder",
+    "interruptible",
+    "plain_warnings",
+    "show",
+    "told_plainly",
+    "typed",
+]
 
 INTERRUPTED = 130
 """What a shell expects of a command ended by Ctrl-C."""
@@ -26,6 +36,13 @@ def interruptible(message: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(message, err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def typed() -> str | None:
+    """What was typed after ``congruency``, quoted for a shell; None where this is not that command."""
+    program = Path(sys.argv[0])
+    ours = program.stem == "congruency" or program.parts[-2:] == ("congruency", "__main__.py")
+    return shlex.join(sys.argv[1:]) if ours else None
 
 
 def check_folder(folder: Path, option: str) -> None:
@@ -65,3 +82,30 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("default", module=r"congruency\.")
         yield
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """What is wrong with the input, as one line."""
+    import typer
+
+    from congruency.training.checkpoints import CheckpointError
+
+    try:
+        yield
+    except (ValueError, TypeError, OSError, CheckpointError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def show(table: Any, findings: list[str], page: Path) -> None:
+    """A table, what it says in words, and where the page is."""
+    from rich.console import Console
+
+    from congruency.report.tables import to_rich
+
+    console = Console(highlight=False)
+    console.print(to_rich(table))
+    console.print()
+    for text in findings:
+        console.print(text, markup=False)
+    console.print(f"\nThe page: {page}", markup=False, soft_wrap=True)

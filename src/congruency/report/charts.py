@@ -21,6 +21,7 @@ _LEFT, _RIGHT, _BOTTOM = 54.0, 10.0, 42.0
 _FONT = 12.5
 _LETTER = 6.7  # about the width of a letter at this size, for laying out the legend
 _HOVER_AT_MOST = 250
+_APART = 7.0  # between the bars of neighbouring lines
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _Point = tuple[float, float, float, float]  # x, y, and the lower and upper edge of the band
@@ -33,21 +34,30 @@ STYLE = f"""
 .chart .axis {{ stroke: var(--ink-soft, #4a5663); stroke-width: 1; }}
 .chart .zero {{ stroke: var(--ink-soft, #4a5663); stroke-width: 1.5; stroke-dasharray: 4 3; }}
 .chart .line {{ fill: none; stroke-width: 2.2; stroke-linejoin: round; }}
+.chart .thin {{ stroke-width: 1.3; }}
 .chart .band {{ stroke: none; fill-opacity: 0.16; }}
 .chart .dot {{ fill-opacity: 0.55; }}
 .chart .hover {{ fill: transparent; }}
 .chart .hover:hover {{ fill: var(--ink, #16202b); fill-opacity: 0.08; }}
+.chart .tip {{ visibility: hidden; pointer-events: none; }}
+.chart .place:hover .tip {{ visibility: visible; }}
+.chart .tip rect {{ fill: var(--card, #ffffff); stroke: var(--line, #dde3ea); fill-opacity: 0.95; }}
+.chart .tip text {{ fill: var(--ink, #16202b); }}
 """
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `y` over `x`, with the margin of its band on either side; nan breaks the line."""
+    """One line: `y` over `x`, with the margin of its band on either side; nan breaks the line.
+
+    With `bars` the margins are bars at the points instead of a band, for several lines whose bands would overlap.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     margin: Sequence[float] | None = None
+    bars: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.x) == len(self.y) == len(self.margins):
@@ -80,22 +90,39 @@ def theme(colours: Sequence[str]) -> str:
     return " ".join(f"--series-{n}: {value};" for n, value in enumerate(colours, 1))
 
 
-def line_chart(series: Sequence[Series], *, title: str, x_label: str, y_label: str, log: bool = False) -> str:
-    """Lines with shaded bands over a common x; `log` makes the y axis logarithmic, and skips what is not positive."""
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    x_names: Sequence[str] | None = None,
+) -> str:
+    """Lines with shaded bands over a common x; `log` makes the y axis logarithmic, and skips what is not positive.
+
+    With `x_names` the places x = 0, 1, ... stand evenly and are called so.
+    """
     legend, top = _legend([one.name for one in series])
     low, high = _HEIGHT - _BOTTOM, top + 12
     xs = [value for one in series for value in one.x]
     whole = all(float(x).is_integer() for x in xs)
     x_axis = scales.linear(xs, _LEFT, _WIDTH - _RIGHT, ticks=7, whole=whole, snug=True)
+    if x_names is not None:
+        x_axis = scales.Scale(-0.4, len(x_names) - 0.6, _LEFT, _WIDTH - _RIGHT, tuple(range(len(x_names))))
     ys = [edge for one in series for edge in (*one.y, *_edges(one, +1), *([] if log else _edges(one, -1)))]
     y_axis = scales.logarithmic(ys, low, high) if log else scales.linear(ys, low, high)
-    parts = [legend, *_y_grid(y_axis, y_label), *_x_marks(x_axis, x_label, low)]
+    parts = [legend, *_y_grid(y_axis, y_label), *_x_marks(x_axis, x_label, low, x_names)]
+    barred = [index for index, one in enumerate(series) if one.bars]
     for index, one in enumerate(series):
-        parts.extend(_line(one, index, x_axis, y_axis))
+        if one.bars:
+            parts.extend(_barred(one, index, barred.index(index) - (len(barred) - 1) / 2, x_axis, y_axis))
+        else:
+            parts.extend(_line(one, index, x_axis, y_axis))
     if not any(math.isfinite(y) and (y > 0 or not log) for one in series for y in one.y):
         parts.append(f'<text x="{_WIDTH / 2:g}" y="{(low + high) / 2:.1f}" text-anchor="middle">nothing to show</text>')
-    parts.extend(_hover(series, x_label, x_axis, low, high))
-    return _svg(parts, _HEIGHT, f"{title}. {y_label} over {x_label}. {_line_summary(series)}")
+    parts.extend(_hover(series, x_label, x_axis, low, high, x_names))
+    return _svg(parts, _HEIGHT, f"{title}. {y_label} over {x_label}. {_line_summary(series, x_names)}")
 
 
 def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: int = 0) -> str:
@@ -190,7 +217,7 @@ def _legend(names: Sequence[str]) -> tuple[str, float]:
     """Names with a piece of their line, in as many rows as they need, and the height that takes."""
     parts, x, y = [], _LEFT, 13.0
     for index, name in enumerate(names):
-        shown = name if len(name) <= 48 else f"{name[:47]}…"
+        shown = _cut(name, 48)
         width = 30 + _LETTER * len(shown) + 16
         if x > _LEFT and x + width > _WIDTH:
             x, y = _LEFT, y + 18
@@ -217,10 +244,10 @@ def _y_grid(axis: scales.Scale, label: str) -> Iterator[str]:
     yield f'<text transform="translate(12 {middle:.1f}) rotate(-90)" text-anchor="middle">{escape(label)}</text>'
 
 
-def _x_marks(axis: scales.Scale, label: str, y: float) -> Iterator[str]:
+def _x_marks(axis: scales.Scale, label: str, y: float, names: Sequence[str] | None = None) -> Iterator[str]:
     yield f'<line class="axis" x1="{axis.start:g}" x2="{axis.stop:g}" y1="{y:g}" y2="{y:g}"/>'
     for mark in axis.ticks:
-        yield f'<text x="{axis(mark):.1f}" y="{y + 16:g}" text-anchor="middle">{_mark(mark)}</text>'
+        yield f'<text x="{axis(mark):.1f}" y="{y + 16:g}" text-anchor="middle">{escape(_called(mark, names))}</text>'
     middle = (axis.start + axis.stop) / 2
     yield f'<text x="{middle:.1f}" y="{y + 35:g}" text-anchor="middle">{escape(label)}</text>'
 
@@ -231,6 +258,11 @@ def _mark(value: float) -> str:
         power = f"10{str(int(exponent)).translate(_RAISED)}"
         return power if float(digits) == 1 else f"{float(digits):g}·{power}"
     return f"{value:.10g}"
+
+
+def _called(x: float, names: Sequence[str] | None) -> str:
+    """A place on the x axis: its name where it has one."""
+    return _mark(x) if names is None else names[round(x)]
 
 
 def _edges(one: Series, side: int) -> list[float]:
@@ -256,6 +288,20 @@ def _line(one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale) -
             yield f'<circle cx="{line[0][0]:.1f}" cy="{line[0][1]:.1f}" r="4" style="fill: {colour(index)}"/>'
 
 
+def _barred(one: Series, index: int, place: float, x_axis: scales.Scale, y_axis: scales.Scale) -> Iterator[str]:
+    """The line with a dot and a bar at every point, moved aside by `place`: those of several lines stand apart."""
+    points = list(zip(one.x, one.y, _edges(one, -1), _edges(one, +1), strict=True))
+    for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
+        spots = [(x_axis(x) + _APART * place, y_axis(y)) for x, y, _, _ in stretch]
+        if len(spots) > 1:
+            yield f'<path class="line thin" d="{_path(spots)}" {_stroke(index)}/>'
+        for (at, y), (_, _, bottom, top) in zip(spots, stretch, strict=True):
+            if math.isfinite(top):
+                ends = _path([(at, y_axis(top)), (at, y_axis(bottom))])
+                yield f'<path class="line" d="{ends}" style="stroke: {colour(index)}"/>'
+            yield f'<circle cx="{at:.1f}" cy="{y:.1f}" r="3.5" style="fill: {colour(index)}"/>'
+
+
 def _unbroken(points: Sequence[_Point], keep: Callable[[_Point], bool]) -> Iterator[list[_Point]]:
     return (list(group) for kept, group in groupby(points, keep) if kept)
 
@@ -268,8 +314,15 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def _hover(series: Sequence[Series], x_label: str, axis: scales.Scale, low: float, high: float) -> Iterator[str]:
-    """A strip for every x that names the values there; none where they would be too many to hit."""
+def _hover(
+    series: Sequence[Series],
+    x_label: str,
+    axis: scales.Scale,
+    low: float,
+    high: float,
+    names: Sequence[str] | None = None,
+) -> Iterator[str]:
+    """A strip for every x with a note of the values there; none where they would be too many to hit."""
     places = sorted({x for one in series for x in one.x if math.isfinite(x)})
     if len(places) > _HOVER_AT_MOST:
         return
@@ -277,25 +330,54 @@ def _hover(series: Sequence[Series], x_label: str, axis: scales.Scale, low: floa
     starts, stops = [axis.start, *middles], [*middles, axis.stop]
     tables = [dict(zip(one.x, zip(one.y, one.margins, strict=True), strict=True)) for one in series]
     for x, start, stop in zip(places, starts, stops, strict=False):
-        told = [f"{x_label} {_mark(x)}"]
-        for one, table in zip(series, tables, strict=True):
+        told = []
+        for index, (one, table) in enumerate(zip(series, tables, strict=True)):
             if x in table:
                 y, margin = table[x]
-                told.append(f"{one.name}: {short(y)}" + (f" ± {short(margin)}" if math.isfinite(margin) else ""))
-        yield (
+                told.append((index, f"{_cut(one.name, 34)}: {_short_with_margin(y, margin)}"))
+        strip = (
             f'<rect class="hover" x="{start:.1f}" y="{high:g}" width="{max(stop - start, 1):.1f}" '
-            f'height="{low - high:g}"><title>{escape(chr(10).join(told))}</title></rect>'
+            f'height="{low - high:g}"/>'
         )
+        yield f'<g class="place">{strip}{_tip(f"{x_label} {_called(x, names)}", told, (start + stop) / 2, high)}</g>'
 
 
-def _line_summary(series: Sequence[Series]) -> str:
+def _short_with_margin(value: float, margin: float) -> str:
+    return short(value) + (f" ± {short(margin)}" if math.isfinite(margin) else "")
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _tip(heading: str, told: Sequence[tuple[int, str]], middle: float, top: float) -> str:
+    """A note on the side of the strip where there is room: a heading, and a line for each series, with its stroke."""
+    lines = [heading, *(text for _, text in told)]
+    width = min(_LETTER * max(map(len, lines)) + 44, _WIDTH - 4)
+    x = middle + 8 if middle + 8 + width <= _WIDTH - 2 else max(2.0, middle - 8 - width)
+    x = min(x, _WIDTH - 2 - width)
+    parts = [
+        f'<rect x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{16 * len(lines) + 8:g}" rx="5"/>',
+        f'<text x="{x + 8:.1f}" y="{top + 16:g}">{escape(heading)}</text>',
+    ]
+    for row, (index, text) in enumerate(told, 2):
+        y = top + 16 * row
+        parts.append(
+            f'<g class="of-{index + 1}"><path class="line" d="{_path([(x + 8, y - 4), (x + 28, y - 4)])}" '
+            f'{_stroke(index)}/><text x="{x + 34:.1f}" y="{y:g}">{escape(text)}</text></g>'
+        )
+    return f'<g class="tip">{"".join(parts)}</g>'
+
+
+def _line_summary(series: Sequence[Series], names: Sequence[str] | None = None) -> str:
     """Where every line starts and ends, in words."""
     told = []
     for one in series:
         finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
         if finite:
             (x0, y0), (x1, y1) = finite[0], finite[-1]
-            told.append(f"{one.name}: {short(y0)} at {_mark(x0)}, {short(y1)} at {_mark(x1)}.")
+            first, last = (_called(x, names) for x in (x0, x1))
+            told.append(f"{one.name}: {short(y0)} at {first}, {short(y1)} at {last}.")
         else:
             told.append(f"{one.name}: no values.")
     return " ".join(told)

@@ -22,7 +22,8 @@ class Figure:
 class Page:
     """Everything on the page, top to bottom. All text is plain text; only `Figure.chart` is markup.
 
-    `findings` are the sentences under the table, `notes` the terms explained at the end, `made` the last line.
+    `findings` are the sentences under the table, `tables` further tables under headings, `commands` what was run under
+    its names (None where it was no command), `notes` the terms explained at the end, `made` the last line.
     """
 
     title: str
@@ -34,13 +35,15 @@ class Page:
     figures: Sequence[Figure] = ()
     figures_note: str = ""
     figures_title: str = "Curves"
+    tables: Sequence[tuple[str, Table]] = ()
+    commands: Sequence[tuple[str, str | None]] = ()
     notes: Sequence[tuple[str, str]] = field(default=())
     made: str = ""
 
 
 def render(page: Page) -> str:
-    """The page as one HTML document."""
-    return _DOCUMENT.substitute(
+    """The page as one HTML document; half of a surrogate pair, which no file can hold, becomes a question mark."""
+    document = _DOCUMENT.substitute(
         title=_text(page.title),
         lead=_text(page.lead),
         command=escape(page.command),
@@ -48,12 +51,15 @@ def render(page: Page) -> str:
         findings="\n".join(f"<li>{_text(text)}</li>" for text in page.findings),
         headline=_figure(page.headline) if page.headline else "",
         curves=_curves(page),
+        tables="\n".join(_table(title, table) for title, table in page.tables),
+        commands=_commands(page),
         notes="\n".join(f"<dt>{_text(term)}</dt><dd>{_text(text)}</dd>" for term, text in page.notes),
         made=_text(page.made),
         charts=charts.STYLE,
         light=charts.theme(charts.LIGHT),
         dark=charts.theme(charts.DARK),
     )
+    return document.encode("utf-8", "replace").decode("utf-8")
 
 
 def _text(plain: str) -> str:
@@ -68,6 +74,21 @@ def _curves(page: Page) -> str:
     note = f"<p>{_text(page.figures_note)}</p>" if page.figures_note else ""
     heading = f"<h2>{_text(page.figures_title)}</h2>"
     return f'<section>\n{heading}\n{note}\n<div class="figures">\n{figures}\n</div>\n</section>'
+
+
+def _table(title: str, table: Table) -> str:
+    return f'<section>\n<h2>{_text(title)}</h2>\n<div class="card">\n{to_html(table)}\n</div>\n</section>'
+
+
+def _commands(page: Page) -> str:
+    if not page.commands:
+        return ""
+    parts = []
+    for name, command in page.commands:
+        told = "Started from Python, not by a command." if command is None else f"<code>{escape(command)}</code>"
+        parts.append(f"<dt>{_text(name)}</dt><dd>{told}</dd>")
+    listed = "\n".join(parts)
+    return f'<section>\n<h2>What was run</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
 
 
 def _figure(figure: Figure) -> str:
@@ -124,6 +145,9 @@ figcaption p { color: var(--ink-soft); font-size: 0.9rem; line-height: 1.45; mar
 dl { margin: 0.8rem 0; max-width: 52rem; }
 dt { font-weight: 600; margin-top: 0.8rem; }
 dd { margin: 0.1rem 0 0; color: var(--ink-soft); }
+.commands { max-width: none; }
+.commands dd { margin: 0.3rem 0 0; }
+.commands code { display: block; white-space: pre-wrap; }
 footer { margin-top: 2.5rem; color: var(--ink-soft); font-size: 0.9rem; }
 @media (max-width: 44rem) {
   main { padding: 1.5rem 0.9rem 2rem; }
@@ -160,6 +184,8 @@ $headline
 </div>
 </section>
 $curves
+$tables
+$commands
 <section>
 <h2>How to read this</h2>
 <dl>

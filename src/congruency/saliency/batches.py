@@ -59,6 +59,12 @@ class HeldBatches:
             own = chosen[self._rank :: self._world] if len(chosen) >= self._world else chosen
             yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
 
+    def evaluation_batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """All images once, in the order of the set; the same batches in every process."""
+        for start in range(0, len(self.images), self._batch):
+            own = slice(start, start + self._batch)
+            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+
 
 def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """(N, h, w) counts in uint8 and densities in float16, with a maximum of 1."""

@@ -3,7 +3,8 @@
 from congruency.training.checkpoints import CheckpointError, load_checkpoint
 from congruency.training.config import Method, TrainingConfig
 from congruency.training.loop import Result, train
-from congruency.training.record import RecordError, RunRecord, read_record, without_times
+from congruency.training.order import SampleOrder, order_seed
+from congruency.training.record import Origin, RecordError, RunRecord, read_record, without_times
 from congruency.training.signals import STOPPED_EXIT_CODE
 from congruency.training.task import Build, Place, Task, TrainingData
 
@@ -12,14 +13,17 @@ __all__ = [
     "Build",
     "CheckpointError",
     "Method",
+    "Origin",
     "Place",
     "RecordError",
     "Result",
     "RunRecord",
+    "SampleOrder",
     "Task",
     "TrainingConfig",
     "TrainingData",
     "load_checkpoint",
+    "order_seed",
     "read_record",
     "train",
     "without_times",

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from congruency.training.devices import fabric_library, make_fabric
 from congruency.training.mail import Mail
 from congruency.training.progress import Progress
 from congruency.training.randomness import seed_everything
-from congruency.training.record import RECORD_NAME, RecordWriter
+from congruency.training.record import RECORD_NAME, Origin, RecordWriter
 from congruency.training.run import Run
 from congruency.training.signals import STOPPED_EXIT_CODE, StopSignal
 from congruency.training.task import Build, Place
@@ -60,7 +60,9 @@ class Result:
         return 0 if self.finished else STOPPED_EXIT_CODE
 
 
-def train(build: Build, config: TrainingConfig, folder: str | Path, *, resume: bool = False) -> Result:
+def train(
+    build: Build, config: TrainingConfig, folder: str | Path, *, resume: bool = False, origin: Origin | None = None
+) -> Result:
     """Train what ``build`` makes, with its record and its checkpoints in ``folder``.
 
         def build(place):
@@ -76,6 +78,7 @@ def train(build: Build, config: TrainingConfig, folder: str | Path, *, resume: b
         folder: One folder a run: ``record.jsonl`` and ``checkpoints/``.
         resume: Go on from the last checkpoint: to the same weights and the same record, bit for bit on a CPU, as a run
             that was never interrupted. A run without a checkpoint begins anew; one that was finished is left as it is.
+        origin: What the record says about where the run comes from; a resumed run keeps what it said at first.
 
     Raises:
         FileExistsError: The folder holds a run, and ``resume`` is False.
@@ -90,13 +93,13 @@ def train(build: Build, config: TrainingConfig, folder: str | Path, *, resume: b
         run = Run(fabric, task, config)
         if fabric.global_rank > 0:
             seed_everything(config.seed, fabric.global_rank)  # the weights are alike now; what follows need not be
-        return _Files(run, folder, resume).train()
+        return _Files(run, folder, resume, origin or Origin()).train()
 
 
 class _Files:
     """A run together with its record, its checkpoints and its bar."""
 
-    def __init__(self, run: Run, folder: Path, resume: bool) -> None:
+    def __init__(self, run: Run, folder: Path, resume: bool, origin: Origin) -> None:
         self._run, self._config, self._fabric = run, run.config, run.fabric
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._last: Path | None = None
@@ -109,7 +112,7 @@ class _Files:
         if self._fabric.is_global_zero:
             self._record = RecordWriter(self._record_path, 0 if state is None else state["record"])
         if state is None:
-            self._append([_header(run)])
+            self._append([_header(run, origin)])
         self._board = _board(run, folder)
         self._diverged = False
         self._votes = Mail(self._fabric.device)
@@ -247,11 +250,12 @@ def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _header(run: Run) -> dict[str, Any]:
+def _header(run: Run, origin: Origin) -> dict[str, Any]:
     device = run.fabric.device
     return {
         "kind": "run",
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **asdict(origin),
         "config": run.config.as_dict(),
         "task": dict(run.task.description),
         "seed": run.config.seed,

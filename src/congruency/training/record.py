@@ -1,7 +1,9 @@
 """The run record: one file a run, one JSON object a line, so that a run can be read while it is going on.
 
-The first line (``"kind": "run"``) says what was run: ``config``, ``task``, ``seed``, ``versions`` and the like. Then
-come lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``), both counted from 0. They hold
+The first line (``"kind": "run"``) says what was run: ``config``, ``task``, ``seed``, ``versions`` and the like, and
+where the run comes from (:class:`Origin`): ``command``, ``data``, ``table`` and ``row``. A resumed run keeps the first
+line of the command that began it. Then come lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``),
+both counted from 0. They hold
 
 - ``loss`` and the task's own figures, such as ``error``: means over samples;
 - ``congruency`` and ``magnitude``, from the start of the run, and ``congruency_previous`` and ``magnitude_previous``,
@@ -25,11 +27,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORD_NAME", "RecordError", "RecordWriter", "RunRecord", "read_record", "without_times"]
+__all__ = ["RECORD_NAME", "Origin", "RecordError", "RecordWriter", "RunRecord", "read_record", "without_times"]
 
 RECORD_NAME = "record.jsonl"
 
 _TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", "samples_per_second"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a run comes from; what is not known is None.
+
+    Attributes:
+        command: what was typed after ``congruency``, quoted for a shell; None for a run that was started from Python.
+        data: the data set.
+        table: the table of the paper, or the grid, that the run belongs to, as the command line calls it.
+        row: the row of that table.
+    """
+
+    command: str | None = None
+    data: str | None = None
+    table: str | None = None
+    row: str | None = None
 
 
 class RecordError(OSError):
@@ -107,13 +126,16 @@ def read_record(path: str | Path) -> RunRecord:
     """Read a record, or that of a run's folder; a last line that is still being written is left out."""
     path = Path(path)
     path = path / RECORD_NAME if path.is_dir() else path
-    *whole, _ = path.read_text(encoding="utf-8").split("\n")
+    *whole, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     lines = []
     for number, text in enumerate(whole, start=1):
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError as reason:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as reason:
             raise ValueError(f"line {number} of {path} is not JSON ({reason}); the record is damaged") from None
+        if not isinstance(line, dict) or "kind" not in line:
+            raise ValueError(f"line {number} of {path} is no line of a record; the record is damaged")
+        lines.append(line)
     if not lines or lines[0].get("kind") != "run":
         raise ValueError(f"{path} is not a run record: its first line is not that of a run")
     return RunRecord(

@@ -9,12 +9,13 @@ import torch
 
 import congruency
 from congruency.experiments.ablation.bases import from_options, from_recipe
-from congruency.experiments.ablation.comparisons import comparisons, holm
+from congruency.experiments.ablation.comparisons import comparisons
 from congruency.experiments.ablation.curves import curves
 from congruency.experiments.ablation.grid import Axes, Cell, cells, table_of
 from congruency.experiments.ablation.runs import Failure
 from congruency.experiments.ablation.showing import compose
 from congruency.experiments.classification.sets import ImageOptions
+from congruency.experiments.evidence import holm
 
 
 def test_every_combination_is_a_cell_once():

@@ -167,9 +167,9 @@ def test_a_table_of_the_paper_from_the_official_sets(tmp_path, monkeypatch):
     small_mit1003(tmp_path / "mit1003")
     small_salicon(tmp_path / "salicon", "train")
     small_salicon(tmp_path / "salicon", "val")
-    options = {"pretrained": False, "size": (32, 40), "say": lambda _: None}
-    reproduce_table("osie", tmp_path, tmp_path / "out", **options)
-    reproduce_table("salicon", tmp_path / "salicon", tmp_path / "out", **options)
+    options = {"size": (32, 40), "say": lambda _: None}
+    reproduce_table("osie", [tmp_path / "osie", tmp_path / "mit1003"], tmp_path / "out", **options)
+    reproduce_table("salicon", [tmp_path / "salicon"], tmp_path / "out", **options)
     assert [(rows, seeds, name) for rows, seeds, _, name in asked] == [
         (12, [0, 1, 2], "MIT1003"),
         (12, [0, 1, 2], "SALICON"),

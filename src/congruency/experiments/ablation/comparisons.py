@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from congruency.experiments.classification.jobs import Table
 from congruency.experiments.classification.showing import Results
-from congruency.experiments.evidence import Difference, paired_difference
+from congruency.experiments.evidence import Difference, holm, paired_difference
 
-__all__ = ["Comparison", "comparisons", "holm"]
+__all__ = ["Comparison", "comparisons"]
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,6 @@ def comparisons(table: Table, results: Results, idle: Collection[str] = ()) -> l
 def _p(difference: Difference) -> float:
     """Equal errors on several seeds are a comparison that was made: it counts."""
     return 1.0 if difference.count > 1 and difference.mean == 0 and math.isnan(difference.p) else difference.p
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: of m, sorted upwards, ``p'_i = max over j <= i of min(1, (m - j + 1) p_j)``.
-
-    Calling those below a level different keeps the chance of even one false call below that level, whatever the
-    dependence between the tests. A p that is nan was no test: it stays nan, and is not counted in m.
-    """
-    order = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
-    adjusted = [math.nan] * len(ps)
-    highest = 0.0
-    for passed, (p, place) in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - passed) * p))
-        adjusted[place] = highest
-    return adjusted
 
 
 def _difference(own: dict[str, list[float]], other: dict[str, list[float]], column: str) -> Difference | None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from congruency.experiments.terminal import check_folder, interruptible
+from congruency.experiments.terminal import check_folder, interruptible, show, told_plainly, typed
 
 __all__ = ["bound", "illustrate", "pairs", "register", "report"]
 
@@ -104,7 +99,7 @@ def illustrate(
     learning rates agree on one minimum, and draws the paths (Figure 5).
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), _told_plainly():
+    with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import descent, surfaces
         from congruency.experiments.analysis import illustrate as work
 
@@ -120,7 +115,7 @@ def illustrate(
         )
         results = work.illustrate(settings)
         paths = work.write(settings, results, out, _command(), animated=animated)
-        _show(work.table(results), work.findings(results), paths[0])
+        show(work.table(results), work.findings(results), paths[0])
 
 
 def bound(
@@ -154,7 +149,7 @@ def bound(
     tight, where it says nothing, and whether it holds.
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), _told_plainly():
+    with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import bound_page, bounds
 
         names = problem or list(bounds.PROBLEMS)
@@ -165,7 +160,7 @@ def bound(
         problems = {name: bounds.PROBLEMS[name]() for name in names}
         results = {name: (one, bounds.compare_all(one, relatives, steps)) for name, one in problems.items()}
         paths = bound_page.write(results, steps, out, _command())
-        _show(bound_page.summary(results), bound_page.findings(results), paths[0])
+        show(bound_page.summary(results), bound_page.findings(results), paths[0])
 
 
 def report(
@@ -188,7 +183,7 @@ def report(
     read is named and skipped.
     """
     check_folder(out.parent, "--out")
-    with interruptible("stopped; nothing was written"), _told_plainly():
+    with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import report as work
         from congruency.experiments.analysis.runs import find_records, load
         from congruency.report.files import write_files
@@ -203,7 +198,7 @@ def report(
         (written,) = write_files(out.parent, {out.name: render(page)})
         for message in loaded.messages:
             typer.echo(message, err=True)
-        _show(work.narrow(page.table), [text for text in page.findings if text not in loaded.messages], written)
+        show(work.narrow(page.table), [text for text in page.findings if text not in loaded.messages], written)
 
 
 def pairs(
@@ -252,7 +247,7 @@ def pairs(
     as pictures.
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), _told_plainly():
+    with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import pairs as work
         from congruency.experiments.analysis import samples
 
@@ -268,7 +263,7 @@ def pairs(
             raise ValueError(f"{len(chosen.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
         result = work.compare(chosen)
         paths = work.write(chosen, result, out, _command())
-        _show(work.summary(result), work.findings(result), paths[0])
+        show(work.summary(result), work.findings(result), paths[0])
 
 
 def _changes(
@@ -298,30 +293,6 @@ def _setting(text: str) -> tuple[str, Any]:
         raise ValueError(f"--setting {name}: {value!r} is not a number, a tuple, True, False or None") from None
 
 
-@contextmanager
-def _told_plainly() -> Iterator[None]:
-    """What is wrong with the input, as one line."""
-    from congruency.training.checkpoints import CheckpointError
-
-    try:
-        yield
-    except (ValueError, TypeError, OSError, CheckpointError) as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def _command() -> str:
     """The command as it was given, without the place of the program."""
-    return shlex.join(["congruency", *sys.argv[1:]]) if os.path.basename(sys.argv[0]) else "congruency"
-
-
-def _show(table: Any, findings: list[str], page: Path) -> None:
-    from rich.console import Console
-
-    from congruency.report.tables import to_rich
-
-    console = Console(highlight=False)
-    console.print(to_rich(table))
-    console.print()
-    for text in findings:
-        console.print(text, markup=False)
-    console.print(f"\nThe page: {page}", markup=False, soft_wrap=True)
+    return f"congruency {typed() or ''}".rstrip()

@@ -14,12 +14,15 @@ import congruency
 from congruency.experiments.analysis import curves
 from congruency.experiments.analysis.runs import Group, Loaded, Run, group, number
 from congruency.experiments.evidence import Difference, mean_interval, paired_difference
+from congruency.experiments.paper import Printed, printed
+from congruency.experiments.saliency.recipes import PRINTED
 from congruency.report.charts import Series, colour, line_chart
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
+from congruency.training.record import RECORD_NAME
 
-__all__ = ["compose", "findings", "narrow", "partner", "summary"]
+__all__ = ["commands", "compose", "differing", "findings", "narrow", "partner", "summary"]
 
 _AT_MOST = 6  # lines in a chart: so many colours there are
 
@@ -43,19 +46,25 @@ def partner(of: Group, groups: Sequence[Group]) -> Group | None:
 
 
 def summary(groups: Sequence[Group]) -> Table:
-    """One row a group; the first figure of the evaluations, or the loss, is compared with the baseline's."""
-    names = curves.evaluated(groups)
-    names = [name for name in names if name != "loss"] or names  # the charts have it
-    shown: list[tuple[str, ...]] = [("evaluation", name) for name in names] or [("loss",)]
+    """One row a group; the first metric is compared with the baseline's, the paper's numbers stand beside ours."""
+    shown = _metrics(groups)
+    papers = [_paper(one) for one in groups]
     congruent = any(math.isfinite(number(line, "congruency")) for one in groups for line in _epochs(one))
-    columns = ["Method", "Seeds", *(_title(names) for names in shown)]
-    columns[3:3] = ["Difference", "p"]
+    columns = ["Method", "Seeds"]
+    for place, metric in enumerate(shown):
+        columns += [_title(metric), *(["Difference", "p"] if place == 0 else [])]
+        columns += ["paper"] if any(metric[-1] in paper for paper in papers) else []
     columns += ["Congruency", "Corrected, %"] if congruent else ["Corrected, %"]
     rows = []
-    for one in groups:
-        row = [one.name, str(len(one.runs)), *(_interval(_final(one, names), _digits(names)) for names in shown)]
-        difference = _difference(one, groups, shown[0])
-        row[3:3] = [_told(difference, _digits(shown[0])), NOTHING if difference is None else p_value(difference.p)]
+    for one, paper in zip(groups, papers, strict=True):
+        row = [one.name, str(len(one.runs))]
+        for place, metric in enumerate(shown):
+            row.append(_interval(_final(one, metric), _digits(metric)))
+            if place == 0:
+                difference = _difference(one, groups, metric)
+                row += [_told(difference, _digits(metric)), NOTHING if difference is None else p_value(difference.p)]
+            if any(metric[-1] in other for other in papers):
+                row.append(_printed(paper.get(metric[-1]), _digits(metric)))
         row += [_interval([_mean(run, "congruency") for run in one.runs], 3)] if congruent else []
         rows.append([*row, fixed(100 * statistics.fmean(_mean(run, "corrected_share") for run in one.runs), 0)])
     caption = (
@@ -63,19 +72,53 @@ def summary(groups: Sequence[Group]) -> Table:
         f"all epochs. Difference: in {_title(shown[0])}, paired by seed, method less baseline, with the p of its "
         "t-test."
     )
+    if any(papers):
+        caption += (
+            " Paper: what it prints for the row that the runs repeat (sd: over its runs), beside both modes of DCL, "
+            "whatever images and budget the runs have."
+        )
     return Table(caption, columns, rows)
+
+
+def _metrics(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Scores after training; or the figures of the evaluations, without the loss, which the charts have."""
+    scores = dict.fromkeys(name for one in groups for run in one.runs for name in run.scores)
+    if scores:
+        return [
+            ("score", name) for name in [*(n for n in PRINTED if n in scores), *(n for n in scores if n not in PRINTED)]
+        ]
+    names = curves.evaluated(groups)
+    names = [name for name in names if name != "loss"] or names
+    return [("evaluation", name) for name in names] or [("loss",)]
+
+
+def _paper(one: Group) -> Mapping[str, Printed]:
+    """The paper's numbers for a group, where all its runs belong to one row."""
+    rows = {(run.origin.table, run.origin.row, run.origin.data) for run in one.runs}
+    if len(rows) != 1:
+        return {}
+    tuned = one.runs[0].settings.get("pretrained", "None") not in ("None", "False")
+    return printed(*rows.pop(), fine_tuned=tuned)
+
+
+def _printed(figure: Printed | None, digits: int) -> str:
+    if figure is None:
+        return NOTHING
+    if isinstance(figure, tuple):
+        return f"{fixed(figure[0], digits)} (sd {fixed(figure[1], digits)})"
+    return fixed(figure, digits)
 
 
 def narrow(table: Table) -> Table:
     """The comparison alone, for a terminal; the page has the other columns."""
     caption = f"{table.caption} The page has the other columns."
-    return Table(caption, table.columns[:5], [row[:5] for row in table.rows])
+    count = 6 if table.columns[5:6] == ["paper"] else 5
+    return Table(caption, table.columns[:count], [row[:count] for row in table.rows])
 
 
 def findings(groups: Sequence[Group]) -> list[str]:
-    """What the first figure says about each method, and no more than that."""
-    names = curves.evaluated(groups)
-    metric = ("evaluation", names[0]) if names else ("loss",)
+    """What the first metric says about each method, and no more than that."""
+    metric = _metrics(groups)[0]
     told = []
     for one in groups:
         if one.method == "baseline":
@@ -83,6 +126,35 @@ def findings(groups: Sequence[Group]) -> list[str]:
         difference = _difference(one, groups, metric)
         told.append(f"{one.name}: {_finding(difference, _title(metric))}")
     return told or ["There is one method only, and nothing to compare it with."]
+
+
+def differing(groups: Sequence[Group]) -> Table:
+    """What differs between the groups: of the method, of the other settings, and what they were computed with."""
+    runs = [run for one in groups for run in one.runs]
+    columns, cells = ["Method"], [[one.method] for one in groups]
+    for part in ("correction", "settings", "machine"):
+        for key in dict.fromkeys(key for run in runs for key in getattr(run, part)):
+            values = [", ".join(dict.fromkeys(getattr(run, part).get(key, "-") for run in one.runs)) for one in groups]
+            if len(set(values)) > 1:
+                columns.append(key.replace("_", " "))
+                for row, value in zip(cells, values, strict=True):
+                    row.append(value)
+    return Table("Runs of one row differ in their seeds alone. What is not listed is the same in all.", columns, cells)
+
+
+def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
+    """The exact command of every run; runs of a group that one command made are named together."""
+    told: list[tuple[str, str | None]] = []
+    for one in groups:
+        by_command: dict[str | None, list[str]] = {}
+        for run in one.runs:
+            by_command.setdefault(run.origin.command, []).append(
+                f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})"
+            )
+        for command, seeds in by_command.items():
+            name = f"{one.name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+            told.append((name, None if command is None else f"congruency {command}"))
+    return told
 
 
 def _finding(difference: Difference | None, metric: str) -> str:
@@ -114,7 +186,9 @@ def compose(loaded: Loaded, command: str) -> Page:
         findings=[*findings(groups), *left, *loaded.messages],
         headline=_switches(drawn) if len(drawn) > 1 else None,
         figures=_figures(drawn),
-        figures_note="Lines: means over seeds. Bands: 95 % intervals. Point at a chart for its values.",
+        figures_note="Lines: means over seeds. Bands: 95 % intervals. Point at a chart, or tap it, for its values.",
+        tables=[("What differs", differing(groups))],
+        commands=commands(groups),
         notes=_notes(groups),
         made=(
             f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d} with Python "
@@ -125,36 +199,48 @@ def compose(loaded: Loaded, command: str) -> Page:
 
 def _figures(groups: Sequence[Group]) -> list[Figure]:
     """Those that the records have numbers for."""
-    made = [_chart(curves.by_epoch(groups, name), *words) for name, *words in _CURVES]
+    made = [
+        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error")
+        for name, title, y_label, note in _CURVES
+    ]
     for name in curves.evaluated(groups):
-        title = f"Evaluation: {name.replace('_', ' ')}"
+        title = f"Validation {name.replace('_', ' ')}"
         series = curves.by_epoch(groups, "evaluation", name)
         made.append(_chart(series, title, name.replace("_", " "), "On held-out data."))
     title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
-    made.insert(2, _chart(curves.spread_by_epoch(groups, "error"), title, "% wrong", note))
+    made.insert(2, _chart(curves.spread_by_epoch(groups, "error"), title, "% wrong", note, log=True))
     for epoch in curves.representative(groups):
         title = f"Training error by iteration, epoch {epoch + 1}"
         made.append(_chart(curves.within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
     return [figure for figure in made if figure is not None]
 
 
-def _chart(series: Sequence[Series], title: str, y_label: str, note: str, x_label: str = "epoch") -> Figure | None:
-    if not any(math.isfinite(value) for one in series for value in one.y):
+def _chart(
+    series: Sequence[Series], title: str, y_label: str, note: str, x_label: str = "epoch", log: bool = False
+) -> Figure | None:
+    """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
+    finite = [value for one in series for value in one.y if math.isfinite(value)]
+    if not finite:
         return None
-    return Figure(title, line_chart(series, title=title, x_label=x_label, y_label=y_label), note)
+    log = log and min(finite) > 0
+    return Figure(title, line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log), note)
 
 
 def _switches(groups: Sequence[Group]) -> Figure:
     """A box for every method that takes its line out of all charts: by its colour, without a script."""
     rules, boxes = [], []
     for place, one in enumerate(groups):
-        rules.append(f"main:has(#shown-{place}:not(:checked)) .figures {{ --series-{place + 1}: transparent; }}")
+        off = f"main:has(#shown-{place}:not(:checked)) .figures"
+        rules.append(f"{off} {{ --series-{place + 1}: transparent; }} {off} .of-{place + 1} {{ display: none; }}")
         boxes.append(
-            f'<label style="display: block; padding: 0.15rem 0;"><input type="checkbox" id="shown-{place}" checked> '
-            f'<span style="color: {colour(place)};">&#9632;</span> {escape(one.name)}</label>'
+            f'<label><input type="checkbox" id="shown-{place}" checked> '
+            f'<span aria-hidden="true" style="color: {colour(place)};">&#9632;</span> {escape(one.name)}</label>'
         )
     rules.append(".card tbody th { white-space: normal; min-width: 8rem; }")  # long names of methods
-    markup = f"<style>{' '.join(rules)}</style>\n<div>{''.join(boxes)}</div>"
+    rules.append(".switches { border: 0; margin: 0; padding: 0; min-width: 0; }")
+    rules.append(".switches label { display: block; padding: 0.4rem 0; }")  # room for a finger
+    named = '<fieldset class="switches" aria-label="Methods in the charts">'
+    markup = f"<style>{' '.join(rules)}</style>\n{named}{''.join(boxes)}</fieldset>"
     return Figure("Shown in the charts", markup, "Take a method out of all charts, or put it back.")
 
 
@@ -182,7 +268,7 @@ def _difference(one: Group, groups: Sequence[Group], metric: Sequence[str]) -> D
     base = partner(one, groups)
     if base is None:
         return None
-    ours, theirs = ({run.seed: number(run.epochs[-1], *metric) for run in each.runs} for each in (one, base))
+    ours, theirs = ({run.seed: _last(run, metric) for run in each.runs} for each in (one, base))
     both = [seed for seed in ours if seed in theirs]
     return paired_difference([ours[seed] for seed in both], [theirs[seed] for seed in both]) if both else None
 
@@ -192,12 +278,16 @@ def _told(difference: Difference | None, digits: int) -> str:
 
 
 def _digits(names: Sequence[str]) -> int:
-    """Errors are percentages."""
-    return 2 if "error" in names[-1] else 3
+    """Errors are percentages; scores have the paper's four digits."""
+    return 4 if names[0] == "score" else 2 if "error" in names[-1] else 3
 
 
-def _final(one: Group, names: Sequence[str]) -> list[float]:
-    return [number(run.epochs[-1], *names) for run in one.runs]
+def _final(one: Group, metric: Sequence[str]) -> list[float]:
+    return [_last(run, metric) for run in one.runs]
+
+
+def _last(run: Run, metric: Sequence[str]) -> float:
+    return run.scores.get(metric[1], math.nan) if metric[0] == "score" else number(run.epochs[-1], *metric)
 
 
 def _mean(run: Run, name: str) -> float:
@@ -211,6 +301,8 @@ def _interval(values: Sequence[float], digits: int) -> str:
 
 
 def _title(names: Sequence[str]) -> str:
+    if names[0] == "score":
+        return names[-1]
     if names[0] != "evaluation":
         return f"training {names[-1]}"
     return f"test {names[-1].replace('_', ' ')}"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from congruency.training.record import RECORD_NAME, read_record
+from congruency.training.record import RECORD_NAME, Origin, read_record
 
-__all__ = ["Group", "Loaded", "Run", "find_records", "group", "load", "method_name", "number"]
+__all__ = ["Group", "Loaded", "Run", "find_records", "group", "load", "method_name", "number", "varying"]
 
 # What says how a run was computed or watched, not what was run.
 _INCIDENTAL = {
     "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",
     "workers", "accelerator",
 }  # fmt: skip
+
+_FIRST_TOLD = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +33,10 @@ class Run:
         seed: of the run.
         planned: how many epochs it was to have.
         settings: what else was run, by name.
+        correction: how gradients were corrected, by name.
+        machine: what it was computed on and with, by name.
+        origin: where it comes from.
+        scores: what it was scored with after training, by metric, if it was.
         steps: the lines of its steps.
         epochs: the lines of its epochs.
     """
@@ -40,6 +48,10 @@ class Run:
     settings: Mapping[str, str]
     steps: Sequence[Mapping[str, Any]]
     epochs: Sequence[Mapping[str, Any]]
+    correction: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -59,7 +71,7 @@ class Group:
     """Runs that differ in their seeds alone.
 
     Attributes:
-        name: the method, and the settings in which it differs from other groups.
+        name: the method, and as many of the settings in which it differs from other groups as tell it from them.
         method: the method alone.
         variant: those settings.
         runs: by rising seed.
@@ -120,11 +132,16 @@ def _run(path: Path, name: str) -> Run:
     if not isinstance(method, Mapping) or not isinstance(task, Mapping):
         raise ValueError("its first line does not describe a run")
     for line in (*record.steps, *record.epochs):
-        if not all(isinstance(line.get(name), int) for name in ("epoch", "step")):
+        if not all(isinstance(line.get(name), int) and 0 <= line[name] < 2**53 for name in ("epoch", "step")):
             raise ValueError("a line in it has no epoch or no step; the record is damaged")
         if not isinstance(line.get("evaluation") or {}, Mapping):
             raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
-    settings = {**_flat(config), **_flat(task)}
+    origin = Origin(**{name: _text(record.run.get(name)) for name in ("command", "data", "table", "row")})
+    settings = {**_flat(config), **_flat(task)} | ({} if origin.data is None else {"data": origin.data})
+    if settings.get("sample_order") != "fixed":
+        settings.pop("order_seed", None)  # it follows from the seed
+    versions = record.run.get("versions")
+    machine = {"device": str(record.run.get("device", "-")), "processes": str(record.run.get("processes", "-"))}
     return Run(
         name=name,
         method=method_name(method),
@@ -133,7 +150,23 @@ def _run(path: Path, name: str) -> Run:
         settings={key: value for key, value in settings.items() if key.partition(".")[0] not in _INCIDENTAL},
         steps=record.steps,
         epochs=record.epochs,
+        correction={key: value for key, value in _flat(method).items() if key != "name"},
+        machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
+        origin=origin,
+        scores=_scores(path.with_name("scores.json")),
     )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _scores(path: Path) -> dict[str, float]:
+    """What saliency's runs leave beside their record: the scores of the trained network."""
+    if not path.is_file():
+        return {}
+    scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
+    return {str(name): number(scores, name) for name in scores}
 
 
 def method_name(method: Mapping[str, Any]) -> str:
@@ -153,26 +186,40 @@ def method_name(method: Mapping[str, Any]) -> str:
 
 def group(runs: Sequence[Run]) -> list[Group]:
     """Groups in the order of their first runs, the baselines first; a seed that comes twice counts once."""
-    varying = _varying(runs)
+    keys = varying(runs)
+    telling = _telling(runs, keys)
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Run]] = {}
     for run in runs:
-        variant = tuple((key, run.settings.get(key, "-")) for key in varying)
+        variant = tuple((key, run.settings.get(key, "-")) for key in keys)
         groups.setdefault((run.method, variant), {}).setdefault(run.seed, run)
     made = [
-        Group(_group_name(method, variant), method, variant, [by_seed[seed] for seed in sorted(by_seed)])
+        Group(_group_name(method, variant, telling), method, variant, [by_seed[seed] for seed in sorted(by_seed)])
         for (method, variant), by_seed in groups.items()
     ]
     return sorted(made, key=lambda each: each.method != "baseline")
 
 
-def _varying(runs: Sequence[Run]) -> list[str]:
+def varying(runs: Sequence[Run]) -> list[str]:
     """The settings that differ between runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     return [key for key in keys if len({run.settings.get(key, "-") for run in runs}) > 1]
 
 
-def _group_name(method: str, variant: Sequence[tuple[str, str]]) -> str:
-    told = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in variant)
+def _telling(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """As few of the settings as tell apart what all of them do: another data set has another mean of its pixels too."""
+    chosen: list[str] = []
+    kinds = 1
+    for key in sorted(keys, key=lambda key: _FIRST_TOLD.index(key) if key in _FIRST_TOLD else len(_FIRST_TOLD)):
+        told = {tuple(run.settings.get(each, "-") for each in (*chosen, key)) for run in runs}
+        if len(told) > kinds:
+            chosen.append(key)
+            kinds = len(told)
+    return chosen
+
+
+def _group_name(method: str, variant: Sequence[tuple[str, str]], telling: Sequence[str]) -> str:
+    values = dict(variant)
+    told = ", ".join(f"{key.replace('_', ' ')} {values[key]}" for key in telling)
     return f"{method} ({told})" if told else method
 
 
@@ -187,11 +234,12 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def number(line: Mapping[str, Any], *names: str) -> float:
-    """A figure of a line, through the dicts within it; nan where it is missing, null or no number."""
+    """A figure of a line, through the dicts within it; nan where it is missing, null or no number that is finite."""
     value: Any = line
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(value) if known else math.nan
 
 
 def _short(path: Path) -> str:

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from congruency.experiments.terminal import check_device, check_folder, interruptible, plain_warnings, typed
+from congruency.experiments.terminal import (
+    check_device,
+    check_folder,
+    interruptible,
+    plain_warnings,
+    show,
+    told_plainly,
+    typed,
+)
 
 __all__ = ["audit"]
 
@@ -172,13 +180,12 @@ def audit(
     if device in ("cpu", "cuda"):
         check_device(device, "--device")
     with interruptible("stopped; nothing was written"):
-        from congruency.experiments.analysis.commands import _show, _told_plainly
         from congruency.experiments.audit import page, work
         from congruency.experiments.audit.images import ImageSource
         from congruency.experiments.audit.subject import subject
         from congruency.experiments.audit.tables import narrow
 
-        with _told_plainly(), plain_warnings():
+        with told_plainly(), plain_warnings():
             source = ImageSource(name=data, split=split, folder=data_folder, per_class=per_class)
             found = subject(what, data, epochs)
             command = f"congruency {typed() or 'audit'}"
@@ -196,7 +203,7 @@ def audit(
                     device=device or "auto",
                 )  # fmt: skip
             made, paths = page.write(result, out, top)
-            _show(narrow(made.table), list(made.findings), paths[0])
+            show(narrow(made.table), list(made.findings), paths[0])
 
 
 def _only_for_training(**given: Any) -> None:

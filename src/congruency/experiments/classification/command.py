@@ -24,7 +24,7 @@ from congruency.experiments.classification.store import Store, check_settings, r
 from congruency.experiments.classification.tables import TITLES as PAPER_TITLES
 from congruency.experiments.classification.tables import paper_table
 from congruency.experiments.progress import progress
-from congruency.experiments.terminal import plain_warnings
+from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.tables import to_rich
 from congruency.training import STOPPED_EXIT_CODE
 
@@ -52,6 +52,7 @@ def run(
     processes: int = 1,
     minutes: float | None = None,
     only_show: bool = False,
+    record_steps: int = 0,
 ) -> int:
     """Run a table of classification and show it; what the command exits with.
 
@@ -72,6 +73,7 @@ def run(
         processes: trainings at once.
         minutes: begin no training that would not be over by then.
         only_show: run nothing.
+        record_steps: keep the line of every so many-th step in the runs' records; 0 for none.
     """
     console = Console()
     held = read_settings(out)
@@ -95,12 +97,23 @@ def run(
     if not only_show:
         if process_count() > 1 and (processes > 1 or minutes is not None):
             raise ValueError("--processes and --minutes are for one process; leave them off under torchrun")
+        if record_steps and all(job.short for row in chosen.rows for job in row.jobs):
+            raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
         for model in {job.setup.model for row in chosen.rows for job in row.jobs}:
             check(model)
         settings |= {} if held is not None else {"command": command, "device_name": _device_name(machine.device)}
         check_settings(out, settings)
         work = Work(
-            folder=out, machine=machine, data=data, base=base, cache=cache, processes=processes, minutes=minutes
+            folder=out,
+            machine=machine,
+            data=data,
+            base=base,
+            cache=cache,
+            processes=processes,
+            minutes=minutes,
+            table=table,
+            command=typed(),
+            record_steps=record_steps,
         )
         try:
             with plain_warnings(first_process()), progress(console, "trainings") as tell:

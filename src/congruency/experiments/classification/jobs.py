@@ -64,6 +64,8 @@ class Job:
     def digest(self) -> str:
         """Tells trainings apart: of everything that changes what comes out, but for the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
+        if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
+            del setup["sample_order"], setup["order_seed"]
         described = [setup, asdict(self.method), asdict(self.data), dict(self.columns), self.steps]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

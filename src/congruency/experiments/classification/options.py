@@ -45,6 +45,19 @@ def train(
         typer.Option("--resume", help="Go on from the last checkpoint in --out; begin where there is none."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of weights, order and augmentation.")] = 0,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order",
+            metavar="seed|fixed|independent",
+            help="Which runs see the images in the same order: those of one seed; all, whatever seed and method (the "
+            "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones).",
+        ),
+    ] = "seed",
+    order_seed: Annotated[
+        int | None,
+        typer.Option("--order-seed", min=0, metavar="N", help="Of the one order of --order fixed. (default: 0)"),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
@@ -342,8 +355,11 @@ def train(
                 "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "momentum": momentum,
                 "nesterov": nesterov, "weight_decay": weight_decay, "schedule": schedule, "warmup": warmup,
                 "milestones": tuple(milestone or ()), "decay": decay, "smoothing": smoothing, "workers": workers,
-                "pretrained": True if pretrained == "download" else pretrained,
+                "pretrained": True if pretrained == "download" else pretrained, "sample_order": order,
+                "order_seed": order_seed,
             }  # fmt: skip
+            if order_seed is not None and order != "fixed":
+                raise ValueError("--order-seed is for --order fixed; the other orders follow --seed")
             code = command.run(command.Training(images=images, config=config, setup=setup, out=out, resume=resume))
         except (ValueError, TypeError, FileNotFoundError, FileExistsError, CheckpointError, RecordError) as error:
             raise typer.BadParameter(str(error)) from None

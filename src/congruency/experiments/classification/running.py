@@ -19,18 +19,35 @@ from typing import Any
 
 import torch
 
-from congruency.datasets import LabelledImages, catalogue, load
+from congruency.datasets import SETS, LabelledImages, catalogue, load
 from congruency.experiments.classification.jobs import Data, Job, Table
 from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.store import Store
-from congruency.experiments.classification.task import Images, build
+from congruency.experiments.classification.task import Images, build, ordered
 from congruency.experiments.terminal import plain_warnings
-from congruency.training import Build, Place, RunRecord, Task, TrainingConfig, read_record, train
+from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
 
-__all__ = ["Machine", "Stopped", "Work", "run_table"]
+__all__ = [
+    "ImageSets",
+    "Machine",
+    "Run",
+    "Stopped",
+    "Work",
+    "cached",
+    "many_runs",
+    "origin_of",
+    "run_all",
+    "run_table",
+    "train_in",
+    "unfinished",
+]
 
 Tell = Callable[[str, float, float], Any]
+Sets = tuple[Images, Images | None]
+One = Callable[["Run", Sets, "Work"], tuple[Any, bool]]
+"""Does one training; what came out of it, and whether SIGTERM came at its end."""
+
 _FIRST = 0.2  # of the steps of a measurement, which are left out
 
 
@@ -77,40 +94,52 @@ class Work:
         machine: how to compute.
         data: the folder of data sets.
         base: another set, a name or a path, instead of the tables' own.
+        channels: of the images: colour, as all of the tables' sets are; None for as they are.
+        size: the side that images of a path are scaled to when they are read; None for as they are.
         cache: a folder for decoded images.
         processes: how many trainings go on at once.
         minutes: begin no training that would not be over by then; None for no limit.
+        table: the name of the table, for the records of its runs.
+        command: what was typed after ``congruency``, for them too.
+        record_steps: keep the line of every so many-th step in them; 0 for none.
     """
 
     folder: Path
     machine: Machine
     data: Path | None = None
     base: str | None = None
+    channels: int | None = 3
+    size: int | None = None
     cache: Path | None = None
     processes: int = 1
     minutes: float | None = None
+    table: str | None = None
+    command: str | None = None
+    record_steps: int = 0
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
+    """One training of a row from one seed."""
+
     row: str
     job: Job
     seed: int
 
     @property
     def title(self) -> str:
+        """What a progress bar calls it."""
         return ", ".join(part for part in (self.row, self.job.label, f"seed {self.seed}") if part)
 
 
 def run_table(table: Table, seeds: Sequence[int], work: Work, tell: Tell | None = None) -> int:
     """Run what is not finished; how many trainings are left where the time was up."""
     store = Store(work.folder)
-    left = _left(table, seeds, store)
+    left = unfinished(table, seeds, store)
     total = len(left)
-    clock = _Clock(work.minutes)
     done = 0
-    with _many_runs():
-        for run, figures in _several(left, work, clock) if work.processes > 1 else _alone(left, work, clock):
+    with many_runs():
+        for run, figures in run_all(left, work, _figures_of):
             done += 1
             if not first_process():
                 continue
@@ -120,16 +149,32 @@ def run_table(table: Table, seeds: Sequence[int], work: Work, tell: Tell | None 
     return total - done
 
 
-def _left(table: Table, seeds: Sequence[int], store: Store) -> list[_Run]:
-    """Seed by seed, so that what is finished at any time compares all rows."""
+def run_all(runs: Sequence[Run], work: Work, one: One) -> Iterator[tuple[Run, Any]]:
+    """Do all with ``one``, here or in several processes; each with what came out of it, as they end."""
+    clock = _Clock(work.minutes)
+    return _several(runs, work, clock, one) if work.processes > 1 else _alone(runs, work, clock, one)
+
+
+def _figures_of(run: Run, images: Sets, work: Work) -> tuple[dict[str, float], bool]:
+    return train_one(run.job, run.seed, images, work, origin_of(run, work))
+
+
+def origin_of(run: Run, work: Work) -> Origin:
+    """What the record of a run says about where it comes from."""
+    data = Path(work.base).name if work.base else run.job.data.name
+    return Origin(command=work.command, data=data, table=work.table, row=run.row)
+
+
+def unfinished(table: Table, seeds: Sequence[int], store: Store) -> list[Run]:
+    """The runs to do, seed by seed, so that what is finished at any time compares all rows."""
     finished = set(store.load())
-    found: dict[tuple[str, int], _Run] = {}
+    found: dict[tuple[str, int], Run] = {}
     for seed in seeds:
         for row in table.rows:
             for job in row.jobs:
                 key = (job.digest(), seed)
                 if key not in finished:
-                    found.setdefault(key, _Run(row.name, job, seed))
+                    found.setdefault(key, Run(row.name, job, seed))
     return list(found.values())
 
 
@@ -148,33 +193,39 @@ class _Clock:
         return now + 1.5 * statistics.median(self._taken[1:] or [0.0]) <= self._end
 
 
-def _alone(runs: Sequence[_Run], work: Work, clock: _Clock) -> Iterator[tuple[_Run, dict[str, float]]]:
-    images = _ImageSets(work)
+def _alone(runs: Sequence[Run], work: Work, clock: _Clock, one: One) -> Iterator[tuple[Run, Any]]:
+    images = ImageSets(work)
     for run in runs:
         if not clock.time_for_another():
             return
-        figures, asked_to_stop = train_one(run.job, run.seed, images(run.job), work)
-        yield run, figures
+        answer, asked_to_stop = one(run, images(run.job), work)
+        yield run, answer
         if asked_to_stop:
             raise Stopped
 
 
-def _several(runs: Sequence[_Run], work: Work, clock: _Clock) -> Iterator[tuple[_Run, dict[str, float]]]:
-    """Processes take runs from one queue; images are decoded once, by this one, into a cache that all read."""
+def cached(runs: Sequence[Run], work: Work) -> Work:
+    """The same work with a cache that holds the images of all runs, decoded once, for other processes to read."""
     if work.cache is None:
         work = replace(work, cache=work.folder / "images")
-    if not runs:
-        return
-    images = _ImageSets(replace(work, machine=replace(work.machine, device="cpu")))
+    images = ImageSets(replace(work, machine=replace(work.machine, device="cpu")))
     for job in {run.job.data: run.job for run in runs}.values():
         images(job)
-    del images
+    return work
+
+
+def _several(runs: Sequence[Run], work: Work, clock: _Clock, one: One) -> Iterator[tuple[Run, Any]]:
+    """Processes take runs from one queue."""
+    if not runs:
+        return
+    work = cached(runs, work)
     context = multiprocessing.get_context("spawn")
     waiting, answers = context.Queue(), context.Queue()
     for place in range(len(runs)):
         waiting.put(place)
     count = min(work.processes, len(runs))
-    workers = [context.Process(target=_worker, args=(list(runs), work, clock, waiting, answers)) for _ in range(count)]
+    given = (list(runs), work, clock, one, waiting, answers)
+    workers = [context.Process(target=_worker, args=given) for _ in range(count)]
     try:
         for worker in workers:
             worker.start()
@@ -185,7 +236,7 @@ def _several(runs: Sequence[_Run], work: Work, clock: _Clock) -> Iterator[tuple[
             worker.join()
 
 
-def _answers(runs: Sequence[_Run], workers: Sequence[Any], answers: Any) -> Iterator[tuple[_Run, dict[str, float]]]:
+def _answers(runs: Sequence[Run], workers: Sequence[Any], answers: Any) -> Iterator[tuple[Run, Any]]:
     busy = len(workers)
     while busy:
         try:
@@ -202,21 +253,21 @@ def _answers(runs: Sequence[_Run], workers: Sequence[Any], answers: Any) -> Iter
             yield runs[place], answer
 
 
-def _worker(runs: list[_Run], work: Work, clock: _Clock, waiting: Any, answers: Any) -> None:
+def _worker(runs: list[Run], work: Work, clock: _Clock, one: One, waiting: Any, answers: Any) -> None:
     """One process: train what is next until nothing is left; the last answer is None, or what went wrong."""
     parent = multiprocessing.parent_process()
     torch.set_num_threads(max(1, torch.get_num_threads() // work.processes))
     try:
-        with _many_runs(), plain_warnings():
-            images = _ImageSets(work)
+        with many_runs(), plain_warnings():
+            images = ImageSets(work)
             while clock.time_for_another() and parent is not None and parent.is_alive():
                 try:
                     place = waiting.get(timeout=0.5)
                 except queue.Empty:
                     break
                 run = runs[place]
-                figures, asked_to_stop = train_one(run.job, run.seed, images(run.job), work)
-                answers.put((place, figures))
+                answer, asked_to_stop = one(run, images(run.job), work)
+                answers.put((place, answer))
                 if asked_to_stop:
                     raise Stopped
         answers.put((None, None))
@@ -228,14 +279,14 @@ def _worker(runs: list[_Run], work: Work, clock: _Clock, waiting: Any, answers: 
         answers.put((None, RuntimeError(f"a process that trains failed:\n{traceback.format_exc()}")))
 
 
-class _ImageSets:
+class ImageSets:
     """The images of trainings, read once and kept where they are needed."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._held: dict[Data, tuple[Images, Images | None]] = {}
+        self._held: dict[Data, Sets] = {}
 
-    def __call__(self, job: Job) -> tuple[Images, Images | None]:
+    def __call__(self, job: Job) -> Sets:
         seen = None if job.steps is None else job.steps * job.setup.batch_size
         if job.data.made_up:
             return self._made_up(job.data, seen or job.setup.batch_size), None
@@ -244,7 +295,7 @@ class _ImageSets:
         train, test = self._held[job.data]
         return (train if seen is None else train.subset(range(min(len(train), seen)))), test
 
-    def _read(self, data: Data) -> tuple[Images, Images | None]:
+    def _read(self, data: Data) -> Sets:
         if data.name == "imagenet" and self._work.base is None:
             train, test = (catalogue("imagenet", split, data=self._work.data) for split in ("train", "test"))
             train = train if data.per_class is None else train.per_class(data.per_class)
@@ -256,11 +307,12 @@ class _ImageSets:
         return self._placed(read[0]), self._placed(read[1])
 
     def _load(self, data: Data, split: Any, per_class: int | None) -> LabelledImages:
-        """In colour, as all of the tables' sets are."""
-        source = self._work.base or data.name
+        work = self._work
+        source = work.base or data.name
         name = f"{Path(source).name}-{split}-{per_class or 'all'}.pt"
-        cache = None if self._work.cache is None or source == "digits" else self._work.cache / name
-        return load(source, split, channels=3, data=self._work.data, per_class=per_class, cache=cache)
+        cache = None if work.cache is None or source == "digits" else work.cache / name
+        size = None if source in SETS else work.size
+        return load(source, split, size, work.channels, data=work.data, per_class=per_class, cache=cache)
 
     def _made_up(self, data: Data, count: int) -> LabelledImages:
         """One random image, seen many times: nothing but its shape matters."""
@@ -285,17 +337,32 @@ def _checked(data: Data, images: Any) -> Any:
     return images
 
 
-def train_one(job: Job, seed: int, images: tuple[Images, Images | None], work: Work) -> tuple[dict[str, float], bool]:
-    """One training, resumed where it was interrupted; its figures, and whether SIGTERM came at its end."""
-    digest, setup = job.digest(), replace(job.setup, seed=seed)
+def train_one(
+    job: Job, seed: int, images: Sets, work: Work, origin: Origin | None = None
+) -> tuple[dict[str, float], bool]:
+    """One training of a table: its figures, and whether SIGTERM came at its end. The figures are all that stays."""
+    folder = work.folder / "runs" / _name(job, job.digest(), seed)
+    figures, asked_to_stop = train_in(folder, job, seed, images, work, origin)
+    if first_process():
+        shutil.rmtree(folder if job.short else folder / "checkpoints")
+    return figures, asked_to_stop
+
+
+def train_in(
+    folder: Path, job: Job, seed: int, images: Sets, work: Work, origin: Origin | None = None
+) -> tuple[dict[str, float], bool]:
+    """One training in a folder of its own, resumed where it was interrupted; its figures, and whether SIGTERM came."""
+    setup = ordered(replace(job.setup, seed=seed), job.method)
     if job.steps is not None:
         setup = replace(setup, epochs=math.ceil(job.steps * setup.batch_size / len(images[0])))
     job = replace(job, setup=setup)
     held: list[float] = []
-    folder = work.folder / "runs" / _name(job, digest, seed)
     began = time.perf_counter()
     made = _counting(build(setup, *images), job, held)
-    result = train(made, work.machine.config(job, seed), folder, resume=True)
+    config = work.machine.config(job, seed)
+    if job.steps is None:
+        config = replace(config, record_steps=work.record_steps)
+    result = train(made, config, folder, resume=True, origin=origin)
     if not result.finished:
         raise Stopped
     gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
@@ -303,7 +370,6 @@ def train_one(job: Job, seed: int, images: tuple[Images, Images | None], work: W
     if not first_process():
         return {}, result.asked_to_stop
     record = read_record(result.record)
-    shutil.rmtree(folder if job.short else folder / "checkpoints")  # the figures are what a table needs
     figures = (
         _costs(record, held[0], job.method.offset + job.method.references)
         if job.steps is not None
@@ -372,7 +438,7 @@ def _mean(values: Sequence[float | None]) -> float:
     return sum(found) / len(found) if found else math.nan
 
 
-class _many_runs:
+class many_runs:
     """Puts back after many runs what they changed: collections of garbage, and the silence of Fabric's remarks."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +21,11 @@ from congruency.classification.plan import Order
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages, catalogue, load
 from congruency.experiments.classification.recipes import Recipe
+from congruency.training.config import Method
+from congruency.training.order import SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
-__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "recipe_sets", "recipe_setup"]
+__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered", "recipe_sets", "recipe_setup"]
 
 Images = LabelledImages | Catalogue
 """A set in memory, or one whose files are decoded when their turn comes."""
@@ -51,6 +53,8 @@ class Setup:
         pretrained: see :func:`congruency.classification.models.create`.
         seed: of order and augmentation.
         order: of the samples, see :class:`congruency.classification.plan.Plan`.
+        sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
+        order_seed: of the order; None for ``seed``.
         drop_last: leave out a last batch that is not full.
         accumulate: batches that make one step, as the training is told too.
         evaluation_batch_size: None for that of training.
@@ -73,6 +77,8 @@ class Setup:
     pretrained: str | bool | None = None
     seed: int = 0
     order: Order = "shuffled"
+    sample_order: SampleOrder = "seed"
+    order_seed: int | None = None
     drop_last: bool = False
     accumulate: int = 1
     evaluation_batch_size: int | None = None
@@ -88,6 +94,13 @@ class Setup:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         if not 0 <= self.warmup <= self.epochs:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
+
+
+def ordered(setup: Setup, method: Method) -> Setup:
+    """The setup with the seed of its order, where that is not its own: of ``sample_order`` (fixed: 0 if not given)."""
+    if setup.sample_order == "seed":
+        return setup
+    return replace(setup, order_seed=order_seed(setup.sample_order, setup.seed, method, setup.order_seed or 0))
 
 
 def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
@@ -194,6 +207,7 @@ def _batches(setup: Setup, images: Images, place: Place, batch_size: int | None)
     settings: dict[str, Any] = {
         "seed": setup.seed,
         "order": setup.order,
+        "order_seed": setup.order_seed,
         "device": place.device,
         "rank": place.rank,
         "world_size": place.world_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from rich.console import Console
 from congruency.classification.models import check
 from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.sets import ImageOptions, augmentation, read_sets
-from congruency.experiments.classification.task import Images, Setup, build, describe
-from congruency.experiments.terminal import plain_warnings
+from congruency.experiments.classification.task import Images, Setup, build, describe, ordered
+from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table, to_rich
-from congruency.training import Result, TrainingConfig, read_record, train
+from congruency.training import Origin, Result, TrainingConfig, read_record, train
 from congruency.training.record import RECORD_NAME
 
 __all__ = ["Training", "run"]
@@ -51,7 +51,8 @@ def run(training: Training) -> int:
         setup = _setup(training, sets[0])
         _check_same(training, setup, sets)
         console.print(_beginning(training, setup, sets), markup=False)
-        result = train(build(setup, *sets), training.config, training.out, resume=training.resume)
+        origin = Origin(command=typed(), data=_data_name(training.images))
+        result = train(build(setup, *sets), training.config, training.out, resume=training.resume, origin=origin)
     if first_process():
         _tell(result, console)
     return result.exit_code
@@ -60,7 +61,13 @@ def run(training: Training) -> int:
 def _setup(training: Training, images: Images) -> Setup:
     settings = training.setup
     made = augmentation(training.images, images, settings["model"], bool(settings["pretrained"]))
-    return Setup(augmentation=made, seed=training.config.seed, accumulate=training.config.accumulate, **settings)
+    setup = Setup(augmentation=made, seed=training.config.seed, accumulate=training.config.accumulate, **settings)
+    return ordered(setup, training.config.method)
+
+
+def _data_name(images: ImageOptions) -> str:
+    """The set's name, or that of its folder or archive, without the place on this machine."""
+    return images.source if images.known else Path(images.source).name
 
 
 def _check_free(training: Training) -> None:
@@ -75,7 +82,8 @@ def _check_same(training: Training, setup: Setup, sets: tuple[Images, Images]) -
         return
     began = read_record(training.out).run.get("task", {})
     here = json.loads(json.dumps(describe(setup, *sets)))
-    different = [name for name in here if name != "workers" and began.get(name) != here[name]]
+    usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
+    different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
     if different:
         told = "; ".join(f"{name} was {began.get(name)!r} and is {here[name]!r}" for name in different)
         raise ValueError(f"{training.out} holds another run ({told}); give its options, or another --out")

@@ -57,4 +57,5 @@ class Store:
     def _name(self, method: Method, seed: int) -> str:
         described = json.dumps([self.setting, asdict(method), seed], sort_keys=True)
         digest = hashlib.sha256(described.encode()).hexdigest()[:12]
-        return f"{re.sub('[^A-Za-z0-9.-]+', '_', method.name)}-seed{seed}-{digest}.json"
+        shown = re.sub("[^A-Za-z0-9.-]+", "_", method.name)[:100]  # the digest tells longer names apart
+        return f"{shown}-seed{seed}-{digest}.json"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from congruency.experiments.terminal import typed
+
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores
 
@@ -172,6 +174,18 @@ def osie(
     scratch_epochs: Annotated[
         int, typer.Option("--scratch-epochs", min=1, metavar="N", help="Of networks from scratch.")
     ] = 20,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order",
+            metavar="seed|fixed|independent",
+            help="Which runs see the images in the same order: those of one seed; all, whatever seed and method (the "
+            "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones).",
+        ),
+    ] = "seed",
+    order_seed: Annotated[
+        int, typer.Option("--order-seed", min=0, metavar="N", help="Of the one order of --order fixed.")
+    ] = 0,
     precision: Annotated[str, typer.Option("--precision", metavar="32|bf16", help="Of the training.")] = "32",
     examples: Annotated[int, typer.Option("--examples", min=0, metavar="N", help="Images on the page.")] = 8,
     device: _DEVICE = "auto",
@@ -183,6 +197,7 @@ def osie(
     folder at once, each on seeds of its own (--first-seed 0 --seeds 1, and so on).
     """
     from congruency.experiments.saliency.study import osie_recipes, osie_study
+    from congruency.training import Origin
 
     with _told_plainly():
         recipes = osie_recipes(
@@ -193,6 +208,8 @@ def osie(
             scratch=scratch or lite is None,
             epochs=epochs,
             scratch_epochs=scratch_epochs,
+            sample_order=order,  # type: ignore[arg-type]
+            order_seed=order_seed,
         )
         osie_study(
             data,
@@ -202,6 +219,7 @@ def osie(
             device="auto" if device == "auto" else _device(device).split(":")[0],
             precision=precision,
             examples=examples,
+            origin=Origin(command=typed(), data="OSIE"),
             say=typer.echo,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +20,21 @@ from congruency.saliency.losses import make_loss
 from congruency.saliency.models.base import SaliencyModel, finish
 from congruency.saliency.models.registry import create, load_model, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
-from congruency.training import Place, Task, TrainingConfig, train
+from congruency.training import Origin, Place, Task, TrainingConfig, train
 
 __all__ = ["Results", "build_task", "collect", "experiment", "run", "saved_model", "scores_of"]
 
 Results = dict[str, dict[str, list[float]]]
+Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
 
-def build_task(recipe: Recipe, prepared: Prepared, seed: int, *, on_device: bool = True) -> Callable[[Place], Task]:
-    """What the training loop asks for: the network, its data on the device, its loss, its schedule."""
+def build_task(
+    recipe: Recipe, prepared: Prepared, seed: int, *, held_out: Prepared | None = None, on_device: bool = True
+) -> Callable[[Place], Task]:
+    """What the training loop asks for: the network, its data on the device, its loss, its schedule.
+
+    With ``held_out`` the loss on that set is the evaluation: the paper's validation loss (its Figure 14).
+    """
     loss = make_loss(recipe.loss)
 
     def head_loss(logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
@@ -37,14 +43,16 @@ def build_task(recipe: Recipe, prepared: Prepared, seed: int, *, on_device: bool
 
     def build(place: Place) -> Task:
         model = create(recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained)
+        device = place.device if on_device else "cpu"
         data = HeldBatches(
             prepared,
             recipe.batch,
-            seed=seed,
-            device=place.device if on_device else "cpu",
+            seed=recipe.seed_of_order(seed),
+            device=device,
             rank=place.rank,
             world_size=place.world_size,
         )
+        validation = None if held_out is None else HeldBatches(held_out, recipe.batch, device=device)
         return Task(
             model=model,
             optimizer=recipe.make_optimizer,
@@ -52,6 +60,7 @@ def build_task(recipe: Recipe, prepared: Prepared, seed: int, *, on_device: bool
             data=data,
             schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, recipe.halve_every, gamma=0.5),
             head_loss=head_loss,
+            evaluate=None if validation is None else lambda model: _validation_loss(model, validation, loss, place),
             description={"task": "saliency", "data": prepared.data.summary(), **asdict(recipe)},
         )
 
@@ -69,6 +78,7 @@ def run(
     precision: Literal["32", "bf16", "16"] = "32",
     keep_model: bool = True,
     progress: bool = False,
+    origin: Origin | None = None,
 ) -> dict[str, float] | None:
     """Train one network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
 
@@ -88,7 +98,6 @@ def run(
         precision=precision,
         channels_last=cuda,
         tf32=cuda,
-        evaluate_every=0,
         checkpoint_epochs=max(1, recipe.epochs // 2),
         record_steps=10,
         progress=progress,
@@ -96,11 +105,11 @@ def run(
     kept: list[nn.Module] = []
 
     def build(place: Place) -> Task:
-        task = build_task(recipe, train_set, seed)(place)
+        task = build_task(recipe, train_set, seed, held_out=test_set)(place)
         kept.append(task.model)
         return task
 
-    result = train(build, config, folder, resume=True)
+    result = train(build, config, folder, resume=True, origin=origin)
     if not result.finished:
         return None
     if keep_model:
@@ -111,6 +120,16 @@ def run(
     for checkpoint in (folder / "checkpoints").glob("*.pt"):
         checkpoint.unlink()  # those of a grid of runs would fill a disk
     return scores
+
+
+def _validation_loss(model: nn.Module, batches: HeldBatches, loss: Loss, place: Place) -> dict[str, float]:
+    """The mean over all images; every process has it whole, for a network in shards is called by all alike."""
+    total, count = torch.zeros((), dtype=torch.float64, device=place.device), 0
+    for images, target in batches.evaluation_batches():
+        there = {name: value.to(place.device) for name, value in target.items()}
+        total += len(images) * loss(model(images.to(place.device)), there)
+        count += len(images)
+    return {"loss": total.item() / count}
 
 
 @torch.no_grad()
@@ -146,6 +165,7 @@ def experiment(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32", "bf16", "16"] = "32",
     keep_models: Sequence[int] = (0,),
+    origin: Origin | None = None,
     say: Callable[[str], None] = print,
 ) -> Results:
     """All recipes with all seeds, seed by seed; ``results.json`` in ``out`` is whole after every run.
@@ -161,6 +181,7 @@ def experiment(
         device: ``"auto"`` takes a GPU where there is one.
         precision: Of the training.
         keep_models: The seeds whose networks are kept, as ``model.pt``.
+        origin: What the records of the runs say about where they come from; the row is filled in.
         say: Told what was done.
 
     Returns:
@@ -174,7 +195,10 @@ def experiment(
         for recipe in recipes:
             folder = out / "runs" / recipe.folder / f"seed-{seed}"
             keep = seed in keep_models
-            found = run(recipe, seed, train_set, test_set, folder, device=device, precision=precision, keep_model=keep)
+            found = run(
+                recipe, seed, train_set, test_set, folder, device=device, precision=precision, keep_model=keep,
+                origin=replace(origin or Origin(), row=recipe.paper_row if origin and origin.table else recipe.name),
+            )  # fmt: skip
             if found is None:
                 say(f"stopped in {folder}; the same command goes on from there")
                 return collect(out)
@@ -186,6 +210,8 @@ def experiment(
 def collect(out: str | Path) -> Results:
     """Row -> metric -> one value a seed, in the order of the seeds, of all finished runs in a folder.
 
+    The metric ``"seed"`` says which.
+
     Floor and ceiling are rows with one value: there is nothing random in them.
     """
     out = Path(out)
@@ -196,6 +222,7 @@ def collect(out: str | Path) -> Results:
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("runs/*/seed-*/scores.json"))]
     for done in sorted(runs, key=lambda done: int(done["seed"])):
         row = results.setdefault(done["row"], {})
+        row.setdefault("seed", []).append(done["seed"])
         for metric, value in done["scores"].items():
             row.setdefault(metric, []).append(value)
     return results

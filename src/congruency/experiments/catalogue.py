@@ -1,0 +1,264 @@
+"""Every table and figure of the paper, and our own studies: what makes each, from what data, and where its result is.
+
+The one registry: the listing and the help of ``congruency reproduce`` and the page of claims read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CATALOGUE", "DATA_TITLES", "Entry", "Family", "Time", "command_of", "runnable"]
+
+Family = Literal["continual learning", "classification", "saliency", "analysis", "drawing"]
+Source = Literal["measured", "estimate", ""]
+
+DATA_TITLES = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny_imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet",
+    "SALICON": "SALICON",
+    "OSIE": "OSIE",
+    "MIT1003": "MIT1003",
+}
+"""The data sets that entries name."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long a result takes, and how that is known.
+
+    Attributes:
+        text: for people; empty where it was not measured.
+        source: ``"measured"``, or an ``"estimate"``; empty where nothing is known.
+    """
+
+    text: str = ""
+    source: Source = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.source})" if self.text else "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One table, figure or study.
+
+    Attributes:
+        place: where the paper has it; empty for our own.
+        name: what it is called here: the name that ``congruency reproduce`` takes where ``runs`` is True.
+        title: what it shows, in a line.
+        family: who makes it.
+        commands: what makes it, one after the other, without the word ``congruency``; none for a drawing.
+        data: the sets it needs, names of :data:`DATA_TITLES`.
+        takes: how long.
+        results: folders of ``docs/results`` that hold it, or a part of it.
+        runs: whether ``congruency reproduce NAME`` runs it.
+        remark: what is missing or different.
+    """
+
+    place: str = ""
+    name: str
+    title: str
+    family: Family
+    commands: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    takes: Time = Time()
+    results: tuple[str, ...] = ()
+    runs: bool = False
+    remark: str = ""
+
+
+_HOURS = Time("hours to days of a GPU a training", "estimate")
+
+
+def _table(place: str, name: str, title: str, family: Family, **more: object) -> Entry:
+    settings: dict[str, object] = {"results": (name,), "commands": (f"reproduce {name} --data FOLDER",), **more}
+    return Entry(place=place, name=name, title=title, family=family, runs=True, **settings)  # type: ignore[arg-type]
+
+
+def _figure(number: int, name: str, title: str, *commands: str, family: Family = "analysis", **more: object) -> Entry:
+    place = f"Figure {number}"
+    return Entry(place=place, name=name, title=title, family=family, commands=commands, **more)  # type: ignore[arg-type]
+
+
+def _drawing(number: int, title: str) -> Entry:
+    return _figure(number, f"figure_{number}", title, family="drawing", remark="a drawing, nothing is measured in it")
+
+
+_OSIE_ORDERS = (
+    "saliency osie osie.pt --model salicon --optimizer adam --method baseline --method GEM --method DCL-inf-1 "
+    "--method 'DCL-inf-1 anchor' --order {order} --out runs/osie-{order}"
+)
+_RESNEXT = (
+    "reproduce cifar --rows 'ResNeXt-29 SGD' --rows 'ResNeXt-29 SGD GEM' --rows 'ResNeXt-29 SGD DCL-inf-1' "
+    "--data FOLDER --out runs/cifar"
+)
+_RESNET = (
+    "reproduce tiny_imagenet --rows 'ResNet-101 SGD' --rows 'ResNet-101 SGD GEM' --rows 'ResNet-101 SGD DCL-60-1' "
+    "--record-steps 1 --data FOLDER --out runs/tiny"
+)
+
+CATALOGUE: tuple[Entry, ...] = (
+    _table(
+        "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
+        data=("SALICON",),
+    ),
+    _table(
+        "Table 2", "osie", "saliency, trained on OSIE and scored on MIT1003", "saliency", data=("OSIE", "MIT1003"),
+        results=("osie_mit1003",),
+    ),
+    _table(
+        "Table 3", "mnist_r", "MNIST rotations", "continual learning", data=("mnist",),
+        takes=Time("82 seconds for 19 rows and 20 seeds on one NVIDIA H200", "measured"),
+    ),
+    _table(
+        "Table 4", "mnist_p", "MNIST permutations", "continual learning", data=("mnist",),
+        takes=Time("63 seconds for 19 rows and 20 seeds on one NVIDIA H200", "measured"),
+    ),
+    _table(
+        "Table 5", "icifar100", "incremental CIFAR-100", "continual learning", data=("cifar100",),
+        takes=Time("5 minutes of a GPU for a row and a seed, 1 with --labels clean", "estimate"),
+        results=("icifar100", "icifar100_clean", "icifar100_noisy"),
+        remark="the paper's rows with EfficientNet are run with --network",
+    ),
+    _table(
+        "Table 6", "cifar", "Error on CIFAR-10 and CIFAR-100: three networks, SGD, GEM and DCL", "classification",
+        data=("cifar10", "cifar100"), takes=_HOURS,
+    ),
+    _table(
+        "Table 7", "tiny_imagenet",
+        "Error on Tiny ImageNet: three networks fine-tuned from ImageNet, SGD, GEM and DCL", "classification",
+        data=("tiny_imagenet",), takes=_HOURS,
+    ),
+    _table(
+        "Table 8", "imagenet", "Error on ImageNet: ResNet-50, SGD and DCL", "classification", data=("imagenet",),
+        takes=_HOURS,
+    ),
+    _table(
+        "Table 9", "from_scratch", "Tiny ImageNet from scratch and fine-tuned: ResNet-101, SGD, GEM and DCL",
+        "classification", data=("tiny_imagenet",), takes=_HOURS,
+    ),
+    _table(
+        "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
+        "classification", commands=("reproduce cost",), remark="on made-up images; SALICON's columns are not measured",
+    ),
+    _table(
+        "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",
+        "classification", commands=("reproduce cost_window",), remark="on made-up images",
+    ),
+    _table(
+        "Table 12, right", "cost_references",
+        "What a training image costs DCL by its number of reference points: milliseconds", "classification",
+        commands=("reproduce cost_references",), remark="on made-up images",
+    ),
+    _drawing(1, "what congruency means, in three samples of saliency"),
+    _drawing(2, "a training step with DCL"),
+    _drawing(3, "the constraints of two reference points"),
+    _drawing(4, "the effective window"),
+    _figure(
+        5, "illustrate", "paths of three optimizers over a surface, with and without DCL", "illustrate",
+        takes=Time("about 10 seconds on one CPU core, without the animation", "measured"), results=("illustrate",),
+    ),
+    _drawing(6, "DCL beside GEM"),
+    _figure(
+        7, "saliency_pairs", "congruency of pairs of samples, saliency",
+        "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --data osie.pt",
+        data=("OSIE",), results=("saliency_pairs",), remark="the paper draws its samples from SALICON",
+    ),
+    _figure(
+        8, "class_pairs", "congruency of pairs of samples, classification",
+        "train --data tiny_imagenet --model resnet101 --out runs/pairs",
+        "pairs runs/pairs --data tiny_imagenet --classes 'tabby' 'Egyptian cat'",
+        data=("tiny_imagenet",), results=("class_pairs",),
+    ),
+    _figure(
+        9, "ablation", "window and number of references against the error or the score",
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 5 10 20 50 70 100 none --references 1 --out runs/windows",
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 50 --references 1 5 10 15 20 --out runs/references",
+        data=("tiny_imagenet",), results=("ablation", "ablation_digits"), takes=_HOURS,
+        remark="the paper's left half is on SALICON; ablation_digits is a small one, on the embedded digits",
+    ),
+    _figure(
+        10, "saliency_congruency", "congruency over epochs, saliency, with independent and with fixed sample orders",
+        "saliency prepare FOLDER/osie osie.pt",
+        _OSIE_ORDERS.format(order="independent"),
+        _OSIE_ORDERS.format(order="fixed"),
+        "report runs/osie-independent runs/osie-fixed",
+        data=("OSIE",), results=("saliency_congruency",), remark="the paper has SALICON too: reproduce salicon --order",
+    ),
+    _figure(
+        11, "memory_agreement", "cosine of updates with the gradients of the memory, by task",
+        "reproduce mnist_r --data FOLDER", "reproduce mnist_p --data FOLDER", "reproduce icifar100 --data FOLDER",
+        data=("mnist", "cifar100"), results=("mnist_r", "mnist_p", "icifar100_clean"),
+        remark="the pages of Tables 3 to 5 have the curves",
+    ),
+    _figure(
+        12, "congruency_curves", "congruency and magnitude over epochs, classification",
+        _RESNEXT, _RESNET, "report runs/cifar/runs", "report runs/tiny/runs",
+        data=("cifar10", "cifar100", "tiny_imagenet"), takes=_HOURS,
+        results=("congruency_curves",),
+    ),
+    _figure(
+        13, "error_curves", "training error by iteration, and its mean and deviation by epoch",
+        _RESNET, "report runs/tiny/runs", data=("tiny_imagenet",), takes=_HOURS, results=("error_curves",),
+    ),
+    _figure(
+        14, "validation_loss", "validation loss by epoch or task",
+        _RESNET, "report runs/tiny/runs", "reproduce salicon --data FOLDER --out runs/salicon",
+        "report runs/salicon/runs", data=("SALICON", "tiny_imagenet", "cifar100"), takes=_HOURS,
+        results=("validation_loss",),
+        remark="its middle part is not made: continual learning keeps accuracies by task, not losses",
+    ),
+    Entry(
+        place="Theorem 1", name="bound", title="the lower bound of congruency beside what is measured",
+        family="analysis", commands=("bound",), results=("bound",),
+        takes=Time("4 seconds on one CPU core", "measured"),
+    ),
+    _table(
+        "", "cifar10_grid", "CIFAR-10 in short trainings: baseline, GEM, DCL by mode, margin, window and scope",
+        "classification", data=("cifar10",),
+    ),
+    _table(
+        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short trainings: baseline, GEM, DCL",
+        "classification", data=("cifar100",),
+    ),
+    _table(
+        "", "tiny_subset",
+        "Tiny ImageNet's subset in short trainings: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+        "classification", data=("tiny_imagenet",),
+    ),
+    Entry(
+        name="osie_study", title="saliency on OSIE alone: 500 images to train on, 200 to score", family="saliency",
+        commands=("saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --out docs/results/osie"),
+        data=("OSIE",), results=("osie",),
+    ),
+    Entry(
+        name="saliency_windows", title="saliency on OSIE by DCL's window", family="saliency",
+        commands=(
+            "saliency prepare FOLDER/osie osie.pt",
+            "saliency osie osie.pt --method baseline --method DCL-120-1 --method DCL-500-1 --method DCL-inf-1 "
+            "--method 'DCL-120-1 anchor' --method 'DCL-500-1 anchor' --method 'DCL-inf-1 anchor' "
+            "--out docs/results/osie_windows",
+        ),
+        data=("OSIE",), results=("osie_windows",),
+    ),
+    Entry(
+        name="audit", title="wrong labels found by the congruency of their gradients", family="analysis",
+        commands=("audit resnet9 --data cifar10",), data=("cifar10",), results=("audit", "audit/*"),
+    ),
+)  # fmt: skip
+"""In the order of the paper, tables first; our own last."""
+
+
+def runnable() -> dict[str, Entry]:
+    """What ``congruency reproduce`` runs, by name."""
+    return {entry.name: entry for entry in CATALOGUE if entry.runs}
+
+
+def command_of(entry: Entry) -> list[str]:
+    """The commands as they are typed."""
+    return [f"congruency {command}" for command in entry.commands]

@@ -1,0 +1,421 @@
+"""The paper's claims, one by one, each with the comparisons in our results that decide it: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CLAIMS", "Claim", "Comparison", "Evidence", "Variant"]
+
+Expected = Literal["higher", "lower", "same"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of one result against others, paired by seed.
+
+    Attributes:
+        folder: of ``docs/results``.
+        rows: a regular expression that whole names of rows match; its groups, but for those whose names begin with an
+            underscore, name the comparison.
+        against: the row that each is compared with; may refer to the groups as in ``\\g<base>``.
+        metric: in which.
+        expected: what the claim says about it: the first is higher, lower, or the two are the same.
+    """
+
+    folder: str
+    rows: str
+    against: str
+    metric: str
+    expected: Expected
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Comparisons that are judged together.
+
+    Attributes:
+        name: what tells it from the claim's others.
+        comparisons: all that bear on it.
+    """
+
+    name: str
+    comparisons: tuple[Comparison, ...]
+
+
+Evidence = Literal["descent", "bound"]
+"""Results that are not rows and seeds: what ``congruency illustrate`` and ``congruency bound`` write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of the paper.
+
+    Attributes:
+        text: what it says, in our words.
+        where: in the paper.
+        variants: what decides it, for each reading of the method.
+        evidence: a result of another kind that decides it.
+        entries: names of the catalogue whose commands would measure it.
+    """
+
+    text: str
+    where: str
+    variants: tuple[Variant, ...] = ()
+    evidence: Evidence | None = None
+    entries: tuple[str, ...] = ()
+
+
+CODE = "published code (anchor, margin 0.5)"
+EQUATIONS = "equations (concentrate, margin 0)"
+_WITH_MARGIN = "equations with the code's margin (concentrate, margin 0.5)"
+_WITHOUT_MARGIN = "published code without its margin (anchor, margin 0)"
+
+_CIFAR = ("icifar100", "icifar100_clean", "icifar100_noisy")
+_STREAMS = {"mnist_r": "MLP", "mnist_p": "MLP", **dict.fromkeys(_CIFAR, "ResNet")}
+
+
+def _against_gem(folders: tuple[str, ...], metric: str, expected: Expected) -> tuple[Variant, ...]:
+    """DCL with GEM's memory against GEM with the same margin."""
+    kinds = {
+        CODE: ("anchor", "0.5"), EQUATIONS: ("concentrate", "0"), _WITH_MARGIN: ("concentrate", "0.5"),
+        _WITHOUT_MARGIN: ("anchor", "0"),
+    }  # fmt: skip
+    made = []
+    for name, (mode, margin) in kinds.items():
+        comparisons = []
+        for folder in folders:
+            network = _STREAMS[folder]
+            gem = "GEM" if network == "MLP" else f"{network} GEM"
+            rows = rf"{network} (DCL-\d+-1) MEM, {mode}, margin {margin}"
+            against = gem if margin == "0.5" else f"{gem}, margin 0"
+            comparisons.append(Comparison(folder, rows.replace(".", r"\."), against, metric, expected))
+        made.append(Variant(name, tuple(comparisons)))
+    return tuple(made)
+
+
+def _short_windows(folder: str, short: int, long: int) -> tuple[Variant, ...]:
+    network = _STREAMS[folder]
+    kinds = {CODE: "anchor, margin 0.5", EQUATIONS: "concentrate, margin 0", _WITH_MARGIN: "concentrate, margin 0.5"}
+    return tuple(
+        Variant(
+            name,
+            (
+                Comparison(
+                    folder, rf"{network} (DCL-{short}-1) MEM, {kind}".replace(".", r"\."),
+                    f"{network} DCL-{long}-1 MEM, {kind}", "accuracy", "higher",
+                ),
+            ),
+        )
+        for name, kind in kinds.items()
+    )  # fmt: skip
+
+
+_GRID_KINDS = {CODE: r"anchor, margin 0\.5", EQUATIONS: "concentrate, margin 0"}
+
+
+def _grids(
+    folders: tuple[str, ...], metric: str, expected: Expected, prefix: str = "", scopes: str = "head|all"
+) -> tuple[Variant, ...]:
+    """DCL in our grids of short trainings against the plain training; ``prefix`` names the network."""
+    begin, against = (rf"(?P<base>{prefix}), ", r"\g<base>, baseline") if prefix else ("", "baseline")
+    return tuple(
+        Variant(
+            name,
+            tuple(
+                Comparison(folder, rf"{begin}(DCL-\w+-1), {kind}, ({scopes})", against, metric, expected)
+                for folder in folders
+            ),
+        )
+        for name, kind in _GRID_KINDS.items()
+    )
+
+
+def _paper_table(folder: str, networks: str, metrics: tuple[str, ...], expected: Expected) -> tuple[Variant, ...]:
+    """DCL in a table of classification against the plain training of the same network."""
+    return tuple(
+        Variant(
+            name,
+            tuple(
+                Comparison(
+                    folder, rf"(?P<base>{networks}) (?:SGD )?(DCL\S*), {kind}", r"\g<base> SGD", metric, expected
+                )
+                for metric in metrics
+            ),
+        )
+        for name, kind in _GRID_KINDS.items()
+    )
+
+
+def _joined(*parts: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """Variants of the same name put together."""
+    names = dict.fromkeys(variant.name for part in parts for variant in part)
+    return tuple(
+        Variant(
+            name, tuple(c for part in parts for variant in part if variant.name == name for c in variant.comparisons)
+        )
+        for name in names
+    )
+
+
+def _saliency(folders: tuple[str, ...]) -> tuple[Variant, ...]:
+    endings = {"published code (anchor, margin 0.5)": " anchor", "equations (concentrate, margin 0)": ""}
+    return tuple(
+        Variant(
+            name,
+            tuple(
+                Comparison(folder, rf"(?P<base>.+ (?:Adam|RMSP)) (DCL-\w+-1){ending}", r"\g<base>", metric, "higher")
+                for folder in folders
+                for metric in ("NSS", "sAUC", "AUC", "CC")
+            ),
+        )
+        for name, ending in endings.items()
+    )
+
+
+_TINY = "ResNet-50 from scratch|EfficientNet-Lite0 fine-tuned"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        text="The congruency of gradient descent never falls below the bound of Theorem 1.",
+        where="Theorem 1, section 4.3",
+        evidence="bound",
+        entries=("bound",),
+    ),
+    Claim(
+        text="On a surface with several minima DCL makes different learning rates of an optimizer end in the same one.",
+        where="Figure 5, section 4.5",
+        evidence="descent",
+        entries=("illustrate",),
+    ),
+    Claim(
+        text="DCL improves saliency prediction on SALICON in all metrics, with every network and optimizer.",
+        where="Table 1, section 5.2.1",
+        variants=_saliency(("salicon",)),
+        entries=("salicon",),
+    ),
+    Claim(
+        text="Trained on OSIE, networks with DCL predict saliency better.",
+        where="Table 2, section 5.2.1 (scored on MIT1003; our `osie` is scored on OSIE's own held-out images)",
+        variants=_saliency(("osie_mit1003", "osie")),
+        entries=("osie", "osie_study"),
+    ),
+    Claim(
+        text="With GEM's memory DCL improves the accuracy on MNIST rotations, from 83.35 to 84.08 %.",
+        where="Table 3, section 5.2.2",
+        variants=_against_gem(("mnist_r",), "accuracy", "higher"),
+        entries=("mnist_r",),
+    ),
+    Claim(
+        text="With GEM's memory DCL improves the accuracy on MNIST permutations, from 82.44 to 82.58 %.",
+        where="Table 4, section 5.2.2",
+        variants=_against_gem(("mnist_p",), "accuracy", "higher"),
+        entries=("mnist_p",),
+    ),
+    Claim(
+        text="With GEM's memory DCL improves the accuracy on incremental CIFAR-100, from 66.67 to 67.92 %.",
+        where="Table 5, section 5.2.2 (ours on clean images only, of which there are fewer)",
+        variants=_against_gem(_CIFAR, "accuracy", "higher"),
+        entries=("icifar100",),
+    ),
+    Claim(
+        text="Enhancing congruency improves backward transfer on MNIST rotations.",
+        where="Table 3, section 5.2.2",
+        variants=_against_gem(("mnist_r",), "backward_transfer", "higher"),
+        entries=("mnist_r",),
+    ),
+    Claim(
+        text="Enhancing congruency improves backward transfer on MNIST permutations.",
+        where="Table 4, section 5.2.2",
+        variants=_against_gem(("mnist_p",), "backward_transfer", "higher"),
+        entries=("mnist_p",),
+    ),
+    Claim(
+        text="Enhancing congruency improves backward transfer on incremental CIFAR-100.",
+        where="Table 5, section 5.2.2",
+        variants=_against_gem(_CIFAR, "backward_transfer", "higher"),
+        entries=("icifar100",),
+    ),
+    Claim(
+        text="DCL has little influence on forward transfer.",
+        where="section 5.2.2",
+        variants=_against_gem(("mnist_r", "mnist_p"), "forward_transfer", "same"),
+        entries=("mnist_r", "mnist_p"),
+    ),
+    Claim(
+        text="In continual learning a shorter window gives the better accuracy.",
+        where="section 5.2.2 (the shortest window of each table against its longest)",
+        variants=_joined(_short_windows("mnist_r", 30, 50), _short_windows("mnist_p", 3, 5)),
+        entries=("mnist_r", "mnist_p"),
+    ),
+    Claim(
+        text="DCL makes updates agree better with the gradients of the memory.",
+        where="Figure 11, section 6.3.2",
+        variants=_against_gem(("mnist_r", "mnist_p", *_CIFAR), "memory_agreement", "higher"),
+        entries=("mnist_r", "mnist_p", "icifar100"),
+    ),
+    Claim(
+        text="DCL lowers the test error on CIFAR-10 and CIFAR-100 with every network.",
+        where="Table 6, section 5.2.3 (ours also in short trainings of a small ResNet)",
+        variants=_joined(
+            _paper_table("cifar", r"ResNeXt-29|DenseNet-100-12|EfficientNet-B1", ("CIFAR-10", "CIFAR-100"), "lower"),
+            _grids(("cifar10_grid", "cifar100_noisy"), "test error", "lower"),
+        ),
+        entries=("cifar", "cifar10_grid", "cifar100_noisy"),
+    ),
+    Claim(
+        text="GEM has a higher test error than plain training in classification.",
+        where="Tables 6 and 7, section 5.2.3",
+        variants=(
+            Variant(
+                "GEM",
+                (
+                    *(
+                        Comparison(folder, r"(GEM), margin 0\.5, head", "baseline", "test error", "higher")
+                        for folder in ("cifar10_grid", "cifar100_noisy")
+                    ),
+                    Comparison(
+                        "tiny_subset", rf"(?P<base>{_TINY}), (GEM), margin 0\.5, head", r"\g<base>, baseline",
+                        "test error", "higher",
+                    ),
+                ),
+            ),
+        ),
+        entries=("cifar10_grid", "cifar100_noisy", "tiny_subset"),
+    ),
+    Claim(
+        text="DCL lowers the test error of networks that are fine-tuned on Tiny ImageNet.",
+        where="Table 7, section 5.2.3 (ours on a subset, in short trainings)",
+        variants=_joined(
+            _paper_table("tiny_imagenet", "ResNet-101|DenseNet-169-32|EfficientNet-B1", ("Top-1 error",), "lower"),
+            _grids(("tiny_subset",), "test error", "lower", "EfficientNet-Lite0 fine-tuned", "head"),
+        ),
+        entries=("tiny_imagenet", "tiny_subset"),
+    ),
+    Claim(
+        text="DCL lowers the error of ResNet-50 on ImageNet, from 24.33 to 24.09 %.",
+        where="Table 8, section 5.2.3",
+        variants=tuple(
+            Variant(
+                name,
+                (
+                    Comparison(
+                        "imagenet", rf"(ResNet-50 DCL), {kind}", "ResNet-50 (reproduced)", "Top-1 error", "lower"
+                    ),
+                ),
+            )
+            for name, kind in _GRID_KINDS.items()
+        ),
+        entries=("imagenet",),
+    ),
+    Claim(
+        text="DCL lowers the test error of a network that is trained from scratch on Tiny ImageNet, too.",
+        where="Table 9, section 6.5 (ours on a subset, in short trainings)",
+        variants=_joined(
+            _paper_table("from_scratch", "ResNet-101", ("Top-1 TFS",), "lower"),
+            _grids(("tiny_subset",), "test error", "lower", "ResNet-50 from scratch", "head"),
+        ),
+        entries=("from_scratch", "tiny_subset"),
+    ),
+    Claim(
+        text="Congruency is higher between samples that mean the same than between others.",
+        where="Figures 7 and 8, section 6.1",
+        entries=("saliency_pairs", "class_pairs"),
+    ),
+    Claim(
+        text="In classification windows of 20 to 70 steps lower the test error.",
+        where="Figure 9, section 6.2 (on Tiny ImageNet; ours on the embedded digits)",
+        variants=tuple(
+            Variant(
+                name,
+                (
+                    Comparison(
+                        "ablation_digits", rf"(DCL-(?:20|50)-1), {kind}, head", "baseline", "test error", "lower"
+                    ),
+                ),
+            )
+            for name, kind in _GRID_KINDS.items()
+        ),
+        entries=("ablation",),
+    ),
+    Claim(
+        text="In classification more reference points than one raise the test error.",
+        where="Figure 9, section 6.2 (on Tiny ImageNet; ours on the embedded digits, five references against one)",
+        variants=tuple(
+            Variant(
+                name,
+                (
+                    Comparison(
+                        "ablation_digits", rf"(DCL-(?P<_window>\w+)-5), {kind}, head",
+                        rf"DCL-\g<_window>-1, {plain}, head", "test error", "higher",
+                    ),
+                ),
+            )
+            for (name, kind), plain in zip(
+                _GRID_KINDS.items(), ("anchor, margin 0.5", "concentrate, margin 0"), strict=True
+            )
+        ),
+        entries=("ablation",),
+    ),
+    Claim(
+        text="In saliency prediction neither the window nor the number of reference points matters much.",
+        where="Figure 9, section 6.2 (on SALICON; ours on OSIE, by the window)",
+        variants=tuple(
+            Variant(
+                name,
+                (
+                    Comparison(
+                        "osie_windows", rf"(.+ (?:Adam|RMSP)) (DCL-(?:120|500)-1){ending}", rf"\g<1> DCL-inf-1{ending}",
+                        "sAUC", "same",
+                    ),
+                ),
+            )
+            for name, ending in ((CODE, " anchor"), (EQUATIONS, ""))
+        ),
+        entries=("saliency_windows",),
+    ),
+    Claim(
+        text="DCL raises the congruency of training in every epoch; the order of the samples matters little for it.",
+        where="Figures 10 and 12, section 6.3",
+        entries=("saliency_congruency", "congruency_curves"),
+    ),
+    Claim(
+        text="With DCL the weights end nearer to where they began.",
+        where="Figure 12, section 6.3.3",
+        entries=("congruency_curves",),
+    ),
+    Claim(
+        text="DCL lowers the training error.",
+        where="Figure 13, section 6.3.3 (ours: of the last epoch, in short trainings)",
+        variants=_joined(
+            _grids(("cifar10_grid", "cifar100_noisy"), "train_error", "lower"),
+            _grids(("tiny_subset",), "train_error", "lower", _TINY, "head"),
+        ),
+        entries=("error_curves", "tiny_subset"),
+    ),
+    Claim(
+        text="DCL lowers the validation loss.",
+        where="Figure 14, section 6.4 (ours: of the last epoch, in short trainings)",
+        variants=_joined(
+            _grids(("cifar10_grid", "cifar100_noisy"), "test_loss", "lower"),
+            _grids(("tiny_subset",), "test_loss", "lower", _TINY, "head"),
+        ),
+        entries=("validation_loss", "tiny_subset"),
+    ),
+    Claim(
+        text="A training image costs less time with DCL than with GEM.",
+        where="Tables 10 and 11, section 6.6",
+        variants=tuple(
+            Variant(
+                name,
+                tuple(
+                    Comparison("cost", rf"(DCL), {kind}", "GEM", metric, "lower")
+                    for metric in ("Tiny ImageNet ms", "ImageNet ms")
+                ),
+            )
+            for name, kind in _GRID_KINDS.items()
+        ),
+        entries=("cost",),
+    ),
+)  # fmt: skip
+"""In the order of the paper."""
