@@ -78,7 +78,7 @@ class Machine:
             channels_last=self.channels_last,
             tf32=self.tf32,
             accumulate=job.setup.accumulate,
-            measure="none" if short else "head",
+            measure="head" if job.steps is None else "none",  # a cost is the method's alone
             evaluate_every=job.setup.epochs if short else 1,
             record_steps=0 if job.steps is None else 1,
             checkpoint_epochs=0 if short else 1,
