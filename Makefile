@@ -8,7 +8,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-avalanche lint docs wheel bench bench-continual format clean
+.PHONY: demo test test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -37,6 +37,10 @@ docs: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m build --outdir dist
 
+# Hostile input for ten minutes; `make test` has a short form.
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/fuzz_long.py --minutes 10 --out benchmarks/results/fuzz.json --page docs/robustness.md
+
 bench: $(READY)
 	$(BIN)/congruency bench --out benchmarks/results
 
@@ -44,6 +48,10 @@ bench: $(READY)
 bench-continual: $(READY) .venv-avalanche/.ready
 	$(BIN)/python benchmarks/continual.py --data '$(DATA)' --avalanche .venv-avalanche/bin/python \
 	  --out benchmarks/results/continual-cpu.json
+
+bench-comparison: $(READY) .venv-avalanche/.ready
+	$(BIN)/python benchmarks/comparison.py --avalanche .venv-avalanche/bin/python \
+	  --out benchmarks/results/comparison-cpu.json --page docs/comparison.md
 
 .venv-avalanche/.ready: constraints.txt
 	$(PYTHON) -m venv .venv-avalanche

@@ -87,13 +87,11 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
     g = gradient.detach().expand(*batch, p)
     if n == 0 or g.numel() == 0:
         return g.clone()
-    rows = constraints.detach().double()
-    norm = torch.linalg.vector_norm(rows, dim=-1)
-    rows = rows / _or_one(norm).unsqueeze(-1)
-    floor = floor * norm
+    rows, norm = _unit(constraints.detach().double())
+    floor = floor * norm.squeeze(-1)
     h = g.double() + _times(rows.mT, floor)
-    scale = _or_one(torch.linalg.vector_norm(h, dim=-1, keepdim=True))
-    q = _times(rows, h / scale)
+    unit_h, scale = _unit(h)
+    q = _times(rows, unit_h)
     violated = q < -_ROUNDING
     changed = (violated | (floor > 0)).any(-1, keepdim=True)
     if _on_host(g) and not changed.any():
@@ -103,7 +101,7 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
     else:
         # Solve within the span of the rows, where the problem has at most n dimensions, and turn the step back.
         basis, columns = torch.linalg.qr(rows.mT)
-        point = _times(basis.mT, h / scale)
+        point = _times(basis.mT, unit_h)
         problem = _Rows.of(columns.expand(*batch, *columns.shape[-2:]), point)
         _, image = _enumerate(problem, q) if n <= 4 else _descend(problem.ridged(), q)
         x = h + _times(basis, image[..., : point.shape[-1]] - point) * scale
@@ -436,6 +434,17 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 def _or_one(size: Tensor) -> Tensor:
     """Return the size, and 1 for 0, to divide by."""
     return size + (size == 0)
+
+
+def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return vectors of length 1, zero ones as they are, and their lengths (..., 1).
+
+    The largest entry is taken out first: the squares of entries beyond 1e154 or below 1e-154 are out of range.
+    """
+    largest = torch.linalg.vector_norm(vectors, ord=math.inf, dim=-1, keepdim=True)
+    vectors = vectors / _or_one(largest)
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / _or_one(norm), (largest * norm).clamp(max=torch.finfo(vectors.dtype).max)
 
 
 def _last_size(name: str, tensor: Tensor, shape: str) -> int:

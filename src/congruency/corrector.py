@@ -15,7 +15,7 @@ from congruency.kernels import device_sweep, host_sweep
 from congruency.kernels.rows import DeviceSweep, Piece, Strand
 from congruency.sharding import full, local, reduce_sum, reduction_groups
 from congruency.solution import OneRowSolution, Rows, Solution, row_stats, solve, solve_one_row
-from congruency.sources import Source
+from congruency.sources import Source, check_parts, differs, is_count
 
 __all__ = ["Blocks", "Corrector", "Stats", "Trigger"]
 
@@ -290,15 +290,19 @@ class Corrector:
         self._solution = None
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-        missing = {"version", "settings", "counts", "sources"} - set(state)
-        if missing:
-            raise ValueError(f"this is not a state of a Corrector: it has no {', '.join(sorted(missing))}")
-        if state["version"] != _STATE_VERSION:
+        what = "a state of a Corrector"
+        parts: dict[str, type | tuple[type, ...]] = {"version": object, "settings": Mapping, "counts": Mapping}
+        check_parts(state, parts | {"sources": (list, tuple)}, what)
+        if differs(state["version"], _STATE_VERSION):
             raise ValueError(
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
                 "load it with the release that saved it"
             )
         _check_same_settings(state["settings"], self._settings())
+        if set(state["counts"]) != set(self._counts) or not all(map(is_count, state["counts"].values())):
+            raise ValueError(f"the state's counts must be whole numbers of {', '.join(self._counts)}")
+        if len(state["sources"]) != len(self.sources):
+            raise ValueError(f"the state has {len(state['sources'])} source(s) of rows, here are {len(self.sources)}")
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.check_state_dict(saved, parameters)
 
@@ -416,14 +420,16 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    check_parts(saved, {"sources": (list, tuple)}, "a state of a Corrector (its settings)")
     if len(saved["sources"]) != len(here["sources"]):
         raise ValueError(
             f"the state has {len(saved['sources'])} source(s) of rows, here there are {len(here['sources'])}"
         )
     pairs = [(saved, here), *zip(saved["sources"], here["sources"], strict=True)]
     for old, new in pairs:
+        check_parts(old, {}, "a state of a Corrector (its settings)")
         for name in sorted(new.keys() - {"sources"}):
-            if old.get(name) != new[name]:
+            if differs(old.get(name), new[name]):
                 raise ValueError(
                     f"{name} was {old.get(name)!r} when this state was saved and is {new[name]!r} here; "
                     "use the same settings, or start without the state"

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from congruency.kernels.rows import Strand
 from congruency.sharding import local
-from congruency.sources import Source, check_margin
+from congruency.sources import Source, check_margin, check_parts
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
 
@@ -185,7 +185,24 @@ class EpisodicMemory(Source):
         }
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        check_parts(state, {"current": (int, float, str, type(None)), "episodes": (list, tuple)}, "a state of a memory")
         for episode in state["episodes"]:
+            parts: dict[str, type | tuple[type, ...]] = {
+                "task": (int, float, str),
+                "inputs": Tensor,
+                "targets": Tensor,
+                "mask": (Tensor, type(None)),
+            }
+            check_parts(episode, parts, "a state of a memory (an episode)")
+            if not episode["inputs"].ndim or episode["inputs"].shape[:1] != episode["targets"].shape[:1]:
+                raise ValueError(f"the state's inputs and targets of task {episode['task']} differ in number")
+            first = state["episodes"][0]
+            for kind in ("inputs", "targets"):
+                if _sample(episode[kind]) != _sample(first[kind]):
+                    raise ValueError(
+                        f"the state's {kind} of task {episode['task']} are {_sample(episode[kind])}, and those of task "
+                        f"{first['task']} {_sample(first[kind])}; they are not of one stream"
+                    )
             if len(episode["inputs"]) > self.size:
                 raise ValueError(
                     f"the state holds {len(episode['inputs'])} samples of task {episode['task']}, "
@@ -203,6 +220,11 @@ class EpisodicMemory(Source):
             e["task"]: _Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
             for e in state["episodes"]
         }
+
+
+def _sample(samples: Tensor) -> str:
+    """What one sample is, in words."""
+    return f"{samples.dtype} in {samples.ndim - 1} dimensions"  # the sizes may differ from task to task
 
 
 def _refuse_shards(names: Mapping[Tensor, str]) -> None:

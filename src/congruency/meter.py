@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from congruency.sharding import like, local, reduce_sum, reduction_groups
+from congruency.sources import differs
 
 __all__ = ["CongruencyMeter", "Measurement"]
 
@@ -166,9 +167,11 @@ class CongruencyMeter:
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         expected = {"reference", "weights", "totals"}
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the state of a meter must be a dict, got a {type(state).__name__}")
         if set(state) != expected:
             raise ValueError(f"the state must hold {sorted(expected)}, got {sorted(map(str, state))}")
-        if state["reference"] != self._kind:
+        if differs(state["reference"], self._kind):
             raise ValueError(f"the state was measured from {state['reference']!r}, this meter measures {self._kind!r}")
         totals = state["totals"]
         if not isinstance(totals, Tensor) or totals.shape != self._totals.shape or totals.dtype != torch.float64:
@@ -176,6 +179,8 @@ class CongruencyMeter:
         weights = state["weights"]
         if weights is None:
             return
+        if not isinstance(weights, list | tuple) or not all(isinstance(saved, Tensor) for saved in weights):
+            raise ValueError("the state's weights must be a list of tensors, or None")
         if len(weights) != len(self._params):
             raise ValueError(
                 f"the state holds {len(weights)} parameters, here there are {len(self._params)}; "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from congruency.kernels.rows import Strand
 from congruency.sharding import like, local
-from congruency.sources import Source, check_margin
+from congruency.sources import Source, check_margin, check_parts, differs, is_count
 
 __all__ = ["Accumulate", "Mode", "References"]
 
@@ -171,13 +171,14 @@ class References(Source):
         references are its weights now.
         """
         for parameter in parameters:
-            if parameter in self._slots or not (parameter.requires_grad or parameter.grad is not None):
-                continue
-            if self.accumulate == "weights":
-                self._slots[parameter] = [parameter.detach().clone() for _ in range(self.count)]
-            else:
-                dtype = self._slot_dtype(parameter)
-                self._slots[parameter] = [torch.zeros_like(parameter, dtype=dtype) for _ in range(self.count)]
+            if parameter not in self._slots and (parameter.requires_grad or parameter.grad is not None):
+                self._slots[parameter] = self._room(parameter)
+
+    def _room(self, parameter: Tensor) -> list[Tensor]:
+        if self.accumulate == "weights":
+            return [parameter.detach().clone() for _ in range(self.count)]
+        dtype = self._slot_dtype(parameter)
+        return [torch.zeros_like(parameter, dtype=dtype) for _ in range(self.count)]
 
     def _slot_dtype(self, parameter: Tensor) -> torch.dtype:
         if self.accumulate == "weights":
@@ -206,14 +207,22 @@ class References(Source):
         }
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-        if state["parameters"] != len(parameters):
+        parts = {"step": object, "parameters": object, "slots": Mapping}
+        check_parts(state, parts, "a state of references")
+        if not is_count(state["step"]):
+            raise ValueError(f"the state's step must be a number of steps, got {state['step']!r:.60}")
+        if differs(state["parameters"], len(parameters)):
             raise ValueError(
                 f"the state is of {state['parameters']} parameters, here there are {len(parameters)}; "
                 "build the corrector over the same parameters in the same order"
             )
         for i, saved in state["slots"].items():
+            if i not in {str(place) for place in range(len(parameters))}:
+                raise ValueError(f"the state holds references of parameter {i!r:.60}, there are {len(parameters)}")
             parameter = parameters[int(i)]
             expected_dtype = self._slot_dtype(parameter)
+            if not isinstance(saved, list | tuple) or not all(isinstance(tensor, Tensor) for tensor in saved):
+                raise ValueError(f"the state's references of parameter {i} must be a list of tensors")
             if len(saved) != self.count:
                 raise ValueError(f"the state holds {len(saved)} references of parameter {i}, expected {self.count}")
             for tensor in saved:
@@ -229,10 +238,9 @@ class References(Source):
 
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         self._slots.clear()
-        saved = {parameters[int(i)]: tensors for i, tensors in state["slots"].items()}
-        self._hold(saved)
-        for parameter, tensors in saved.items():
-            for slot, tensor in zip(self._slots[parameter], tensors, strict=True):
+        for i, tensors in state["slots"].items():
+            slots = self._slots[parameters[int(i)]] = self._room(parameters[int(i)])
+            for slot, tensor in zip(slots, tensors, strict=True):
                 local(slot).copy_(local(like(tensor, slot)))
         self._set_step(int(state["step"]))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from congruency.kernels.rows import Strand
 from congruency.sharding import local
 
-__all__ = ["Directions", "Source"]
+__all__ = ["Directions", "Source", "check_parts", "differs", "is_count"]
 
 
 class Source(ABC):
@@ -147,6 +147,28 @@ class Directions(Source):
 
     def settings(self) -> dict[str, Any]:
         return {"source": "directions", "margin": self.margin}
+
+
+def check_parts(state: Any, parts: Mapping[str, type | tuple[type, ...]], what: str) -> None:
+    """Raise ValueError unless a saved state is a dict that has these parts, of these types."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is not {what}: it must be a dict, got a {type(state).__name__}")
+    missing = [name for name in parts if name not in state]
+    if missing:
+        raise ValueError(f"this is not {what}: it has no {', '.join(sorted(missing))}")
+    for name, kinds in parts.items():
+        if not isinstance(state[name], kinds):
+            raise ValueError(f"this is not {what}: its {name} cannot be a {type(state[name]).__name__}")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a saved value is a number of steps: whole, not negative, and within 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def differs(saved: Any, here: Any) -> bool:
+    """Whether a saved setting is another one than that here; a tensor, which is no setting, has no one truth value."""
+    return isinstance(saved, Tensor) or bool(saved != here)
 
 
 def check_margin(margin: float) -> float:

@@ -36,17 +36,18 @@ class Cache:
             return None
         try:
             content = torch.load(self.path, weights_only=True, map_location="cpu")
-            found = content["made_of"]
-            images, labels, classes = content["images"], content["labels"], tuple(content["classes"])
+            made = [content["format"], content["made_of"]]
+            loaded = LabelledImages(content["images"], content["labels"], tuple(map(str, content["classes"])))
+            fits = bool(made == [_FORMAT, self.made_of])
         except Exception as reason:  # torch.load raises of every kind for a file that is not its own
             raise ValueError(
                 f"{self.path} is not a whole cache of images ({type(reason).__name__}); delete it or name another file"
             ) from reason
-        if found != self.made_of or content.get("format") != _FORMAT:
+        if not fits:
             raise ValueError(
-                f"{self.path} was made of {found}, and {self.made_of} is wanted; delete it or name another file"
+                f"{self.path} was made of {made[1]}, and {self.made_of} is wanted; delete it or name another file"
             )
-        return LabelledImages(images, labels, classes)
+        return loaded
 
     def save(self, loaded: LabelledImages) -> None:
         """Write aside, sync and rename, so that an interruption leaves no half file."""

@@ -52,12 +52,16 @@ def _batch(tree: Tree, name: str, key: str) -> tuple[numpy.ndarray[Any, Any], li
     content = _unpickled(tree, name)
     pixels, labels = content.get("data"), content.get(key)
     whole = isinstance(pixels, numpy.ndarray) and pixels.dtype == numpy.uint8 and pixels.shape[1:] == (_PIXELS,)
-    if not whole or not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+    if not whole or not isinstance(labels, list) or not all(_is_label(label) for label in labels):
         raise ValueError(f"{tree.describe(name)} lacks 'data' (N, {_PIXELS}) or {key!r}; fetch the set again")
     assert isinstance(pixels, numpy.ndarray)
     if len(pixels) != len(labels):
         raise ValueError(f"{tree.describe(name)} holds {len(pixels)} images and {len(labels)} labels")
     return pixels.reshape(-1, 3, 32, 32), labels
+
+
+def _is_label(label: Any) -> bool:
+    return isinstance(label, int) and abs(label) < 1 << 31  # whether there is such a class is looked at later
 
 
 def _names(tree: Tree, name: str, key: str) -> tuple[str, ...]:
@@ -91,26 +95,26 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain containers, and refuses everything else that a pickle could ask for."""
+class _Unpickler(
+    pickle._Unpickler
+):  # the one in Python: that in C makes room for any place a pickle names, 64 GB of it
+    """Builds arrays of bytes and plain containers, and refuses everything else that a pickle could ask for."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return None  # only ever an argument of _reconstruct
+        # New functions each time: what a pickle sets on one is gone with it.
         if (module, name) == ("numpy", "dtype"):
-            return numpy.dtype
+            return lambda kind, *_: _bytes_dtype(kind)
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return _reconstruct
+            return lambda *_: numpy.ndarray((0,), numpy.uint8)  # the pickle fills it next
         if (module, name) == ("_codecs", "encode"):
-            return _encode
+            return lambda text, *_: text.encode("latin1")  # bytes as Python 3 writes them for Python 2 to read
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
 
 
-def _reconstruct(*_: Any) -> numpy.ndarray[Any, Any]:
-    """The empty array that a pickle fills next, whatever it asks for."""
-    return numpy.ndarray((0,), numpy.uint8)
-
-
-def _encode(text: str, *_: Any) -> bytes:
-    """Bytes as Python 3 writes them in pickles that Python 2 can read."""
-    return text.encode("latin1")
+def _bytes_dtype(kind: Any) -> numpy.dtype[Any]:
+    """The only type of a batch: a structured one from a pickle could make numpy take bytes for addresses of objects."""
+    if _text(kind) not in ("u1", "|u1"):
+        raise pickle.UnpicklingError(f"it asks for an array of {kind!r:.40}, not of bytes")
+    return numpy.dtype(numpy.uint8)

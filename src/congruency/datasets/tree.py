@@ -109,7 +109,7 @@ class ZipTree(Tree):
         self.source = source
         self._lock = threading.Lock()
         self._open()
-        entries = {_safe(entry.filename, source): entry for entry in self._archive.infolist()}
+        entries = {_safe(entry.filename, source): entry for entry in self._archive.infolist() if entry.filename}
         self.folders = tuple(sorted(name for name, entry in entries.items() if entry.is_dir()))
         self._entries = {n: e for n, e in entries.items() if _wanted(n) and not e.is_dir() and not _is_link(e)}
         self.names = tuple(sorted(self._entries))

@@ -60,7 +60,7 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
             image: {viewer: torch.tensor(points, dtype=torch.float64).reshape(-1, 2) for viewer, points in v.items()}
             for image, v in named.items()
         }
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as reason:
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError, csv.Error) as reason:
         if isinstance(reason, DataError):
             raise
         raise DataError(f"{path} does not hold fixation points: {type(reason).__name__} {reason}") from None

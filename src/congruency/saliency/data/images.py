@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from congruency.saliency.data.viewings import DataError
@@ -14,6 +16,7 @@ from congruency.saliency.data.viewings import DataError
 __all__ = ["IMAGE_SUFFIXES", "image_files", "image_size", "open_rgb", "read_image", "read_map"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_MOST_PIXELS = 100_000_000
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -31,11 +34,8 @@ def image_size(path: Path) -> tuple[int, int]:
 
 def open_rgb(path: Path) -> Image.Image:
     """The image with three channels: grey ones repeat theirs, 16-bit ones lose their lower byte, alpha is dropped."""
-    with _opened(path) as image:
-        try:
-            image.load()
-        except OSError as reason:
-            raise DataError(f"{path} cannot be decoded ({reason}); fetch it again") from None
+    with _opened(path) as image, _decoding(path):
+        image.load()
         if image.mode.startswith("I"):
             return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")
         return image.convert("RGB")
@@ -52,19 +52,38 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Tensor:
 def read_map(path: Path) -> Tensor:
     """(height, width) of a grey map in a file: float32, 0 to 255, or 0 to 65535 for 16 bits."""
     if path.suffix.lower() == ".npy":
-        try:
-            return torch.from_numpy(np.load(path).astype(np.float32))
-        except (OSError, ValueError) as reason:
-            raise DataError(f"{path} is not a numpy array ({reason})") from None
-    with _opened(path) as image:
+        return _array(path)
+    with _opened(path) as image, _decoding(path):
         grey = image if image.mode.startswith(("I", "F")) else image.convert("L")
         return torch.from_numpy(np.array(grey).astype(np.float32))
 
 
+def _array(path: Path) -> Tensor:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a header may promise what is not there
+        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.size > _MOST_PIXELS:
+            raise ValueError("a map has two dimensions, and not more than 100 million numbers")
+        return torch.from_numpy(np.array(values, dtype=np.float32))
+    except Exception as reason:  # numpy raises of every kind for a broken header
+        raise DataError(f"{path} is not a numpy array of a map ({reason})") from None
+
+
 def _opened(path: Path) -> Image.Image:
     try:
-        return Image.open(path)
+        image = Image.open(path)
     except FileNotFoundError:
         raise DataError(f"the image {path} is missing") from None
-    except (UnidentifiedImageError, OSError) as reason:
+    except Exception as reason:  # Pillow's readers raise of every kind for a broken header, and for too many pixels
         raise DataError(f"{path} is not an image that can be read ({reason})") from None
+    if image.width * image.height > _MOST_PIXELS:
+        image.close()
+        raise DataError(f"{path} has {image.width}x{image.height} pixels, more than {_MOST_PIXELS}; make it smaller")
+    return image
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as reason:  # Pillow's decoders raise of every kind for a broken file
+        raise DataError(f"{path} cannot be decoded ({reason}); fetch it again") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from scipy.io import loadmat
 from torch import Tensor
 
+from congruency.saliency.data.matlab_layout import checked
 from congruency.saliency.data.viewings import DataError
 
 __all__ = ["field", "load_mat", "points_of", "structs"]
@@ -26,7 +28,8 @@ def load_mat(path: Path) -> dict[str, Any]:
                 "save it again with save(name, '-v7')"
             )
     try:
-        variables: dict[str, Any] = loadmat(str(path), squeeze_me=True, struct_as_record=False)
+        data = BytesIO(checked(path.read_bytes()))
+        variables: dict[str, Any] = loadmat(data, squeeze_me=True, struct_as_record=False)
     except Exception as reason:  # scipy raises many kinds on broken files
         raise DataError(f"{path} is not a MATLAB file that can be read ({reason}); fetch it again") from None
     return {name: value for name, value in variables.items() if not name.startswith("__")}
@@ -49,7 +52,7 @@ def points_of(x: Any, y: Any, path: Path) -> Tensor:
     """(n, 2) points counted from 0, from MATLAB's coordinates, counted from 1."""
     try:
         columns = [torch.from_numpy(np.atleast_1d(np.asarray(value, dtype=np.float64)).ravel()) for value in (x, y)]
-    except (TypeError, ValueError) as reason:
+    except (TypeError, ValueError, OverflowError) as reason:
         raise DataError(f"{path} has coordinates that are not numbers ({reason})") from None
     if len(columns[0]) != len(columns[1]):
         raise DataError(f"{path} has {len(columns[0])} x and {len(columns[1])} y coordinates for one viewer")

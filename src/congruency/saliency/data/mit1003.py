@@ -74,8 +74,16 @@ def _gaze(path: Path) -> Tensor:
     variables = list(load_mat(path).values())
     if not variables:
         raise DataError(f"{path} holds no variable")
-    data = structs(field(variables[0], "DATA", path))[0]
-    samples = np.asarray(field(data, "eyeData", path), dtype=np.float64)
+    members = structs(field(variables[0], "DATA", path))
+    if not members:
+        raise DataError(f"{path} has an empty DATA")
+    data = members[0]
+    try:
+        samples = np.asarray(field(data, "eyeData", path), dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as reason:
+        if isinstance(reason, DataError):
+            raise
+        raise DataError(f"{path} has eyeData that are not numbers ({reason})") from None
     if samples.ndim != 2 or samples.shape[1] < 2:
         raise DataError(f"{path} has eyeData of shape {samples.shape}; expected samples of x and y")
     return torch.from_numpy(samples[:, :2].copy()) - 1.0

@@ -29,7 +29,10 @@ def osie(root: str | Path) -> SaliencyData:
         raise DataError(f"{path} has no variable 'fixations' (there: {', '.join(variables) or 'none'})")
     viewings = []
     for entry in structs(variables["fixations"]):
-        image = root / "stimuli" / str(field(entry, "img", path))
+        name = str(field(entry, "img", path))
+        if not name or name in (".", "..") or Path(name).name != name or "\\" in name or "\0" in name:
+            raise DataError(f"{path} names the image {name!r:.80}, which is no file name of the folder stimuli/")
+        image = root / "stimuli" / name
         viewers = [
             points_of(field(s, "fix_x", path), field(s, "fix_y", path), path)
             for s in structs(field(entry, "subjects", path))

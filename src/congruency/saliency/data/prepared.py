@@ -82,18 +82,27 @@ def load_prepared(path: str | Path) -> Prepared:
         content: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as reason:  # torch raises many kinds on broken files
         raise DataError(f"{path} cannot be read ({type(reason).__name__}); prepare it again") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
         raise DataError(f"{path} is not a prepared saliency set; make one with congruency saliency prepare")
+    try:
+        return _prepared(content)
+    except Exception as reason:  # anything may stand where a number or a tensor should
+        raise DataError(f"{path} is damaged ({type(reason).__name__}: {reason}); prepare it again") from None
+
+
+def _prepared(content: dict[str, Any]) -> Prepared:
     viewings = tuple(
-        Viewing(Path(name), height, width, tuple(p.double() for p in points), outside)
+        Viewing(Path(name), int(height), int(width), tuple(p.double().reshape(-1, 2) for p in points), int(outside))
         for name, (height, width), points, outside in zip(
             content["names"], content["frames"], content["fixations"], content["outside"], strict=True
         )
     )
     height, width = content["size"]
-    images = torch.empty(len(viewings), 3, height, width, dtype=torch.uint8)
-    for i, part in enumerate(content["images"].split(content["lengths"])):
-        images[i] = _decoded(part)
+    parts = content["images"].split(content["lengths"])
+    if len(parts) != len(viewings):
+        raise ValueError(f"it holds {len(parts)} images of {len(viewings)} names")
+    decoded = [_decoded(part, (height, width)) for part in parts]
+    images = torch.stack(decoded) if decoded else torch.empty(0, 3, height, width, dtype=torch.uint8)
     data = SaliencyData(content["name"], viewings, content["version"], content["pixels_per_degree"])
     return Prepared(data, images)
 
@@ -105,6 +114,8 @@ def _encoded(path: Path, size: tuple[int, int], quality: int) -> Tensor:
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
-def _decoded(part: Tensor) -> Tensor:
+def _decoded(part: Tensor, size: tuple[int, int]) -> Tensor:
     with Image.open(io.BytesIO(part.numpy().tobytes())) as image:
+        if (image.height, image.width) != size:  # before anything is unpacked
+            raise ValueError(f"an image of {image.height}x{image.width} in a set of {size[0]}x{size[1]}")
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +80,10 @@ def _from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
 
 def _columns(fixations: Any, path: Path) -> Tensor:
     """(n, 2) from MATLAB's n x 2 matrix of x and y; squeezing makes one row a vector, and none an empty array."""
-    table = torch.as_tensor(fixations).reshape(-1, 2)
+    table = np.asarray(fixations)
+    if table.size % 2:
+        raise DataError(f"{path} has fixations of shape {table.shape}; expected rows of x and y")
+    table = table.reshape(-1, 2)
     return points_of(table[:, 0], table[:, 1], path)
 
 
@@ -94,8 +98,8 @@ def _from_json(root: Path, path: Path, version: str | None) -> SaliencyData:
             # Each point is (row, column), counted from 1.
             points = torch.tensor(annotation["fixations"], dtype=torch.float64).reshape(-1, 2)
             workers[annotation["image_id"]].append(points.flip(1) - 1.0)
-        entries = [(e["id"], Path(e["file_name"]).stem, (e["height"], e["width"])) for e in content["images"]]
-    except (KeyError, TypeError, ValueError, RuntimeError) as reason:
+        entries = [(e["id"], Path(e["file_name"]).stem, (int(e["height"]), int(e["width"]))) for e in content["images"]]
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as reason:
         raise DataError(f"{path} is not SALICON's JSON: {type(reason).__name__} {reason}") from None
     missing = [stem for _, stem, _ in entries if stem not in images]
     if missing:
@@ -109,7 +113,7 @@ def _from_json(root: Path, path: Path, version: str | None) -> SaliencyData:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as reason:
+    except (OSError, ValueError, RecursionError) as reason:
         raise DataError(f"{path} is not JSON that can be read ({reason}); fetch it again") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is not SALICON's JSON: it holds a {type(content).__name__}, not an object")

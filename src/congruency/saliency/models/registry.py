@@ -59,8 +59,14 @@ def load_model(path: str | Path, device: torch.device | str = "cpu") -> Saliency
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:  # torch raises many kinds on files that are not its own
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(reason).__name__})") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
         raise ValueError(f"{path} is not a saliency model; save_model writes one, and training leaves one as model.pt")
-    model = create(content["model"], content["backbone"], **content["options"])
-    model.load_state_dict(content["state"])
+    try:
+        if {"weights", "pretrained"} & set(content["options"]):
+            raise ValueError("its options name other weights than its own")
+        model = create(content["model"], content["backbone"], **content["options"])
+        model.load_state_dict(content["state"])
+    except Exception as reason:  # anything may stand where names and tensors should
+        told = str(reason).splitlines()[0] if str(reason) else ""
+        raise ValueError(f"{path} is not a whole saliency model ({type(reason).__name__}: {told})") from None
     return model.to(device).eval()

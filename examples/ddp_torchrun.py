@@ -1,0 +1,46 @@
+"""DCL with DistributedDataParallel; start it with: torchrun --nproc-per-node=2 examples/ddp_torchrun.py
+
+Every process sees the same averaged gradient, so every process corrects it alike: nothing has to be sent.
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import congruency
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=200)
+steps = parser.parse_args().steps
+
+on_gpu = torch.cuda.is_available()
+dist.init_process_group("nccl" if on_gpu else "gloo")
+rank = dist.get_rank()
+device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+
+torch.manual_seed(0)  # the same task and first weights everywhere
+truth = torch.randn(10, 3).to(device)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3)).to(device)
+model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+dcl = congruency.DCL(optimizer, window=50)
+
+torch.manual_seed(rank + 1)  # other samples on every process
+for _ in range(steps):
+    inputs = torch.randn(32, 10).to(device)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs), (inputs @ truth).argmax(1)).backward()
+    optimizer.step()
+
+weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+first = weights.clone()
+dist.broadcast(first, src=0)
+assert torch.equal(weights, first), "the processes have gone apart"
+if rank == 0:
+    print(f"{dist.get_world_size()} processes, {int(dcl.stats.corrected_steps)} of {steps} gradients corrected")
+    print(f"congruency {dcl.stats.congruency.item():.3f} at the last step")
+dist.barrier()
+dist.destroy_process_group()

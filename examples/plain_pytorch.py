@@ -1,0 +1,32 @@
+"""DCL in a training loop of your own: one line, and the run's congruency measured beside it."""
+
+import argparse
+
+import torch
+from torch import nn
+
+import congruency
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=300)
+steps = parser.parse_args().steps
+
+torch.manual_seed(0)
+inputs = torch.randn(512, 10)
+targets = (inputs @ torch.randn(10, 3)).argmax(1)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+dcl = congruency.DCL(optimizer, window=50)  # the one line
+meter = congruency.CongruencyMeter(model.parameters())  # measures, and changes nothing
+
+for _ in range(steps):
+    batch = torch.randint(0, len(inputs), (32,))
+    loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
+    optimizer.zero_grad()
+    loss.backward()
+    meter.update()  # between backward() and step()
+    optimizer.step()  # the gradient is corrected in here
+
+measured = meter.compute()
+print(f"loss {loss.item():.3f}, {int(dcl.stats.corrected_steps)} of {dcl.stats.steps} gradients corrected")
+print(f"congruency {measured.congruency:.3f}, mean distance from the start {measured.magnitude:.3f}")

@@ -1,0 +1,43 @@
+"""DCL beside timm's own way to build an optimizer: its factory, parameter groups and scheduler stay as they are.
+
+timm's training script makes a model by name, an optimizer with ``create_optimizer_v2`` (one group of parameters without
+weight decay) and a scheduler. DCL takes the optimizer, whatever its groups.
+"""
+
+import argparse
+
+import torch
+from torch import nn
+
+import congruency
+import congruency._vision  # makes torchvision importable where it is half installed; timm needs it
+
+import timm  # isort: skip
+from timm.optim import create_optimizer_v2  # isort: skip
+from timm.scheduler import create_scheduler_v2  # isort: skip
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--model", default="test_efficientnet", help="any of timm.list_models()")
+options = parser.parse_args()
+
+torch.manual_seed(0)
+model = timm.create_model(options.model, num_classes=4, in_chans=3)
+optimizer = create_optimizer_v2(model, opt="sgd", lr=0.02, momentum=0.9, weight_decay=1e-4, filter_bias_and_bn=True)
+scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=10, warmup_epochs=1, warmup_lr=1e-3)
+dcl = congruency.DCL(optimizer, congruency.head(model).parameters(), window=10)  # after the optimizer; or None for all
+
+for step in range(options.steps):
+    targets = torch.randint(0, 4, (8,))
+    images = 0.5 * torch.randn(8, 3, 64, 64) + targets.view(-1, 1, 1, 1)  # the brighter, the higher the class
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(images), targets)
+    loss.backward()
+    optimizer.step()
+    scheduler.step(10 * step // options.steps)
+
+rate = optimizer.param_groups[0]["lr"]
+print(
+    f"{options.model}: loss {loss.item():.3f}, {len(optimizer.param_groups)} parameter groups, learning rate {rate:.4f}"
+)
+print(f"congruency {dcl.stats.congruency.mean():.3f}, {int(dcl.stats.corrected_steps)} of {dcl.stats.steps} corrected")

@@ -1,0 +1,48 @@
+"""DCL in Hugging Face's Trainer: a small text classifier, trained from scratch on sentences made here."""
+
+import argparse
+import random
+import tempfile
+
+from congruency.integrations.transformers import DCLCallback
+
+from transformers import DistilBertConfig, DistilBertForSequenceClassification  # isort: skip
+from transformers import Trainer, TrainingArguments, set_seed  # isort: skip
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=150)
+steps = parser.parse_args().steps
+
+set_seed(0)
+things, good, bad = ["film", "book", "song", "play"], ["fine", "great", "lovely"], ["dull", "awful", "weak"]
+words = ["[PAD]", "the", "was", "not", *things, *good, *bad]
+
+
+def sentence():
+    """The film was not dull -> 1."""
+    positive, turned = random.random() < 0.5, random.random() < 0.5
+    text = ["the", random.choice(things), "was", *(["not"] if turned else []), random.choice(good if positive else bad)]
+    tokens = [words.index(word) for word in text]
+    padding = 5 - len(tokens)
+    return {
+        "input_ids": tokens + [0] * padding,
+        "attention_mask": [1] * len(tokens) + [0] * padding,
+        "labels": int(positive != turned),
+    }
+
+
+sizes = {"dim": 32, "n_heads": 2, "n_layers": 2, "hidden_dim": 64, "max_position_embeddings": 8}
+model = DistilBertForSequenceClassification(DistilBertConfig(vocab_size=len(words), num_labels=2, **sizes))
+
+with tempfile.TemporaryDirectory() as folder:
+    args = TrainingArguments(
+        output_dir=folder, max_steps=steps, per_device_train_batch_size=16, learning_rate=1e-3, logging_steps=5,
+        save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model=model, args=args, train_dataset=[sentence() for _ in range(1000)])
+    callback = DCLCallback("head", window=40).add_to(trainer)  # the last layer, as in the paper; "all" for all
+    trainer.train()
+
+logged = [row["dcl/congruency"] for row in trainer.state.log_history if "dcl/congruency" in row]
+print(f"{int(callback.stats.corrected_steps)} of {callback.stats.steps} gradients corrected")
+print(f"congruency {sum(logged) / len(logged):.3f}, mean over {len(logged)} logged steps")

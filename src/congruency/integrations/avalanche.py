@@ -1,0 +1,156 @@
+"""DCL as a plugin of Avalanche's strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from typing_extensions import Unpack  # torch needs typing_extensions too
+
+import congruency._vision  # noqa: F401  # before avalanche, which imports torchvision
+from congruency.corrector import Corrector, Stats
+from congruency.integrations.common import Options, Params, check_options, chosen, missing, numbers
+from congruency.memory import EpisodicMemory
+from congruency.references import References
+from congruency.sources import Source
+
+try:
+    from avalanche.core import SupervisedPlugin
+    from avalanche.evaluation.metric_results import MetricValue
+    from avalanche.models import MultiTaskModule
+    from avalanche.training.plugins import GEMPlugin
+except ModuleNotFoundError as reason:
+    if (reason.name or "").partition(".")[0] != "avalanche":
+        raise
+    raise missing("Avalanche", "avalanche-lib") from None
+
+__all__ = ["DCLPlugin"]
+
+_KEPT = ("memory_x", "memory_y", "memory_tid")
+
+
+class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not there when types are checked
+    """Corrects the gradients of every step of a strategy; every experience starts with references of its own.
+
+        strategy = Naive(model=model, optimizer=optimizer, criterion=criterion, plugins=[DCLPlugin(window=30)])
+        for experience in benchmark.train_stream:
+            strategy.train(experience)
+
+    DCL alone is a plain loop with :class:`congruency.DCL` that calls ``reset()`` at each new experience.
+
+    With a memory, DCL's rows and one row for each past experience are the constraints of *one* quadratic program (the
+    paper's ``eqn:constraints_conn``), as in ``Corrector(optimizer, None, [References(...), EpisodicMemory(model)])``:
+
+        memory = GEMPlugin(patterns_per_experience=256, memory_strength=0.5)
+        strategy = Naive(..., plugins=[DCLPlugin(window=30, memory=memory)])
+
+    The memory is Avalanche's own: its GEMPlugin chooses at the end of each experience which patterns it keeps, and its
+    ``memory_strength`` is the margin of those rows. Do not give it to the strategy as well: there it would project the
+    gradient by itself before DCL sees it, which is another method than the joint one. The gradients on the memory come
+    from one batched call (:class:`congruency.EpisodicMemory`), by the strategy's criterion.
+
+    Logged at the end of every epoch, through the strategy's evaluator and its loggers: ``dcl/congruency``,
+    ``dcl/corrected_congruency`` and ``dcl/magnitude`` of the last step, means over all rows, and
+    ``dcl/corrected_share`` of the experience's steps.
+
+    Between experiences a checkpoint needs, beside the model and the optimizer, what the memory keeps:
+    ``plugin.state_dict()``. A strategy that is pickled as a whole has it too.
+
+    Args:
+        params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`); or a function from
+            the model to parameters.
+        memory: A GEMPlugin of Avalanche's, or None for DCL alone.
+        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
+            accumulate. ``trigger`` holds for the memory's rows as well; GEM's own is ``"violated"``.
+    """
+
+    def __init__(self, params: Params = "all", *, memory: Any = None, **options: Unpack[Options]) -> None:
+        super().__init__()
+        check_options(params, options)
+        if memory is not None and not isinstance(memory, GEMPlugin):
+            raise TypeError(f"memory must be a GEMPlugin of Avalanche's or None, got a {type(memory).__name__}")
+        self.params, self.options, self.memory = params, options, memory
+        self.corrector: Corrector | None = None
+        self._last: Stats | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """The last step's numbers, DCL's rows first, then one for each past experience; counts of the experience."""
+        found = self._last if self.corrector is None else self.corrector.stats
+        if found is None:
+            raise RuntimeError("there is nothing to show before strategy.train() has begun")
+        return found
+
+    def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Start over; the model and the optimizer are ready for the experience, new units included."""
+        self._let_go()
+        names = ("trigger", "blocks")
+        common: Any = {name: value for name, value in self.options.items() if name in names}
+        self.corrector = Corrector(
+            strategy.optimizer, chosen(strategy.model, self.params), self._sources(strategy), **common
+        )
+
+    def after_training_epoch(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Publish the numbers to the strategy's loggers."""
+        if self.corrector is not None:
+            for name, value in numbers(self.corrector).items():
+                step = strategy.clock.train_iterations
+                strategy.evaluator.publish_metric_value(MetricValue(self, name, value, step))
+
+    def after_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """Have the memory choose what it keeps, and leave the optimizer as it was."""
+        self._let_go()
+        if self.memory is not None:
+            past = len(self.memory.memory_x)
+            self.memory.update_memory(strategy.experience.dataset, past, strategy.train_mb_size)
+
+    def _sources(self, strategy: Any) -> list[Source]:
+        rest: Any = {k: v for k, v in self.options.items() if k not in ("references", "trigger", "blocks")}
+        references = References(self.options.get("references", 1), **rest)
+        return [references] if self.memory is None else [references, self._episodes(strategy, self.memory)]
+
+    def _episodes(self, strategy: Any, memory: Any) -> EpisodicMemory:
+        """Avalanche's memory, as a source of rows."""
+        if memory in strategy.plugins:
+            raise ValueError(
+                "the memory is a plugin of the strategy too, which projects the gradient before DCL sees it; give it "
+                "to DCLPlugin alone"
+            )
+        if isinstance(strategy.model, MultiTaskModule):
+            raise TypeError(
+                "a memory needs a model that makes outputs from inputs alone, this one (a MultiTaskModule) wants task "
+                "labels too; use DCLPlugin without a memory, or a model with one head"
+            )
+        episodes = EpisodicMemory(
+            strategy.model,
+            strategy._criterion,
+            size=memory.patterns_per_experience,
+            margin=memory.memory_strength,
+        )
+        for task in memory.memory_x:
+            inputs, targets = memory.memory_x[task], memory.memory_y[task]
+            episodes.observe(inputs.to(strategy.device), targets.to(strategy.device), task)
+        nothing = torch.empty(0)
+        episodes.observe(nothing, nothing, len(memory.memory_x))  # what is learned now is another one
+        return episodes
+
+    def _let_go(self) -> None:
+        if self.corrector is not None:
+            self.corrector.detach()
+            self._last, self.corrector = self.corrector.stats, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the memory keeps; for ``torch.save``."""
+        return {} if self.memory is None else {name: dict(getattr(self.memory, name)) for name in _KEPT}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state_dict`, between experiences."""
+        expected = set() if self.memory is None else set(_KEPT)
+        if set(state) != expected:
+            raise ValueError(
+                f"the state was saved {'with' if state else 'without'} a memory, here DCL is "
+                f"{'alone' if self.memory is None else 'joined with one'}; use the same settings"
+            )
+        for name in expected:
+            setattr(self.memory, name, dict(state[name]))

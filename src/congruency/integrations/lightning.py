@@ -1,0 +1,141 @@
+"""DCL as a callback of Lightning's Trainer."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from typing_extensions import Unpack  # torch needs typing_extensions too
+
+import congruency._vision  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
+from congruency.corrector import Stats
+from congruency.dcl import DCL
+from congruency.integrations.common import Options, Params, attach, check_options, missing, numbers_of_all, whole
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+__all__ = ["DCLCallback"]
+
+
+def _framework(imported: Mapping[str, Any] = sys.modules) -> str:
+    """The name under which Lightning is used here: ``lightning`` unless only ``pytorch_lightning`` is."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in names:
+        if imported.get(name) is not None:
+            return name
+    for name in names:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            return name
+    raise missing("Lightning", "lightning")
+
+
+if not TYPE_CHECKING:
+    Callback = importlib.import_module(_framework()).Callback
+
+
+class DCLCallback(Callback):
+    """Corrects the gradients of every optimizer step of a fit, logs congruency, goes on from checkpoints.
+
+        trainer = lightning.Trainer(callbacks=[DCLCallback(window=50)])
+        trainer.fit(model, data)
+        trainer.fit(model, data, ckpt_path="last.ckpt")  # goes on bit for bit, references included
+
+    Training is that of a plain loop with :class:`congruency.DCL`: automatic and manual optimization, several optimizers
+    (one problem each), ``accumulate_grad_batches`` (the accumulated gradient is corrected, once), mixed precision, DDP
+    and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed hide the parameters behind flat ones and are refused.
+
+    Clipping: Lightning clips right after the backward pass, so the *clipped* gradient is what is corrected. With
+    ``margin=0`` the correction is a projection onto a cone, which makes no gradient longer: what the optimizer uses is
+    within the clipped norm too. A positive margin may make it longer. To clip the corrected gradient, use manual
+    optimization and ``congruency.DCL(..., attach=False)``.
+
+    Logged, every ``log_every_n_steps`` steps and to whatever loggers the Trainer has: ``dcl/congruency`` and
+    ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean over references),
+    ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share`` (of all steps so far); with several
+    optimizers ``dcl/0/congruency`` and so on. What is undefined at a step (congruency, while references are recorded)
+    is not logged. Other steps do not wait for the device. The newest numbers are in ``trainer.callback_metrics``.
+
+    Checkpoints hold the references whole, whatever the number of processes: one copy of the parameters for each.
+
+    Args:
+        params: ``"all"`` of each optimizer's parameters; the ``"head"`` (:func:`congruency.head` of the
+            LightningModule: the last layer in order of definition); or a function from the LightningModule to
+            parameters.
+        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
+            accumulate.
+    """
+
+    def __init__(self, params: Params = "all", **options: Unpack[Options]) -> None:
+        check_options(params, options)
+        self.params, self.options = params, options
+        self.dcls: dict[int, DCL] = {}
+        self._fitting = False
+        self._loaded: dict[str, Any] | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """Those of the only optimizer's DCL; of several, see ``callback.dcls[i].stats``."""
+        if len(self.dcls) != 1:
+            raise RuntimeError(f"there are {len(self.dcls)} DCLs, not one; use callback.dcls[i].stats, after fit began")
+        (dcl,) = self.dcls.values()
+        return dcl.stats
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._loaded = None  # what a validation's checkpoint brought is not for this run
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._detach()
+        self.dcls = attach(pl_module, trainer.optimizers, self.params, self.options)
+        self._fitting = True
+        self._restore()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # As Lightning's own monitors do. LightningModule.log would repeat a number that is undefined at this step.
+        if not trainer._logger_connector.should_update_logs or trainer.barebones:
+            return
+        found = numbers_of_all(self.dcls)
+        for logger in trainer.loggers:
+            logger.log_metrics(found, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in found.items()})
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._detach()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._detach()
+
+    def _detach(self) -> None:
+        """The optimizers as they were; the DCLs stay, for their stats and for checkpoints saved after the fit."""
+        self._fitting = False
+        for dcl in self.dcls.values():
+            dcl.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.dcls:
+            return self._loaded or {}
+        return {"dcls": {i: whole(dcl.state_dict()) for i, dcl in self.dcls.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Comes before the optimizers are there, or, with sharded models, after.
+        self._loaded = state_dict
+        if self._fitting:
+            self._restore()
+
+    def _restore(self) -> None:
+        if self._loaded is None:
+            return
+        saved, self._loaded = self._loaded["dcls"], None
+        if set(saved) != set(self.dcls):
+            raise ValueError(
+                f"the checkpoint holds DCL's state for optimizer(s) {sorted(saved)}, here it corrects "
+                f"{sorted(self.dcls)}; use the same optimizers and params, or a checkpoint without DCL"
+            )
+        for i, dcl in self.dcls.items():
+            dcl.load_state_dict(saved[i])

@@ -1,0 +1,277 @@
+"""Lightning: a fit with the callback is the plain loop, bit for bit, resumed or not."""
+
+import functools
+
+import pytest
+import torch
+from lightning_models import (
+    BATCHES,
+    OPTIONS,
+    Daily,
+    DailyTwo,
+    Manual,
+    Regression,
+    Two,
+    batches,
+    fit,
+    loader,
+    plain,
+    plain_two,
+    trainer,
+)
+from torch import nn
+
+import congruency
+from congruency.integrations.lightning import DCLCallback, _framework
+
+import lightning  # isort: skip
+import pytorch_lightning  # isort: skip
+from lightning.pytorch.callbacks import ModelCheckpoint  # isort: skip
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger  # isort: skip
+from lightning.pytorch.plugins import MixedPrecision  # isort: skip
+
+
+def corrected(dcl):
+    return int(dcl.stats.corrected_steps)
+
+
+@pytest.mark.parametrize("module", [Regression, Manual])
+def test_a_fit_equals_the_plain_loop(module):
+    expected, dcl = plain(batches())
+    found, callback = fit(module())
+    assert torch.equal(found, expected)
+    assert corrected(callback) == corrected(dcl) > 0
+    assert callback.stats.steps == BATCHES
+
+
+def steps_corrected(callback):
+    return [corrected(dcl) for dcl in callback.dcls.values()]
+
+
+def test_it_corrects_at_all():
+    uncorrected, _ = plain(batches(), options={"offset": BATCHES + 1})
+    assert not torch.equal(fit(Regression())[0], uncorrected)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"accumulate": 3}, {"accumulate_grad_batches": 3}),  # 14 batches: the last step has two of them
+        ({"clip": 0.3}, {"gradient_clip_val": 0.3}),
+        ({"autocast": torch.bfloat16}, {"precision": "bf16-mixed"}),
+    ],
+    ids=["accumulation", "clipping", "bf16"],
+)
+def test_the_trainers_options(ours, theirs):
+    expected, dcl = plain(batches(), **ours)
+    found, callback = fit(Regression(), **theirs)
+    assert torch.equal(found, expected)
+    assert corrected(callback) == corrected(dcl) > 0
+
+
+def test_float16_with_a_scaler_that_skips_steps():
+    """The first scales overflow float16: skipped steps are no steps of DCL's, as in the plain loop."""
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=4) for _ in range(2)]
+    expected, dcl = plain(batches(), autocast=torch.float16, scaler=scalers[0])
+    plugin = MixedPrecision("16-mixed", "cpu", scalers[1])
+    found, callback = fit(Regression(), plugins=[plugin])
+    assert torch.equal(found, expected)
+    assert callback.stats.steps == dcl.stats.steps
+    assert 0 < dcl.stats.steps < BATCHES
+    assert corrected(callback) == corrected(dcl) > 0
+
+
+def test_several_optimizers_have_a_dcl_each():
+    expected, dcls = plain_two(batches())
+    found, callback = fit(Two())
+    assert torch.equal(found, expected)
+    assert [corrected(callback.dcls[i]) for i in (0, 1)] == [corrected(dcls[i]) for i in (0, 1)]
+    assert callback.dcls[1].stats.steps == 2 * BATCHES
+    with pytest.raises(RuntimeError, match="there are 2 DCLs"):
+        _ = callback.stats
+
+
+@pytest.mark.parametrize("params", ["head", lambda module: module.net[2].parameters()])
+def test_chosen_parameters(params):
+    expected, _ = plain(batches(), params="head")
+    assert torch.equal(fit(Regression(), DCLCallback(params, **OPTIONS))[0], expected)
+
+
+def test_the_optimizer_of_the_head_alone_is_corrected():
+    _, callback = fit(Two(), DCLCallback("head", **OPTIONS))
+    assert list(callback.dcls) == [1]
+
+
+@pytest.mark.parametrize("module", [Daily, DailyTwo])
+@pytest.mark.parametrize("at", [1, 5, 8])  # recording references, correcting, after a restart of the window
+def test_resumed_from_a_checkpoint(module, at, tmp_path):
+    expected, uninterrupted = fit(module())
+    keep = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    fit(module(), callbacks=[keep])
+    checkpoint = tmp_path / f"epoch={at - 1}.ckpt"
+    assert torch.load(checkpoint, weights_only=True)["callbacks"]["DCLCallback"]["dcls"][0]["sources"][0]["step"] == at
+    found, callback = fit(module(), ckpt_path=checkpoint)
+    assert torch.equal(found, expected)
+    assert steps_corrected(callback) == steps_corrected(uninterrupted)
+
+
+def test_saved_after_the_fit(tmp_path):
+    expected, _ = fit(Regression(), max_epochs=2)
+    run = trainer(DCLCallback(**OPTIONS))
+    run.fit(Regression(), loader())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    assert torch.equal(fit(Regression(), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")[0], expected)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    run = trainer(DCLCallback(**OPTIONS))
+    run.fit(Regression(), loader())
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    with pytest.raises(ValueError, match="window was 6 when this state was saved and is 7 here"):
+        fit(Regression(), DCLCallback(window=7, references=2), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")
+
+
+def test_a_second_fit_starts_anew_and_the_optimizer_is_left_alone():
+    callback = DCLCallback(**OPTIONS)
+    run = trainer(callback)
+    run.fit(Regression(), loader())
+    assert not run.optimizers[0]._optimizer_step_pre_hooks
+    run = trainer(callback)
+    run.fit(module := Regression(), loader())
+    assert callback.stats.steps == BATCHES
+    assert torch.equal(nn.utils.parameters_to_vector(module.net.parameters()), plain(batches())[0])
+
+
+def test_an_interrupted_fit_lets_go():
+    class Failing(Regression):
+        def training_step(self, pair, index):
+            if index == 3:
+                raise ZeroDivisionError
+            return super().training_step(pair, index)
+
+    run = trainer(DCLCallback(**OPTIONS))
+    with pytest.raises(ZeroDivisionError):
+        run.fit(Failing(), loader())
+    assert not run.optimizers[0]._optimizer_step_pre_hooks
+
+
+def expected_log(every):
+    """What a plain loop finds at every n-th step."""
+    net = Regression().net
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
+    dcl = congruency.DCL(optimizer, **OPTIONS)
+    log = {}
+    for step, (inputs, targets) in enumerate(batches()):
+        optimizer.zero_grad()
+        (net(inputs) - targets).square().mean().backward()
+        optimizer.step()
+        if (step + 1) % every == 0:
+            stats = dcl.stats
+            log[step] = {
+                "dcl/congruency": float(stats.congruency.mean()),
+                "dcl/corrected_congruency": float(stats.corrected_congruency.mean()),
+                "dcl/magnitude": float(stats.magnitude.mean()),
+                "dcl/corrected_share": int(stats.corrected_steps) / (step + 1),
+            }
+    return {step: {name: v for name, v in row.items() if v == v} for step, row in log.items()}
+
+
+def test_tensorboard_receives_the_numbers(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit(Regression(), logger=TensorBoardLogger(tmp_path), log_every_n_steps=2)
+    events = EventAccumulator(str(next(tmp_path.rglob("events.*")).parent)).Reload()
+    found = {}
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
+            if name.startswith("dcl/"):
+                found.setdefault(event.step, {})[name] = event.value
+    expected = expected_log(2)
+    assert len(expected) == BATCHES // 2
+    assert found.keys() == expected.keys()
+    for step, row in expected.items():
+        assert found[step] == pytest.approx(row, rel=1e-5), step
+    assert any("dcl/congruency" not in row for row in expected.values())  # while references are recorded
+    assert sum("dcl/congruency" in row for row in expected.values()) > 2
+
+
+def test_weights_and_biases_receives_the_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(save_dir=tmp_path, offline=True, log_model=False)
+    fit(Regression(), logger=logger, log_every_n_steps=7)
+    summary = dict(logger.experiment.summary)
+    logger.experiment.finish()
+    assert list(tmp_path.rglob("*.wandb"))
+    expected = expected_log(7)[BATCHES - 1]
+    assert {name: summary[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def test_only_logged_steps_wait_for_the_device(monkeypatch):
+    asked = []
+    whole_stats = congruency.DCL.stats
+    monkeypatch.setattr(congruency.DCL, "stats", property(lambda dcl: (asked.append(1), whole_stats.fget(dcl))[1]))
+    fit(Regression(), log_every_n_steps=5)
+    assert len(asked) == BATCHES // 5
+
+
+def test_the_other_name_of_lightning():
+    """A Trainer of ``pytorch_lightning`` takes the callback as well."""
+
+    class Module(pytorch_lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Regression().net
+
+        def training_step(self, pair, index):
+            return (self.net(pair[0]) - pair[1]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.net.parameters(), lr=0.2, momentum=0.9)
+
+    found, _ = fit(Module(), framework=pytorch_lightning)
+    assert torch.equal(found, plain(batches())[0])
+
+
+def test_which_lightning_is_taken():
+    assert _framework({"pytorch_lightning": pytorch_lightning}) == "pytorch_lightning"
+    both = {"pytorch_lightning": pytorch_lightning, "lightning.pytorch": lightning.pytorch}
+    assert _framework(both) == "lightning.pytorch"
+    assert _framework({}) == "lightning.pytorch"
+    assert issubclass(DCLCallback, lightning.Callback)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
+        ({"windows": 3}, TypeError, "unknown option"),
+        ({"params": "tail"}, ValueError, "params must be 'all', 'head' or a function"),
+    ],
+)
+def test_bad_options_are_reported_at_once(wrong, error, message):
+    with pytest.raises(error, match=message):
+        DCLCallback(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        (lambda module: [], ValueError, "chose no parameter that trains"),
+        (lambda module: module.net.named_parameters(), TypeError, "must give parameters"),
+        (lambda module: [nn.Parameter(torch.zeros(2))], ValueError, "are in no optimizer"),
+    ],
+)
+def test_bad_choices_are_reported_when_the_fit_starts(params, error, message):
+    with pytest.raises(error, match=message):
+        fit(Regression(), DCLCallback(params))
+
+
+def test_frozen_parameters_of_the_head_are_left_out():
+    module = Regression()
+    module.net[2].bias.requires_grad_(False)
+    module.configure_optimizers = functools.partial(
+        lambda net: torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1), module.net
+    )
+    _, callback = fit(module, DCLCallback("head", **OPTIONS))
+    assert callback.state_dict()["dcls"][0]["sources"][0]["parameters"] == 1
