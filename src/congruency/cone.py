@@ -18,10 +18,8 @@ Everything is computed in float64, and nothing waits for a GPU: values are read 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import mul
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +29,6 @@ __all__ = ["project", "solve_dual"]
 
 _ROUNDING = 4 * torch.finfo(torch.float64).eps  # a slope between unit vectors this little below 0 counts as 0
 _PIVOT = 450  # squared distance of a unit row from a span that a Gram matrix cannot tell from 0, in roundings of it
-_PLAIN_ROWS = 20  # up to this many rows, one problem on the host is solved faster in plain Python than in tensors
 
 
 def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> Tensor:
@@ -58,9 +55,9 @@ def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> 
         v = p.new_zeros(*batch, n)
     elif n == 1:
         v = torch.maximum(torch.where(k > 0, -p.unsqueeze(-1) / k, 0.0).squeeze(-1), floor)
-    elif n <= _PLAIN_ROWS and _on_host(p) and math.prod(batch) == 1:
-        plain = _solve_plain(k.reshape(n, n).tolist(), p.reshape(n).tolist(), floor.reshape(n).tolist(), grain)
-        v = p.new_tensor(plain).reshape(*batch, n)
+    elif _on_host(p) and (native := _compiled()) is not None:
+        k, p, floor = k.expand(*batch, n, n), p.expand(*batch, n), floor.expand(*batch, n)
+        v = native.solve_dual(k.reshape(-1, n, n), p.reshape(-1, n), floor.reshape(-1, n), grain).reshape(*batch, n)
     else:
         v = _solve_tensors(k, p, floor, grain)
     # Products that no gradient can have leave the problem without a minimum: v is large then, but finite.
@@ -107,66 +104,6 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
         x = h + _times(basis, image[..., : point.shape[-1]] - point) * scale
     limit = torch.finfo(g.dtype).max
     return torch.where(changed, x.clamp(-limit, limit).to(g.dtype), g)
-
-
-def _solve_plain(gram: list[list[float]], products: list[float], floor: list[float], grain: float) -> list[float]:
-    """Solve one problem of `solve_dual` in plain Python: free the worst multiplier, refit, drop the negative, repeat.
-
-    The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23), which ends: every
-    round lowers the objective, so no set of free multipliers comes twice. A row in the span of the free ones has slope
-    0, so it never has to be freed; where rounding says otherwise, it is barred until the next round.
-    """
-    inverse = [1 / math.sqrt(row[i]) if row[i] > 0 else 0.0 for i, row in enumerate(gram)]  # 0 takes a zero row out
-    q = [(p + sum(map(mul, row, floor))) * s for p, row, s in zip(products, gram, inverse, strict=True)]
-    scale = max(map(abs, q)) or 1.0
-    q = [value / scale for value in q]
-    unit = [[k * s * t for k, t in zip(row, inverse, strict=True)] for row, s in zip(gram, inverse, strict=True)]
-    u = [0.0] * len(q)
-    free: list[int] = []
-    barred: set[int] = set()
-    for _ in range(30 * len(q)):  # far beyond the need of any problem; rounding could go in circles without it
-        slope = [offset + sum(map(mul, row, u)) for offset, row in zip(q, unit, strict=True)]
-        others = [i for i in range(len(q)) if i not in free and i not in barred]
-        worst = min(others, key=slope.__getitem__, default=None)
-        if worst is None or slope[worst] >= -_ROUNDING - 4 * grain * sum(u):
-            break
-        z, pivot = _fit_plain(unit, q, [*free, worst], grain)
-        if pivot <= _PIVOT * grain or z[-1] <= 0:
-            barred.add(worst)
-            continue
-        free.append(worst)
-        barred.clear()
-        while min(z) <= 0:
-            step, first = min((u[i] / (u[i] - target), i) for i, target in zip(free, z, strict=True) if target <= 0)
-            for i, target in zip(free, z, strict=True):
-                u[i] += step * (target - u[i])
-            u[first] = 0.0
-            free = [i for i in free if u[i] > 0]
-            z, _ = _fit_plain(unit, q, free, grain)
-        for i, target in zip(free, z, strict=True):
-            u[i] = target
-    return [m + value * scale * s for m, value, s in zip(floor, u, inverse, strict=True)]
-
-
-def _fit_plain(gram: list[list[float]], q: list[float], free: Sequence[int], grain: float) -> tuple[list[float], float]:
-    """Return the minimiser over the free multipliers and the least pivot of its Cholesky factorisation."""
-    lower: list[list[float]] = []
-    z: list[float] = []
-    least = 1.0
-    for i in free:
-        new: list[float] = []
-        for j, known in zip(free, lower, strict=False):
-            new.append((gram[i][j] - sum(map(mul, new, known))) / known[-1])
-        pivot = gram[i][i] - sum(map(mul, new, new))
-        least = min(least, pivot)
-        root = math.sqrt(max(pivot, _PIVOT * grain))
-        z.append((-q[i] - sum(map(mul, new, z))) / root)
-        lower.append([*new, root])
-    for k in reversed(range(len(z))):
-        z[k] /= lower[k][k]
-        for j in range(k):
-            z[j] -= lower[k][j] * z[k]
-    return z, least
 
 
 def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) -> Tensor:
@@ -420,6 +357,12 @@ def _steepest(problem: _Problem, u: Tensor, image: Tensor, share: float) -> Tens
     """Mark the multipliers whose slope is negative, and at least a share of the most negative one."""
     slope = problem.slope(image)
     return slope <= (share * slope.amin(-1, keepdim=True)).clamp(max=-problem.rounding(u))
+
+
+def _compiled() -> Any | None:
+    from congruency.kernels import compiled  # which itself imports this module
+
+    return compiled()
 
 
 def _on_host(tensor: Tensor) -> bool:

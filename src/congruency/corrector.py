@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # as torch.optim does: torch.compiler.disable would import dynamo now
 
-from congruency.kernels import device_sweep, host_sweep
+from congruency.kernels import compiled, device_sweep, host_sweep
 from congruency.kernels.rows import DeviceSweep, Piece, Strand
 from congruency.sharding import full, local, reduce_sum, reduction_groups
-from congruency.solution import OneRowSolution, Rows, Solution, row_stats, solve, solve_one_row
+from congruency.solution import HostSolution, Rows, Solution, row_stats, solve, solve_on_host
 from congruency.sources import Source, check_parts, differs, is_count
 
 __all__ = ["Blocks", "Corrector", "Stats", "Trigger"]
@@ -92,7 +93,7 @@ class Corrector:
         self._checked: set[Tensor] = set()
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
-        self._solution: Solution | OneRowSolution | None = None
+        self._solution: Solution | HostSolution | None = None
         self._layout = _layout(self.sources)  # of the rows at the last step; sources may have moved on since
         self._stacks: dict[tuple[Any, ...], Rows] = {}
         self._handle: Any = None
@@ -150,8 +151,8 @@ class Corrector:
         size = sum(source.rows for source in active)
         places = _by_place(entries, active)
         sweeps = {place: _sweep(pieces, size, blocks, place[0]) for place, pieces in places.items()}
-        if size <= 1 and list(places) == [_PLAIN_CPU]:
-            return self._correct_one_row(sweeps[_PLAIN_CPU], active, scale)
+        if list(places) == [_PLAIN_CPU] and (size <= 1 or compiled() is not None):
+            return self._correct_on_host(sweeps[_PLAIN_CPU], active, scale)
         sums = _moments(sweeps, size)
         on_host = sums.device.type == "cpu"
         if not active:
@@ -167,18 +168,15 @@ class Corrector:
         self._count("nonfinite", ~finite)
         return bool(finite) if on_host else finite
 
-    def _correct_one_row(self, sweep: Any, active: Sequence[Source], scale: Tensor | None) -> bool:
-        """At most one row, in the memory of the CPU: the closed form, with no tensor made."""
+    def _correct_on_host(self, sweep: Any, active: Sequence[Source], scale: Tensor | None) -> bool:
+        """All in the memory of the CPU: with plain numbers, and no tensor made."""
         sums = sweep.moments()
-        if not all(math.isfinite(value) for row in sums for value in row):
+        if not all(map(math.isfinite, chain.from_iterable(sums))):
             self._counts["nonfinite"] += 1
             return False
         if active:
-            (source,) = active
             factor = 1.0 if scale is None else scale.item()
-            solution = solve_one_row(
-                sums, source.combination().item(), source.sign, source.margin, self.trigger == "violated", factor
-            )
+            solution = solve_on_host(sums, self._rows(active, _PLAIN_CPU[0]), factor)
             self._solution = solution
             if any(coefficient is not None for coefficient in solution.coefficients):
                 self._counts["corrected"] += 1
@@ -229,7 +227,7 @@ class Corrector:
         """The last step's numbers and the counts; made when asked for, from what the correction computed anyway."""
         selection, blocks = self._selection()
         device = local(selection[0][0]).device
-        solution = self._solution.as_tensors() if isinstance(self._solution, OneRowSolution) else self._solution
+        solution = self._solution.as_tensors() if isinstance(self._solution, HostSolution) else self._solution
         applied = torch.zeros(blocks, dtype=torch.bool, device=device) if solution is None else solution.applied
         rows, spans = self._layout
         shape = (applied.shape[0], rows)
@@ -443,6 +441,11 @@ def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
         raise TypeError(
             "LBFGS is not supported: it evaluates its closure several times within one step and builds a curvature "
             "estimate from exact gradients, which corrected ones would break; use a first-order optimizer"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise TypeError(
+            f"{type(optimizer).__name__} has no step hooks of its own, since it wraps another optimizer; pass the one "
+            "inside (of Accelerate: optimizer.optimizer)"
         )
     return optimizer
 

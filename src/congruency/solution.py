@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from congruency.cone import solve_dual
+from congruency.kernels import compiled
 
-__all__ = ["Rows", "Solution", "row_stats", "solve", "solve_one_row"]
+__all__ = ["HostSolution", "Rows", "Solution", "row_stats", "solve", "solve_on_host"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Rows:
     only_violated: bool  # leave the gradient alone unless some <c_i, g> < 0
     fused: bool = False  # solve by one Triton kernel
     gate: Tensor | None = None  # (n,) bool: which rows count, where only the device knows
+
+    @cached_property
+    def numbers(self) -> tuple[list[float], list[float], list[float]]:
+        """Combination, signs and margins as plain numbers."""
+        return self.combination.flatten().tolist(), self.signs.tolist(), self.margins.tolist()
 
 
 @dataclass(frozen=True)
@@ -105,63 +112,67 @@ def _solve_one_row_fused(sums: Tensor, rows: Rows, scale: Tensor | None) -> Solu
 
 
 @dataclass(frozen=True)
-class OneRowSolution:
-    """The solution for a single row in Python numbers, one of each a block."""
+class HostSolution:
+    """The solution in Python numbers, one of each a block; of n rows, n or n^2 numbers, row by row."""
 
     gradient_norm2: list[float]
-    products: list[float]
-    norm2: list[float]
-    sign: float
-    multipliers: list[float]
+    products: list[list[float]]
+    gram: list[list[float]]
+    signs: list[float]
+    multipliers: list[list[float]]
     coefficients: list[list[float] | None]
-    """One coefficient a block, None where the gradient is left alone."""
+    """None where the gradient is left alone."""
 
     def as_tensors(self) -> Solution:
         """The same, for whoever wants to look at it."""
-
-        def column(values: Sequence[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64).unsqueeze(-1)
-
+        n = len(self.signs)
+        unchanged = [0.0] * n
         return Solution(
             finite=torch.tensor(True),
             gradient_norm2=torch.tensor(self.gradient_norm2, dtype=torch.float64),
-            products=column(self.products),
-            gram=column(self.norm2).unsqueeze(-1),
-            signs=torch.tensor([self.sign], dtype=torch.float64),
-            multipliers=column(self.multipliers),
+            products=torch.tensor(self.products, dtype=torch.float64),
+            gram=torch.tensor(self.gram, dtype=torch.float64).view(-1, n, n),
+            signs=torch.tensor(self.signs, dtype=torch.float64),
+            multipliers=torch.tensor(self.multipliers, dtype=torch.float64),
             applied=torch.tensor([a is not None for a in self.coefficients]),
-            coefficients=column([a[0] if a else 0.0 for a in self.coefficients]),
+            coefficients=torch.tensor([a or unchanged for a in self.coefficients], dtype=torch.float64),
         )
 
 
-def solve_one_row(
-    sums: Sequence[Sequence[float]], direction: float, sign: float, margin: float, only_violated: bool, factor: float
-) -> OneRowSolution:
-    """:func:`solve` for one row ``c = sign * direction * b`` in closed form, on plain numbers.
+def solve_on_host(sums: Sequence[Sequence[float]], rows: Rows, factor: float) -> HostSolution:
+    """:func:`solve` on plain numbers: one row in closed form, more by compiled code.
 
     Args:
-        sums: ``[<g, g>, <g, b>, <b, g>, <b, b>]`` of every block, finite.
-        direction: The only entry of the combination.
-        sign: Of the row.
-        margin: Lower bound of the multiplier.
-        only_violated: Leave gradients alone that do not violate the constraint.
+        sums: ``[<g, g>, <g, b_1>, ...]``, the (1 + n)^2 inner products of every block, row by row, all finite.
+        rows: What the rows are made of; all of them count.
         factor: What the gradients are multiplied by.
     """
-    products = [direction * gb / factor for _, gb, *_ in sums]
-    multipliers: list[float] = []
-    coefficients: list[list[float] | None] = []
-    for product, row in zip(products, sums, strict=True):
-        norm2 = row[-1]
-        along = sign * product
-        v = margin
-        if only_violated and not (along < 0 and norm2 > 0):
-            v = 0.0
-        elif norm2 > 0:
-            v = max(margin, -along / norm2)
-        multipliers.append(v)
-        coefficients.append([v * sign * direction * factor] if v != 0 and norm2 > 0 else None)
+    combination, signs, margins = rows.numbers
+    if len(signs) == 1:
+        answers = [_one_row(row, combination[0], signs[0], margins[0], rows.only_violated, factor) for row in sums]
+    else:
+        native = compiled()
+        assert native is not None, "see the corrector: without compiled code tensors do this"
+        answers = native.solve(sums, combination, signs, margins, rows.only_violated, factor)
+    products, gram, multipliers, coefficients = (list(part) for part in zip(*answers, strict=True))
     norms = [row[0] / factor**2 for row in sums]
-    return OneRowSolution(norms, products, [row[-1] for row in sums], sign, multipliers, coefficients)
+    return HostSolution(norms, products, gram, signs, multipliers, coefficients)
+
+
+def _one_row(
+    sums: Sequence[float], direction: float, sign: float, margin: float, only_violated: bool, factor: float
+) -> tuple[list[float], list[float], list[float], list[float] | None]:
+    """The row ``c = sign * direction * b`` from ``[<g, g>, <g, b>, <b, g>, <b, b>]``, in closed form."""
+    _, product, _, norm2 = sums
+    product *= direction / factor
+    norm2 *= direction * direction
+    v = margin
+    if only_violated and not (sign * product < 0 and norm2 > 0):
+        v = 0.0
+    elif norm2 > 0:
+        v = max(margin, -sign * product / norm2)
+    coefficients = [v * sign * direction * factor] if v != 0 and norm2 > 0 else None
+    return [product], [norm2], [v], coefficients
 
 
 def row_stats(solution: Solution) -> tuple[Tensor, Tensor, Tensor, Tensor]:

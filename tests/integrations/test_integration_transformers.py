@@ -159,6 +159,12 @@ def test_a_loop_of_ones_own_with_accelerate():
     assert torch.equal(*results)
 
 
+def test_accelerates_own_optimizer_is_refused_and_the_one_inside_named():
+    prepared = Accelerator(cpu=True).prepare(torch.optim.SGD(classifier().parameters(), lr=0.1))
+    with pytest.raises(TypeError, match=r"AcceleratedOptimizer .* optimizer\.optimizer"):
+        congruency.DCL(prepared)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """An uninterrupted run with dropout, its checkpoints, its last weights and its log."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from congruency.kernels.rows import HostSweep, Piece, Strand
+from congruency.solution import Rows, Solution, solve, solve_on_host
 
 native = pytest.importorskip(
     "congruency.kernels.native", reason="the compiled kernels are not built here", exc_type=ImportError
@@ -201,7 +202,7 @@ def test_wrong_numbers_are_refused() -> None:
     pieces = make_pieces([(5,)], [(2, True)], torch.float32)
     with pytest.raises(ValueError, match="a piece has block 0, but there are 0"):
         native.Sweep(pieces, 2, 0)
-    with pytest.raises(ValueError, match="a block needs 2 coefficients"):
+    with pytest.raises(ValueError, match="2 coefficients of a block are needed"):
         native.Sweep(pieces, 2, 1).add_combination([[1.0]])
     with pytest.raises(ValueError, match="coefficients must be given for 1 blocks"):
         native.Sweep(pieces, 2, 1).add_combination([[1.0, 2.0], None])
@@ -327,3 +328,41 @@ def test_a_forked_worker_makes_the_same_sums() -> None:
     here = dataset[0]  # starts torch's threads, which a fork does not copy
     (there,) = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert there == here
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 20])
+@pytest.mark.parametrize("only_violated", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 1024.0])
+def test_a_step_is_solved_as_by_tensors(n: int, only_violated: bool, factor: float) -> None:
+    torch.manual_seed(n)
+    vectors = torch.randn(5, 1 + n, 3 * n, dtype=torch.float64)
+    vectors[:, 0] *= factor
+    vectors[1, 1] = 0  # a row that is not there yet
+    vectors[2, 1:] = vectors[2, 0] + 1e-3 * vectors[2, 1:]  # nothing is violated where signs are positive
+    vectors[3, 2] = vectors[3, 1]
+    sums = vectors @ vectors.mT
+    for signs in (torch.ones(n), -torch.ones(n), torch.tensor([1.0, -1.0]).repeat(n)[:n]):
+        rows = Rows(
+            combination=torch.ones(n, n, dtype=torch.float64).tril(), signs=signs.double(),
+            margins=torch.linspace(0, 0.1, n, dtype=torch.float64), only_violated=only_violated,
+        )  # fmt: skip
+        expected = solve(sums, rows, torch.tensor(factor))
+        found = solve_on_host(sums.flatten(1).tolist(), rows, factor).as_tensors()
+        assert found.applied.tolist() == expected.applied.tolist()
+        torch.testing.assert_close(found.products, expected.products, rtol=1e-12, atol=1e-12 * factor)
+        torch.testing.assert_close(found.gram, expected.gram, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.gradient_norm2, expected.gradient_norm2)
+        torch.testing.assert_close(moved(found, vectors), moved(expected, vectors), rtol=1e-9, atol=1e-9 * factor)
+
+
+def moved(solution: Solution, vectors: Tensor) -> Tensor:
+    """The corrected gradient: unique, where multipliers are not."""
+    changed = vectors[:, 0] + (solution.coefficients.unsqueeze(1) @ vectors[:, 1:]).squeeze(1)
+    return torch.where(solution.applied.unsqueeze(-1), changed, vectors[:, 0])
+
+
+@pytest.mark.parametrize("wrong", [{"moments": [[1.0] * 8]}, {"combination": [1.0] * 3}, {"margins": [0.0]}])
+def test_a_step_with_wrong_numbers_is_refused(wrong: dict[str, list[float]]) -> None:
+    given = {"moments": [[1.0] * 9], "combination": [1.0] * 4, "signs": [1.0] * 2, "margins": [0.0] * 2} | wrong
+    with pytest.raises(ValueError, match="are needed"):
+        native.solve(*given.values(), False, 1.0)

@@ -18,13 +18,20 @@ from torch import Tensor
 from congruency.cone import solve_dual
 from congruency.kernels import rows
 
-__all__ = ["device_sweep", "dual_solver", "host_sweep"]
+__all__ = ["compiled", "device_sweep", "dual_solver", "host_sweep"]
 
 
 @functools.cache
 def host_sweep() -> type[Any]:
     """The class that makes both passes in the CPU's memory: compiled where it was built, else plain torch."""
     return _chosen("congruency.kernels.native", "Sweep", rows.HostSweep)
+
+
+@functools.cache
+def compiled() -> Any | None:
+    """The module of compiled functions for the CPU, None where plain torch does their work."""
+    plain = host_sweep() is rows.HostSweep
+    return None if plain else importlib.import_module("congruency.kernels.native")
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-/* The two passes over parameters on the CPU: all tensors of a step in one call, each read from memory once a pass.
+/* The two passes over parameters on the CPU, all tensors of a step in one call, each read from memory once a pass; and
+   the small quadratic program between them.
 
    native.py calls ``prepare``, which makes a job of the pieces of a step, and gives it to ``moments`` and
    ``add_combination``. No header of torch is needed, and no OpenMP runtime but torch's.
@@ -17,6 +18,8 @@
 #include <Python.h>
 
 #include <dlfcn.h>
+#include <float.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -475,6 +478,135 @@ static int make_combination(const Job *job, const double *coefficients) {
     return failed ? -1 : 0;
 }
 
+/* ---- the quadratic program of cone.py: v = argmin 1/2 v'Kv + p'v subject to v >= floor ----
+
+   The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23): free the worst
+   multiplier, refit, drop the negative, repeat. It ends: every round lowers the objective, so no set of free multipliers
+   comes twice. A row in the span of the free ones has slope 0, so it never has to be freed; where rounding says
+   otherwise, it is barred until the next round. */
+
+static const double ROUNDING = 4 * DBL_EPSILON; /* as in cone.py */
+static const double PIVOT = 450;
+
+typedef struct {
+    int64_t n, count, valid; /* rows, free ones, and how many of these the factorisation holds */
+    double grain;            /* the rounding of K */
+    double *unit, *q;        /* (n, n) K of unit rows, (n,) the slope at u = 0 */
+    double *inverse, *u, *z; /* (n,) 1 / |c_i|, the multipliers less their floor, and where a fit wants the free ones */
+    double *lower, *half;    /* (n, n) the Cholesky factor of the free rows, and -q solved half way */
+    double *pivots;          /* (n,) squared distance of each free row from the span of those before it */
+    int64_t *free;           /* (n,) which are free, in the order of the factorisation */
+    char *shut;              /* (n,) whether a row is free or barred */
+} Dual;
+
+static double dot(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* Minimise over the free multipliers, any sign allowed; the least pivot. */
+static double fit(Dual *dual) {
+    int64_t n = dual->n, count = dual->count;
+    for (int64_t k = dual->valid; k < count; k++) {
+        double *row = dual->lower + k * n;
+        const double *gram = dual->unit + dual->free[k] * n;
+        for (int64_t j = 0; j < k; j++)
+            row[j] = (gram[dual->free[j]] - dot(row, dual->lower + j * n, j)) / dual->lower[j * n + j];
+        dual->pivots[k] = gram[dual->free[k]] - dot(row, row, k);
+        row[k] = sqrt(fmax(dual->pivots[k], PIVOT * dual->grain));
+        dual->half[k] = (-dual->q[dual->free[k]] - dot(row, dual->half, k)) / row[k];
+    }
+    dual->valid = count;
+    double least = 1;
+    for (int64_t k = 0; k < count; k++) least = fmin(least, dual->pivots[k]), dual->z[k] = dual->half[k];
+    for (int64_t k = count - 1; k >= 0; k--) {
+        dual->z[k] /= dual->lower[k * n + k];
+        for (int64_t j = 0; j < k; j++) dual->z[j] -= dual->lower[k * n + j] * dual->z[k];
+    }
+    return least;
+}
+
+/* Go towards the fit until the first multiplier is 0, hold that one, and fit the others; 0 where none was negative. */
+static int shorten(Dual *dual) {
+    double step = INFINITY;
+    int64_t first = -1, kept = 0;
+    for (int64_t k = 0; k < dual->count; k++) {
+        double u = dual->u[dual->free[k]], way = dual->z[k] <= 0 ? u / (u - dual->z[k]) : INFINITY;
+        if (way < step) step = way, first = dual->free[k];
+    }
+    if (first < 0) return 0;
+    for (int64_t k = 0; k < dual->count; k++) {
+        int64_t i = dual->free[k];
+        dual->u[i] = i == first ? 0 : dual->u[i] + step * (dual->z[k] - dual->u[i]);
+        dual->shut[i] = dual->u[i] > 0;
+        if (!dual->shut[i]) {
+            dual->u[i] = 0;
+            dual->valid = least(dual->valid, kept);
+        } else {
+            dual->free[kept++] = i;
+        }
+    }
+    dual->count = kept;
+    fit(dual);
+    return 1;
+}
+
+static int64_t steepest(const Dual *dual) {
+    double least = INFINITY, sum = 0;
+    int64_t worst = -1;
+    for (int64_t i = 0; i < dual->n; i++) {
+        sum += dual->u[i];
+        if (dual->shut[i]) continue;
+        double slope = dual->q[i] + dot(dual->unit + i * dual->n, dual->u, dual->n);
+        if (slope < least) least = slope, worst = i;
+    }
+    return worst >= 0 && least < -ROUNDING - 4 * dual->grain * sum ? worst : -1;
+}
+
+static void unbar(Dual *dual) {
+    memset(dual->shut, 0, dual->n);
+    for (int64_t k = 0; k < dual->count; k++) dual->shut[dual->free[k]] = 1;
+}
+
+static void minimise(Dual *dual) {
+    for (int64_t round = 0; round < 30 * dual->n; round++) { /* far beyond the need: rounding could go in circles */
+        int64_t worst = steepest(dual);
+        if (worst < 0) return;
+        dual->free[dual->count++] = worst, dual->shut[worst] = 1;
+        if (fit(dual) <= PIVOT * dual->grain || dual->z[dual->count - 1] <= 0) {
+            dual->valid = --dual->count; /* it stays barred */
+            continue;
+        }
+        unbar(dual);
+        while (shorten(dual)) continue;
+        for (int64_t k = 0; k < dual->count; k++) dual->u[dual->free[k]] = dual->z[k];
+    }
+}
+
+static int64_t dual_size(int64_t n) { return 2 * n * n + 8 * n; } /* doubles, of which the last 2n hold no doubles */
+
+/* ``memory``: dual_size(n) doubles. */
+static void solve_one(const double *gram, const double *products, const double *floor, int64_t n, double grain,
+                      double *memory, double *v) {
+    Dual dual = {.n = n, .grain = grain};
+    double **parts[] = {&dual.q, &dual.inverse, &dual.u, &dual.z, &dual.half, &dual.pivots};
+    for (int i = 0; i < 6; i++) *parts[i] = memory + i * n;
+    dual.unit = memory + 6 * n, dual.lower = dual.unit + n * n;
+    dual.free = (int64_t *)(dual.lower + n * n), dual.shut = (char *)(dual.free + n);
+    double scale = 0;
+    for (int64_t i = 0; i < n; i++) dual.inverse[i] = gram[i * n + i] > 0 ? 1 / sqrt(gram[i * n + i]) : 0; /* out */
+    for (int64_t i = 0; i < n; i++) {
+        dual.q[i] = (products[i] + dot(gram + i * n, floor, n)) * dual.inverse[i];
+        scale = fmax(scale, fabs(dual.q[i]));
+        for (int64_t j = 0; j < n; j++) dual.unit[i * n + j] = gram[i * n + j] * dual.inverse[i] * dual.inverse[j];
+    }
+    scale = scale > 0 ? scale : 1;
+    for (int64_t i = 0; i < n; i++) dual.q[i] /= scale, dual.u[i] = 0, dual.shut[i] = 0;
+    minimise(&dual);
+    for (int64_t i = 0; i < n; i++) v[i] = floor[i] + dual.u[i] * scale * dual.inverse[i];
+}
+
 /* ---- a job from Python's objects ----
    The functions that return int give 1 for yes, 0 for no (the job cannot be made, torch must do it) and -1 for an
    error that Python has been told of. */
@@ -609,6 +741,31 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     return good ? result : Py_NewRef(Py_None);
 }
 
+/* A sequence of exactly ``count`` numbers, which the error calls ``what``. */
+static int read_numbers(PyObject *sequence, const char *what, int64_t count, double *to) {
+    if (!(sequence = PySequence_Fast(sequence, "numbers must come in a sequence"))) return -1;
+    int good = PySequence_Fast_GET_SIZE(sequence) == count ? 1 : -1;
+    if (good < 0) PyErr_Format(PyExc_ValueError, "%lld %s are needed", (long long)count, what);
+    for (int64_t i = 0; good > 0 && i < count; i++) {
+        to[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(sequence, i));
+        if (to[i] == -1 && PyErr_Occurred()) good = -1;
+    }
+    Py_DECREF(sequence);
+    return good;
+}
+
+static PyObject *list_of(const double *values, int64_t count) {
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        PyObject *value = PyFloat_FromDouble(values[i]);
+        if (value)
+            PyList_SET_ITEM(list, i, value);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 /* moments(job): a list for each block of its (1 + size)^2 inner products. */
 static PyObject *moments(PyObject *module, PyObject *capsule) {
     (void)module;
@@ -622,14 +779,7 @@ static PyObject *moments(PyObject *module, PyObject *capsule) {
     Py_END_ALLOW_THREADS;
     PyObject *result = failed ? PyErr_NoMemory() : PyList_New(job->blocks);
     for (int64_t b = 0; result && b < job->blocks; b++) {
-        PyObject *block = PyList_New(area);
-        for (int64_t i = 0; block && i < area; i++) {
-            PyObject *value = PyFloat_FromDouble(sums[b * area + i]);
-            if (value)
-                PyList_SET_ITEM(block, i, value);
-            else
-                Py_CLEAR(block);
-        }
+        PyObject *block = list_of(sums + b * area, area);
         if (block)
             PyList_SET_ITEM(result, b, block);
         else
@@ -642,16 +792,8 @@ static PyObject *moments(PyObject *module, PyObject *capsule) {
 /* One block's factors behind a flag that says whether there are any. */
 static int read_factors(PyObject *factors, int64_t size, double *to) {
     if (factors == Py_None) return 1;
-    if (!(factors = PySequence_Fast(factors, "the coefficients of a block must be a sequence or None"))) return -1;
-    int good = PySequence_Fast_GET_SIZE(factors) == size ? 1 : -1;
-    if (good < 0) PyErr_Format(PyExc_ValueError, "a block needs %lld coefficients", (long long)size);
     *to = 1;
-    for (int64_t k = 0; good > 0 && k < size; k++) {
-        to[1 + k] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(factors, k));
-        if (PyErr_Occurred()) good = -1;
-    }
-    Py_DECREF(factors);
-    return good;
+    return read_numbers(factors, "coefficients of a block", size, to + 1);
 }
 
 /* add_combination(job, coefficients): one sequence for each block, None for those left alone. */
@@ -683,6 +825,123 @@ static PyObject *add_combination(PyObject *module, PyObject *arguments) {
     return good > 0 ? Py_NewRef(Py_None) : NULL;
 }
 
+/* solve_dual(gram, products, floor, v, count, n, grain): ``count`` problems whose float64 numbers lie at these addresses,
+   one after the other; the answers are written to ``v``. */
+static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long gram, products, floor, v;
+    Py_ssize_t count, n;
+    double grain;
+    if (!PyArg_ParseTuple(arguments, "KKKKnnd", &gram, &products, &floor, &v, &count, &n, &grain)) return NULL;
+    double *memory = malloc((1 + dual_size(n)) * sizeof(double));
+    if (!memory) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS;
+    for (int64_t b = 0; b < count; b++)
+        solve_one((const double *)(uintptr_t)gram + b * n * n, (const double *)(uintptr_t)products + b * n,
+                  (const double *)(uintptr_t)floor + b * n, n, grain, memory, (double *)(uintptr_t)v + b * n);
+    Py_END_ALLOW_THREADS;
+    free(memory);
+    return Py_NewRef(Py_None);
+}
+
+/* The rows of a step, and the problem and the answer of one of its blocks. */
+typedef struct {
+    int64_t n;
+    int only_violated;
+    double factor;
+    double *combination, *signs, *margins;                    /* (n, n), (n,), (n,) */
+    double *sums, *half, *gram, *products;                    /* (1 + n, 1 + n), (n, n), (n, n), (n,) */
+    double *signed_gram, *signed_products, *v, *coefficients; /* (n, n), (n,), (n,), (n,) */
+    double *memory;                                           /* of solve_one */
+} Step;
+
+/* Give all its arrays a place in one piece of memory, which is returned. */
+static double *place(Step *s) {
+    int64_t n = s->n;
+    struct {
+        double **array;
+        int64_t size;
+    } all[] = {{&s->combination, n * n}, {&s->signs, n},       {&s->margins, n},
+               {&s->half, n * n},        {&s->gram, n * n},    {&s->signed_gram, n * n},
+               {&s->products, n},        {&s->signed_products, n}, {&s->v, n},
+               {&s->coefficients, n},    {&s->sums, (1 + n) * (1 + n)}, {&s->memory, dual_size(n)}};
+    int64_t total = 1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) total += all[i].size;
+    double *start = malloc(total * sizeof(double)), *next = start;
+    for (size_t i = 0; start && i < sizeof all / sizeof *all; next += all[i++].size) *all[i].array = next;
+    return start;
+}
+
+/* solution.solve for one block: whether its gradient changes. */
+static int solve_block(const Step *s) {
+    int64_t n = s->n, width = 1 + n;
+    for (int64_t i = 0; i < n; i++) {
+        s->products[i] = dot(s->combination + i * n, s->sums + 1, n) / s->factor;
+        for (int64_t j = 0; j < n; j++)
+            s->half[i * n + j] = dot(s->combination + i * n, s->sums + (1 + j) * width + 1, n);
+    }
+    int violated = 0, applied = 0;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            s->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
+            s->signed_gram[i * n + j] = s->gram[i * n + j] * s->signs[i] * s->signs[j];
+        }
+        s->signed_products[i] = s->products[i] * s->signs[i];
+        violated |= s->signed_products[i] < 0 && s->gram[i * n + i] > 0;
+    }
+    if (s->only_violated && !violated)
+        memset(s->v, 0, n * sizeof(double));
+    else
+        solve_one(s->signed_gram, s->signed_products, s->margins, n, DBL_EPSILON, s->memory, s->v);
+    memset(s->coefficients, 0, n * sizeof(double));
+    for (int64_t i = 0; i < n; i++) {
+        applied |= s->v[i] != 0 && s->gram[i * n + i] > 0;
+        for (int64_t k = 0; k < n; k++)
+            s->coefficients[k] += s->v[i] * s->signs[i] * s->factor * s->combination[i * n + k];
+    }
+    return applied;
+}
+
+/* (products, gram, multipliers, coefficients or None) */
+static PyObject *answer_of(const Step *s, int applied) {
+    PyObject *products = list_of(s->products, s->n), *gram = list_of(s->gram, s->n * s->n), *v = list_of(s->v, s->n);
+    PyObject *coefficients = applied ? list_of(s->coefficients, s->n) : Py_NewRef(Py_None);
+    int there = products && gram && v && coefficients;
+    PyObject *answer = there ? PyTuple_Pack(4, products, gram, v, coefficients) : NULL;
+    Py_XDECREF(products), Py_XDECREF(gram), Py_XDECREF(v), Py_XDECREF(coefficients);
+    return answer;
+}
+
+/* solve(moments, combination, signs, margins, only_violated, factor): a list of (products, gram, multipliers,
+   coefficients or None), one of each a block; see solution.py. */
+static PyObject *solve(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *moments, *combination, *signs, *margins;
+    Step s = {0};
+    if (!PyArg_ParseTuple(arguments, "OOOOpd", &moments, &combination, &signs, &margins, &s.only_violated, &s.factor))
+        return NULL;
+    if ((s.n = PySequence_Size(signs)) < 0) return NULL;
+    if (!(moments = PySequence_Fast(moments, "moments must be a sequence"))) return NULL;
+    double *memory = place(&s);
+    int64_t count = PySequence_Fast_GET_SIZE(moments);
+    PyObject *answers = memory ? PyList_New(count) : PyErr_NoMemory();
+    int good = answers ? read_numbers(combination, "numbers of the combination", s.n * s.n, s.combination) : -1;
+    if (good > 0) good = read_numbers(signs, "signs", s.n, s.signs);
+    if (good > 0) good = read_numbers(margins, "margins", s.n, s.margins);
+    for (int64_t b = 0; good > 0 && b < count; b++) {
+        good = read_numbers(PySequence_Fast_GET_ITEM(moments, b), "moments", (1 + s.n) * (1 + s.n), s.sums);
+        PyObject *answer = good > 0 ? answer_of(&s, solve_block(&s)) : NULL;
+        if (answer)
+            PyList_SET_ITEM(answers, b, answer);
+        else
+            good = -1;
+    }
+    free(memory);
+    Py_DECREF(moments);
+    if (good < 0) Py_CLEAR(answers);
+    return answers;
+}
+
 /* setup(library, Tensor, Parameter, float32, float64): the library is one that was linked with torch's OpenMP. */
 static PyObject *setup(PyObject *module, PyObject *arguments) {
     (void)module;
@@ -703,6 +962,8 @@ static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"moments", moments, METH_O, NULL},
     {"add_combination", add_combination, METH_VARARGS, NULL},
+    {"solve", solve, METH_VARARGS, NULL},
+    {"solve_dual", solve_dual, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,8 @@
-"""The two passes over parameters in the CPU's memory by compiled code, for the pieces that it can take.
+"""The two passes over parameters in the CPU's memory by compiled code, and the quadratic program between them.
 
 The compiled part (``native.c``) is built when the package is installed, if there is a C compiler; without it, importing
-this module fails. It takes pieces whose gradient and vectors are all float32, or all float64, and lie in memory in one
-order without gaps. The others go to :mod:`congruency.kernels.rows`.
+this module fails. The passes take pieces whose gradient and vectors are all float32, or all float64, and lie in memory
+in one order without gaps. The others go to :mod:`congruency.kernels.rows`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from congruency.kernels import rows
 from congruency.kernels.rows import Piece
 
-__all__ = ["Sweep"]
+__all__ = ["Sweep", "solve", "solve_dual"]
 
 try:
     _native: Any = import_module("congruency.kernels._native")
@@ -33,6 +33,42 @@ def _setup(library: str) -> None:
 
 
 _setup(torch._C.__file__)
+
+
+Answer = tuple[list[float], list[float], list[float], list[float] | None]
+
+
+def solve(
+    moments: Sequence[Sequence[float]], combination: Sequence[float], signs: Sequence[float],
+    margins: Sequence[float], only_violated: bool, factor: float,
+) -> list[Answer]:  # fmt: skip
+    """:func:`congruency.solution.solve` on plain numbers, all finite.
+
+    Args:
+        moments: The (1 + n)^2 inner products of ``[g, b_1, ..., b_n]`` of every block, row by row.
+        combination: The n^2 numbers that make rows of basis vectors, row by row.
+        signs: Of the rows.
+        margins: Lower bounds of the multipliers.
+        only_violated: Leave gradients alone that violate no constraint.
+        factor: What the gradients are multiplied by.
+
+    Returns:
+        For every block ``<a_i, g>``, ``<a_i, a_j>`` row by row, the multipliers, and the coefficients of the basis
+        vectors, None where the gradient is left alone.
+    """
+    answers: list[Answer] = _native.solve(moments, combination, signs, margins, only_violated, factor)
+    return answers
+
+
+def solve_dual(gram: Tensor, products: Tensor, floor: Tensor, grain: float) -> Tensor:
+    """:func:`congruency.solve_dual` of b problems: float64 (b, n, n), (b, n), (b, n) in the CPU's memory -> (b, n).
+
+    ``grain`` is the rounding of the numbers given.
+    """
+    gram, products, floor = gram.contiguous(), products.contiguous(), floor.contiguous()
+    v = torch.empty_like(products)
+    _native.solve_dual(*(tensor.data_ptr() for tensor in (gram, products, floor, v)), *products.shape, grain)
+    return v
 
 
 class Sweep:
