@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from congruency import cli
 from congruency.experiments.ablation.runs import attempts
 from congruency.training import read_record, without_times
 
-EPOCHS = 40
+EPOCHS = 60
 WORDS = ["--data", "digits", "--model", "mlp", "--per-class", 20, "--batch-size", 20, "--epochs", EPOCHS,
          "--window", 3, "none", "--references", 1, "--seeds", 1, "--device", "cpu"]  # fmt: skip
 BLOCKED, LAST = "DCL-3-1, concentrate, margin 0, head", "DCL-inf-1, concentrate, margin 0, head"
@@ -37,12 +38,13 @@ class Killer(threading.Thread):
     def run(self):
         while self.killed is None and not self.over.is_set():
             for folder in self.folders:
-                self.look(folder)
+                with suppress(ProcessLookupError, ValueError):  # just over, or just being written
+                    self.look(folder)
             time.sleep(0.002)
 
     def look(self, folder):
         """Stopped first: what the record then says cannot change before the kill."""
-        if self.killed is not None or self.epochs(folder) == 0:
+        if self.killed is not None or not 0 < self.epochs(folder) < EPOCHS:
             return
         pid = attempts(folder)[-1]["pid"]
         os.kill(pid, signal.SIGSTOP)
