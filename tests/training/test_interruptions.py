@@ -114,10 +114,11 @@ def test_sigterm(batch, tmp_path):
     """At the next step, which may be an epoch's last."""
     settings = config(method=METHODS["dcl"], checkpoint_steps=None)
     train(interrupted, settings, tmp_path / "whole")
+    handler = signal.getsignal(signal.SIGTERM)
     Interrupted.events = {(1, batch): lambda: os.kill(os.getpid(), signal.SIGTERM)}
     result = train(interrupted, settings, tmp_path / "stopped")
     assert (result.finished, result.exit_code, result.steps) == (False, 75, 6 + batch + 1)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is handler
     assert load_checkpoint(result.checkpoint)["batch"] == batch + 1
     result = train(interrupted, settings, tmp_path / "stopped", resume=True)
     assert (result.finished, result.exit_code) == (True, 0)

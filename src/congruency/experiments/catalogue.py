@@ -173,7 +173,8 @@ CATALOGUE: tuple[Entry, ...] = (
         8, "class_pairs", "congruency of pairs of samples, classification",
         "train --data tiny_imagenet --model resnet101 --out runs/pairs",
         "pairs runs/pairs --data tiny_imagenet --classes 'tabby' 'Egyptian cat'",
-        data=("tiny_imagenet",), results=("class_pairs",),
+        data=("tiny_imagenet",), results=("class_pairs", "class_pairs_cifar10"),
+        remark="class_pairs_cifar10 is a small one, over ten networks",
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",

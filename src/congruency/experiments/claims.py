@@ -322,7 +322,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="Congruency is higher between samples that mean the same than between others.",
-        where="Figures 7 and 8, section 6.1",
+        where="Figures 7 and 8, section 6.1 (ours: the same class, in short trainings)",
+        variants=(
+            Variant(
+                "samples of one class against samples of two",
+                (Comparison("class_pairs_cifar10", "(within a class)", "between classes", "congruency", "higher"),),
+            ),
+        ),
         entries=("saliency_pairs", "class_pairs"),
     ),
     Claim(

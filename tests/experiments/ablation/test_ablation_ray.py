@@ -115,3 +115,4 @@ def test_ray_is_gone_after_the_command(both):
     import ray
 
     assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

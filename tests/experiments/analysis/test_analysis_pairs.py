@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from congruency.classification import create
 from congruency.experiments.analysis import pairs
+from congruency.experiments.analysis import pairs_over_networks as several
 from congruency.experiments.analysis.commands import register
 from congruency.experiments.analysis.pairs import Pairs
 from congruency.experiments.analysis.samples import classifier_samples
@@ -159,3 +160,32 @@ def test_what_is_no_checkpoint_is_told(run, tmp_path):
         result, said = call("pairs", place, "--data", "digits", "--out", tmp_path / "out")
         assert result.exit_code == 2
         assert message in said
+
+
+def test_several_networks_are_compared_by_classes(run, tmp_path):
+    """The same network three times: its own means, and no spread for an interval or a test."""
+    alone = pairs.means(pairs.compare(classifier_samples(run, "digits", (), 20)))
+    result, shown = call("pairs", run, run, run, "--data", "digits", "--samples", "20", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    for name in ("congruency", "similarity"):
+        assert [found["within a class"][name], found["between classes"][name]] == [[value] * 3 for value in alone[name]]
+    assert "| difference |" in (tmp_path / "table.md").read_text()
+    assert "of 3 networks" in shown
+
+
+def test_over_networks_by_hand():
+    found = {
+        several.WITHIN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.5, 0.6, 0.7], "similarity": [0.1, 0.2, 0.3]},
+        several.BETWEEN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.1, 0.1, 0.1], "similarity": [0.2, 0.1, 0.3]},
+    }
+    assert several.summary(found).rows[2][1] == "+0.5000 ± 0.2484 (p 0.013)"  # t = 0.5 / (0.1 / sqrt 3), 2 degrees
+    higher, unclear = several.findings(found)
+    assert "is higher within a class than between classes" in higher
+    assert "shows no clear difference" in unclear
+
+
+def test_several_networks_need_classes(run, tmp_path):
+    result, shown = call("pairs", run, run, "--data", "digits", "--samples", "2", "--out", tmp_path)
+    assert result.exit_code != 0
+    assert "--classes A B" in shown

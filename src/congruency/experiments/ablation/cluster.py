@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -83,6 +85,7 @@ def _cluster(ray: Any, address: str | None, cores: int | None) -> Iterator[None]
         yield
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    handler = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, and leaves it
     try:
         if address is not None:
             ray.init(address=address, **quiet)
@@ -101,6 +104,8 @@ def _cluster(ray: Any, address: str | None, cores: int | None) -> Iterator[None]
         yield
     finally:
         ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _check_room(ray: Any, cores: int, gpus: int) -> None:

@@ -202,11 +202,12 @@ def report(
 
 
 def pairs(
-    checkpoint: Annotated[
-        Path,
+    checkpoints: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt).",
+            metavar="CHECKPOINT...",
+            help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). Of several runs, "
+            "such as those of several seeds: do samples of one class agree more than those of two?",
         ),
     ],
     data: Annotated[
@@ -249,21 +250,31 @@ def pairs(
     check_folder(out, "--out")
     with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import pairs as work
+        from congruency.experiments.analysis import pairs_over_networks as several
         from congruency.experiments.analysis import samples
 
-        if samples.is_saliency(checkpoint):
-            if classes is not None:
-                raise ValueError("a saliency set has no classes; leave --classes out")
-            chosen = samples.saliency_samples(checkpoint, Path(data), count, split=split or "train")
-        else:
-            chosen = samples.classifier_samples(
-                checkpoint, data, classes or (), count, split=split or "test", folder=data_folder
-            )
-        if len(chosen.labels) > _MOST_SAMPLES:
-            raise ValueError(f"{len(chosen.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
-        result = work.compare(chosen)
-        paths = work.write(chosen, result, out, _command())
-        show(work.summary(result), work.findings(result), paths[0])
+        def chosen(checkpoint: Path) -> samples.Samples:
+            if samples.is_saliency(checkpoint):
+                if classes is not None:
+                    raise ValueError("a saliency set has no classes; leave --classes out")
+                found = samples.saliency_samples(checkpoint, Path(data), count, split=split or "train")
+            else:
+                found = samples.classifier_samples(
+                    checkpoint, data, classes or (), count, split=split or "test", folder=data_folder
+                )
+            if len(found.labels) > _MOST_SAMPLES:
+                raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
+            return found
+
+        first = chosen(checkpoints[0])
+        results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
+        if len(results) == 1:
+            paths = work.write(first, results[0], out, _command())
+            show(work.summary(results[0]), work.findings(results[0]), paths[0])
+            return
+        paths = several.write(first, results, out, _command())
+        found = several.results(results)
+        show(several.summary(found), several.findings(found), paths[0])
 
 
 def _changes(

@@ -27,7 +27,7 @@ from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
 from congruency.report.tables import Table
 
-__all__ = ["Kind", "Pairs", "compare", "compose", "findings", "kinds", "summary", "write"]
+__all__ = ["Kind", "Pairs", "compare", "compose", "findings", "kinds", "means", "summary", "write"]
 
 _ACROSS = 5  # pictures beside a reference
 
@@ -105,17 +105,22 @@ def _of(moments: tuple[float, float]) -> list[str]:
     return [fixed(moments[0], 4), fixed(moments[1], 4)]
 
 
-def findings(pairs: Pairs) -> list[str]:
-    """Whether samples of one class agree more than those of two, by both measures."""
+def means(pairs: Pairs) -> dict[str, tuple[float, float]] | None:
+    """Both cosines, mean within a class and mean between classes; None where there are no such pairs."""
     every = kinds(pairs)
     same, other = ([kind for kind in every if (kind.first == kind.second) is alike] for alike in (True, False))
     if not same or not other or not any(kind.count for kind in same):
-        return []
-    told = []
-    for name in ("congruency", "similarity"):
-        inside, between = _pooled(same, name), _pooled(other, name)
-        told.append(f"{name} {fixed(inside, 4)} within a class and {fixed(between, 4)} between classes")
-    return [f"Mean {'; '.join(told)}."]
+        return None
+    return {name: (_pooled(same, name), _pooled(other, name)) for name in ("congruency", "similarity")}
+
+
+def findings(pairs: Pairs) -> list[str]:
+    """Whether samples of one class agree more than those of two, by both measures."""
+    told = [
+        f"{name} {fixed(inside, 4)} within a class and {fixed(between, 4)} between classes"
+        for name, (inside, between) in (means(pairs) or {}).items()
+    ]
+    return [f"Mean {'; '.join(told)}."] if told else []
 
 
 def _pooled(every: Sequence[Kind], name: str) -> float:
