@@ -9,6 +9,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from congruency import cli
+from congruency.experiments.analysis.pairs_over_networks import BETWEEN, WITHIN
 from congruency.experiments.catalogue import CATALOGUE, runnable
 from congruency.experiments.claims import CLAIMS, Comparison
 from congruency.experiments.claims_page import compared, index, verdict, write_index
@@ -46,6 +47,8 @@ def rows_of(folder):
         kinds = ("concentrate, margin 0", "anchor, margin 0.5")
         cells = [(window, count, kind) for window in (5, 20, 50, "inf") for count in (1, 5) for kind in kinds]
         return ["baseline", *(f"DCL-{window}-{count}, {kind}, head" for window, count, kind in cells)]
+    if folder == "class_pairs_cifar10":
+        return [WITHIN, BETWEEN]
     (entry,) = (entry for entry in CATALOGUE if entry.runs and folder in entry.results)
     return expected_rows(entry)
 

@@ -174,7 +174,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "train --data tiny_imagenet --model resnet101 --out runs/pairs",
         "pairs runs/pairs --data tiny_imagenet --classes 'tabby' 'Egyptian cat'",
         data=("tiny_imagenet",), results=("class_pairs", "class_pairs_cifar10"),
-        remark="class_pairs_cifar10 is a small one, over ten networks",
+        remark="class_pairs_cifar10 is a small one, over five networks",
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",

@@ -183,6 +183,8 @@ def test_over_networks_by_hand():
     higher, unclear = several.findings(found)
     assert "is higher within a class than between classes" in higher
     assert "shows no clear difference" in unclear
+    same = {kind: {**metrics, "similarity": [0.2] * 3} for kind, metrics in found.items()}
+    assert "the same for all networks" in several.findings(same)[1]
 
 
 def test_several_networks_need_classes(run, tmp_path):

@@ -272,7 +272,8 @@ def pairs(
             paths = work.write(first, results[0], out, _command())
             show(work.summary(results[0]), work.findings(results[0]), paths[0])
             return
-        paths = several.write(first, results, out, _command())
+        trained = [command for checkpoint in checkpoints if (command := samples.trained_by(checkpoint)) is not None]
+        paths = several.write(first, results, out, _command(), trained)
         found = several.results(results)
         show(several.summary(found), several.findings(found), paths[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from congruency.experiments.analysis.pairs import Pairs, compose, means
 from congruency.experiments.analysis.samples import Samples
 from congruency.experiments.evidence import mean_interval, paired_difference
 from congruency.report.files import write_files
-from congruency.report.numbers import p_value, with_margin
+from congruency.report.numbers import fixed, p_value, with_margin
 from congruency.report.page import render
 from congruency.report.tables import Table, to_markdown
 
@@ -66,20 +67,32 @@ def _difference(found: Results, name: str) -> str:
 
 
 def findings(found: Results) -> list[str]:
-    """What the paired tests say."""
+    """What the paired tests say; where all networks gave the same, as they do of the images alone, the means."""
     told = []
     for name in _METRICS:
-        difference = paired_difference(found[WITHIN][name], found[BETWEEN][name])
+        inside, between = found[WITHIN][name], found[BETWEEN][name]
+        difference = paired_difference(inside, between)
         word = "higher" if difference.mean > 0 else "lower"
-        verdict = (
-            f"is {word} within a class than between classes" if difference.p < 0.05 else "shows no clear difference"
-        )
+        clear = f"is {word} within a class than between classes"
+        if math.isnan(difference.p):
+            values = f"{fixed(inside[0], 4)} within a class and {fixed(between[0], 4)} between classes"
+            told.append(f"{name.capitalize()} is {values}, the same for all networks.")
+            continue
+        verdict = clear if difference.p < 0.05 else "shows no clear difference"
         told.append(f"{name.capitalize()} {verdict} (p {p_value(difference.p)}).")
     return told
 
 
-def write(samples: Samples, every: Sequence[Pairs], out: Path, command: str) -> list[Path]:
-    """``index.html`` with the first network's matrices, ``results.json`` and ``table.md``."""
+def write(samples: Samples, every: Sequence[Pairs], out: Path, command: str, trained: Sequence[str]) -> list[Path]:
+    """``index.html`` with the first network's matrices, ``results.json`` and ``table.md``.
+
+    Args:
+        samples: of the first network.
+        every: what was found for each.
+        out: a folder.
+        command: that was typed.
+        trained: the commands that trained the networks, where they are known.
+    """
     found = results(every)
     table = summary(found)
     page = replace(
@@ -87,10 +100,11 @@ def write(samples: Samples, every: Sequence[Pairs], out: Path, command: str) -> 
         figures_note="Of the first network. In the matrices samples stand class by class. Below, a reference and "
         "others: each with its congruency (Cong.) and similarity (Sim.) with the reference.",
     )  # fmt: skip
-    text = [f"# {page.title}", page.lead, f"    {command}", to_markdown(table), *page.findings, page.made]
+    commands = "\n".join(f"    {line}" for line in (*trained, command))
+    text = [f"# {page.title}", page.lead, commands, to_markdown(table), *page.findings, page.made]
     contents: dict[str, str | bytes] = {
         "index.html": render(page),
         "results.json": json.dumps(found, indent=1) + "\n",
-        "table.md": "\n\n".join(part.strip("\n") for part in text) + "\n",
+        "table.md": "\n\n".join(part.rstrip() for part in text) + "\n",
     }
     return write_files(out, contents)

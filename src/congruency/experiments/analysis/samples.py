@@ -111,6 +111,12 @@ def classifier_samples(
     )
 
 
+def trained_by(checkpoint: Path) -> str | None:
+    """The command that trained a classifier, as it was typed; None where its record has none."""
+    typed = read_record(run_of(checkpoint)[0]).run.get("command")
+    return None if typed is None else f"congruency {typed}"
+
+
 def run_of(checkpoint: Path) -> tuple[Path, Path]:
     """The folder of a run and the file of a checkpoint, from either."""
     if not checkpoint.exists():
