@@ -201,6 +201,19 @@ def test_a_zip_with_a_file_of_no_name(tmp_path: Path) -> None:
         datasets.load(tmp_path / "set.zip", "all")
 
 
+@pytest.mark.parametrize(("place", "value"), [(6, 84), (46, 0xF4)])
+def test_a_zip_of_an_unknown_version_or_with_a_name_that_is_no_text(place: int, value: int, tmp_path: Path) -> None:
+    """Counted from the entry in the central directory: the version needed, and the first byte of the name."""
+    path = tmp_path / "set.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("\u00e9.png", b"")  # so that names are said to be UTF-8
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\1\2") + place] = value
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"set\.zip"):
+        datasets.load(path, "all")
+
+
 def test_a_cache_of_something_else_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cache.pt"
     wrong = {"format": torch.zeros(2), "made_of": {}, "images": torch.zeros(2), "labels": [], "classes": []}

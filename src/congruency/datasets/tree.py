@@ -23,7 +23,10 @@ MOST_UNPACKED = 8 << 30  # bytes of one compressed tar, which is unpacked in mem
 MOST_MEMBER = 1 << 30  # bytes of one file
 _DEEPEST = 8
 _BLOCK = 1 << 22
-_BROKEN = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error)
+_BROKEN = (
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error,
+    NotImplementedError, UnicodeDecodeError,  # of a zip: a version or method that is not known, names that are no text
+)  # fmt: skip
 
 
 class Tree(ABC):
@@ -122,7 +125,7 @@ class ZipTree(Tree):
                 if os.getpid() != self._process:
                     self._open()
                 return self._archive.read(self._entries[name])  # never more than the size that it claims
-        except (*_BROKEN, NotImplementedError, RuntimeError) as reason:  # an unknown method, a password
+        except (*_BROKEN, RuntimeError) as reason:  # a password is needed
             raise ValueError(f"{self.describe(name)} cannot be read ({reason}); fetch the archive again") from reason
 
     def size(self, name: str) -> int:
