@@ -77,6 +77,8 @@ def both(tmp_path_factory):
     cluster = call("ablate", *WORDS, "--on", "ray", "--processes", 2, "--out", made / "ray", **ELSEWHERE)
     killer.over.set()
     killer.join()
+    if "Ray could not be started" in cluster.output:
+        pytest.skip(f"Ray does not start on this machine: {cluster.output[-300:]}")
     return made, cluster, killer
 
 
