@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.experiments.ablation.runs import attempts
 from congruency.training import read_record, without_times
+from congruency.training.record import RECORD_NAME
 
 EPOCHS = 60
 WORDS = ["--data", "digits", "--model", "mlp", "--per-class", 20, "--batch-size", 20, "--epochs", EPOCHS,
@@ -38,7 +39,7 @@ class Killer(threading.Thread):
     def run(self):
         while self.killed is None and not self.over.is_set():
             for folder in self.folders:
-                with suppress(ProcessLookupError, ValueError):  # just over, or just being written
+                with suppress(OSError, ValueError, IndexError):  # a process just over, a file just being made
                     self.look(folder)
             time.sleep(0.002)
 
@@ -48,18 +49,15 @@ class Killer(threading.Thread):
             return
         pid = attempts(folder)[-1]["pid"]
         os.kill(pid, signal.SIGSTOP)
-        if self.epochs(folder) < EPOCHS:
-            os.kill(pid, signal.SIGKILL)
-            self.killed = folder, pid
-        else:
-            os.kill(pid, signal.SIGCONT)
+        try:
+            if self.epochs(folder) < EPOCHS:
+                self.killed = folder, pid
+        finally:
+            os.kill(pid, signal.SIGCONT if self.killed is None else signal.SIGKILL)
 
     @staticmethod
     def epochs(folder):
-        try:
-            return len(read_record(folder).epochs)
-        except (FileNotFoundError, ValueError):
-            return 0
+        return len(read_record(folder / RECORD_NAME).epochs)
 
 
 @pytest.fixture(scope="module")
