@@ -33,8 +33,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.metadata import version
@@ -47,6 +46,7 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.experiments.bench import machine
+from congruency.experiments.demo import one_thread
 from congruency.experiments.host_way import HostDCL
 from congruency.report.files import write_together
 from congruency.report.tables import Table, to_markdown
@@ -238,6 +238,10 @@ def corrector_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
     return weight, corrector.correct
 
 
+class CannotBePosed(Exception):
+    """A program has no way to say this problem."""
+
+
 def by_torchjd(problem: Problem, exactly: bool = False) -> Tensor:
     """TorchJD: the gradient as the first row, and all the preference on it."""
     matrix, aggregate = torchjd_of(problem, exactly)
@@ -250,7 +254,7 @@ def torchjd_of(problem: Problem, exactly: bool = False) -> tuple[Tensor, Callabl
     from torchjd.linalg import QuadprogProjector
 
     if problem.margin:
-        raise NotImplementedError("DualProj has no margin")
+        raise CannotBePosed("DualProj has no margin")
     preference = torch.zeros(len(problem.rows) + 1, dtype=problem.rows.dtype)
     preference[0] = 1.0
     projector = QuadprogProjector(norm_eps=0.0, reg_eps=1e-12) if exactly else None
@@ -329,7 +333,7 @@ def answered(program: Callable[[Problem], Tensor], problem: Problem) -> Tensor |
     """The answer, the error it raised, or None where the problem cannot be posed."""
     try:
         return program(problem).detach().double()
-    except NotImplementedError:
+    except CannotBePosed:
         return None
     except Exception as reason:
         return f"{type(reason).__name__}: {reason}"
@@ -393,17 +397,6 @@ def correctness(count: int, seed: int, avalanche: Avalanche | None) -> dict[str,
 
 
 # --- the time of a step
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Everything on one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def conflicting(n: int, p: int, seed: int) -> Problem:
@@ -562,6 +555,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="a page to put the tables into, docs/comparison.md")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error(f"--rounds must be at least 2, got {options.rounds}: a median needs its spread")
     if options.show:
         report(read(options.show), options.page)
         return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from congruency.experiments.ablation.bases import Base
+from congruency.experiments.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE
 from congruency.experiments.classification.jobs import Row, Table
 from congruency.references import Mode
 from congruency.training.config import Method, Scope
@@ -154,18 +155,12 @@ def variant_name(variant: Variant) -> str:
 
 
 _NOTES = (
-    (
-        "DCL-W-N",
-        "N reference points, renewed every W steps (inf: never). Concentrate: the paper's equations, no step may turn "
-        "back against the way come. Anchor: the paper's published code, which pulls weights back toward the reference.",
-    ),
-    ("Margin", "Least multiplier of every constraint: 0 is the exact projection, 0.5 what the published code uses."),
-    ("Head, all", "The last layer alone, as in the paper, or the whole network is corrected."),
+    *CONSTRAINT_NOTES,
     (
         "Against, p",
         "The paired difference to the baseline, seed by seed (same first weights, same batches), its 95 % interval and "
         "the p of the t-test. Holm's p is the same after correction for all comparisons of the table: below 0.05 it "
         "would stay clear however many cells were looked at.",
     ),
-    ("Corrected", "The share of the steps whose gradient was changed."),
+    CORRECTED_NOTE,
 )

@@ -12,7 +12,7 @@ from congruency.experiments.classification.task import Setup
 from congruency.references import Mode
 from congruency.training.config import Method, Scope
 
-__all__ = ["GRIDS", "TITLES", "grid"]
+__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TITLES", "grid"]
 
 Variant = tuple[Mode, float]
 
@@ -29,7 +29,7 @@ TITLES = {
     "tiny_subset": "Tiny ImageNet's subset in short trainings: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
 }
 
-_NOTES = (
+CONSTRAINT_NOTES = (
     (
         "DCL-W-N",
         "N reference points, renewed every W steps (inf: never). Concentrate: the paper's equations, no step may turn "
@@ -37,9 +37,16 @@ _NOTES = (
     ),
     ("Margin", "Least multiplier of every constraint: 0 is the exact projection, 0.5 what the published code uses."),
     ("Head, all", "The last layer alone, as in the paper, or the whole network is corrected."),
+)
+"""What names of cells mean, in any grid."""
+
+CORRECTED_NOTE = ("Corrected", "The share of the steps whose gradient was changed.")
+
+_NOTES = (
+    *CONSTRAINT_NOTES,
     ("GEM", "The gradient of one remembered sample of the epoch, of the last layer, may not be turned against."),
     ("Against", "The paired difference to the baseline, seed by seed: same first weights, same batches."),
-    ("Corrected", "The share of the steps whose gradient was changed."),
+    CORRECTED_NOTE,
 )
 
 
