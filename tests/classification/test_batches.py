@@ -1,5 +1,6 @@
 import itertools
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,6 +50,31 @@ def test_the_last_batch_can_be_dropped():
     batches = Batches(numbered(10), 4, RAW, drop_last=True)
     assert [len(batch) for batch in identities(batches.train_batches(0))] == [4, 4]
     assert len(batches) == 2
+
+
+@pytest.mark.parametrize("crop", ["padded", "resized"])
+@pytest.mark.parametrize(("count", "size", "world", "drop"), [(50, 8, 1, False), (50, 8, 2, False), (51, 8, 4, True)])
+def test_batches_made_together_are_those_made_one_by_one(monkeypatch, crop, count, size, world, drop):
+    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
+    data = LabelledImages(images, torch.arange(count) % 3, ("a", "b", "c"))
+    augmentation = Augmentation((0.5,) * 3, (0.25,) * 3, crop=crop, padding=2, flip=True)
+
+    def made(together, start=0):
+        monkeypatch.setattr(Batches, "_batches_together", lambda self: together)
+        share = {"rank": world - 1, "world_size": world, "drop_last": drop}
+        return list(Batches(data, size, augmentation, seed=3, **share).train_batches(1, start))
+
+    alone = made(1)
+    for together in (2, 3, 100):
+        assert equal(made(together), alone)
+        assert equal(made(together, start=2), alone[2:])
+
+
+def test_a_gpu_makes_as_many_batches_together_as_fit():
+    batches = Batches(numbered(50, side=32), 8, replace(RAW, size=64))
+    assert batches._together == 1  # a core's cache is small
+    batches.device = torch.device("cuda")
+    assert batches._batches_together() == (1 << 27) // (4 * 64 * 64 * 8)
 
 
 def test_orders():

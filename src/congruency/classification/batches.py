@@ -16,13 +16,15 @@ __all__ = ["IGNORED", "Batches"]
 IGNORED = -100
 """The label of a row that only fills up a batch; :func:`torch.nn.functional.cross_entropy` passes over it too."""
 
+_TOGETHER = 1 << 27  # bytes of batches that are made at once on a GPU
+
 
 class Batches:
     """A set in memory as augmented batches: what ``congruency.training`` calls training data.
 
-    Images are kept as uint8 on ``device``; gathering, cropping, flipping and normalising happen there, a batch at a
-    time. A batch depends on the seed, the epoch and its number alone (see :class:`Plan`), never on what was drawn
-    before, so a resumed run sees what it would have seen, and several processes share the batches of one.
+    Images are kept as uint8 on ``device``; gathering, cropping, flipping and normalising happen there. A batch depends
+    on the seed, the epoch and its number alone (see :class:`Plan`), never on what was drawn before, so a resumed run
+    sees what it would have seen, and several processes share the batches of one.
 
         batches = Batches(load("cifar10"), 128, AUGMENTATIONS["cifar10"], seed=1, device="cuda")
         for images, labels in batches.train_batches(epoch=0): ...
@@ -64,6 +66,7 @@ class Batches:
         self.device = torch.device(device)
         self._images = data.images.to(self.device)
         self._labels = data.labels.to(self.device)
+        self._together = self._batches_together()
 
     def __len__(self) -> int:
         """Training batches in an epoch."""
@@ -73,10 +76,12 @@ class Batches:
         """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
         samples = self.plan.samples(epoch).to(self.device)
         draws = self._draws(epoch)
-        for batch in range(start, len(self)):
-            where = self.plan.positions(batch)
+        share = self.plan.batch_size // self.plan.world_size
+        for first in range(start, len(self), self._together):
+            where = self.plan.positions(first, min(self._together, len(self) - first))
             chosen = samples[where]
-            yield augment(self._images[chosen], self.augmentation, draws[where]), self._labels[chosen]
+            images = augment(self._images[chosen], self.augmentation, draws[where])
+            yield from zip(images.split(share), self._labels[chosen].split(share), strict=True)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every image once, in the order of the set and without chance; equally many batches for every process.
@@ -89,6 +94,15 @@ class Batches:
             if not len(labels):
                 images, labels = self._images[:1], torch.full_like(self._labels[:1], IGNORED)
             yield augment(images, augmentation, _nothing_random(images)), labels
+
+    def _batches_together(self) -> int:
+        """Batches made at once: on a GPU many, for starting its kernels takes longer than what they do to one batch."""
+        if self.device.type == "cpu":
+            return 1
+        channels, height, width = self._images.shape[1:]
+        size = self.augmentation.size
+        pixels = channels * (height * width if size is None else size * size)
+        return max(1, _TOGETHER // (4 * pixels * self.plan.batch_size // self.plan.world_size))
 
     def _draws(self, epoch: int) -> Draws:
         height, width = self._images.shape[2:]

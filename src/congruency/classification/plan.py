@@ -71,10 +71,10 @@ class Plan:
         drawn = generator("order", seed, 0 if self.order == "repeated" else epoch)
         return torch.randperm(self.count, generator=drawn)
 
-    def positions(self, batch: int) -> slice:
-        """This process's share of a batch, as positions in the order of the epoch."""
+    def positions(self, batch: int, count: int = 1) -> slice:
+        """This process's share of ``count`` batches from one on, as positions in the order of the epoch."""
         start = batch * self.batch_size
-        end = min(start + self.batch_size, self.count)
+        end = min(start + count * self.batch_size, self.count)
         end -= (end - start) % self.world_size
         return slice(start + self.rank, end, self.world_size)
 

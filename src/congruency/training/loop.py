@@ -89,7 +89,7 @@ def train(
     _check_folder(folder, resume, fabric)
     with _backends(config, fabric.device):
         seed_everything(config.seed)
-        task = build(Place(fabric.device, fabric.global_rank, fabric.world_size))
+        task = build(Place(fabric.device, fabric.global_rank, fabric.world_size, config.precision))
         run = Run(fabric, task, config)
         if fabric.global_rank > 0:
             seed_everything(config.seed, fabric.global_rank)  # the weights are alike now; what follows need not be

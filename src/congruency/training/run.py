@@ -74,7 +74,9 @@ class Run:
         self.bare.to(self.fabric.device)
         if self.config.channels_last:
             self.bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.model = self.fabric.setup_module(compiled(self.bare, self.config.compile))
+        network = compiled(self.bare, self.config.compile)
+        alone = self.fabric.world_size == 1 and self.config.strategy != "fsdp"
+        self.model: Any = _InPrecision(network, self.fabric.autocast) if alone else self.fabric.setup_module(network)
 
     def _set_up_optimizer(self) -> None:
         """Hooks run in the order of their making: the gauge before and after what corrects."""
@@ -249,7 +251,7 @@ class Run:
         self._share_buffers()
         self.model.eval()
         with torch.no_grad():
-            figures = self.task.evaluate(_Inference(self._evaluated(), self.fabric.autocast, self.config.channels_last))
+            figures = self.task.evaluate(self._evaluated())
         self.model.train()
         self.evaluation = {name: float(value) for name, value in figures.items()}
         return self.evaluation, time.perf_counter() - began
@@ -260,8 +262,8 @@ class Run:
         Not through DDP, where processes wait for each other at every batch, and not compiled once more for the shapes
         of an evaluation.
         """
-        plain = self.fabric.world_size > 1 or self.config.compile is not False
-        return self.bare if plain else self.model
+        turned = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
+        return _InPrecision(turned, self.fabric.autocast)
 
     def _share_buffers(self) -> None:
         """Running statistics are each process's own; all evaluate, and keep, the first one's."""
@@ -334,22 +336,33 @@ class Run:
         restore_random_state(own["random"], self.fabric.device)
 
 
-class _Inference(nn.Module):
-    """The network for evaluations: in the run's precision and memory format, its outputs in float32."""
+class _InPrecision(nn.Module):
+    """The network in the run's precision, its outputs in float32; of one process, Fabric's wrapper costs more."""
 
-    def __init__(
-        self, model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]], channels_last: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__()
-        self.model, self._autocast, self._channels_last = model, autocast, channels_last
+        self.model, self._autocast = model, autocast
 
     def forward(self, *inputs: Any) -> Any:
-        if self._channels_last:
-            inputs = _channels_last(inputs)
         with self._autocast():
             outputs = self.model(*inputs)
-        low = (torch.float16, torch.bfloat16)
-        return pytree.tree_map(lambda t: t.float() if isinstance(t, Tensor) and t.dtype in low else t, outputs)
+        return _widened(outputs) if isinstance(outputs, Tensor) else pytree.tree_map(_widened, outputs)
+
+
+class _ChannelsLast(nn.Module):
+    """The network with its images in that memory format."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*_channels_last(inputs))
+
+
+def _widened(value: Any) -> Any:
+    low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if low else value
 
 
 def _batches(task: Task) -> int:

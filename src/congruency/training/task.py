@@ -9,16 +9,19 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from congruency.training.config import Precision
+
 __all__ = ["Build", "Place", "Task", "TrainingData"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its device, and its number among the processes that train together."""
+    """Where this process stands: its device, its number among the processes that train together, their precision."""
 
     device: torch.device
     rank: int = 0
     world_size: int = 1
+    precision: Precision = "32"
 
     def sum(self, values: Tensor) -> Tensor:
         """``values`` summed over all processes, on every one of them; for evaluations that share the work."""

@@ -22,7 +22,7 @@ _STRENGTHS: dict[Kind, tuple[float, ...]] = {
     "ewc": (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
     "icarl": (0.1, 0.3, 1.0, 3.0, 10.0),
 }
-_COARSE: dict[Kind, tuple[float, ...]] = {"ewc": (1.0, 10.0, 100.0), "icarl": (0.3, 1.0, 3.0)}
+_COARSE: dict[Kind, tuple[float, ...]] = {"ewc": (0.01, 0.1, 1.0), "icarl": (0.3, 1.0, 3.0)}
 
 
 def tune(
@@ -38,7 +38,7 @@ def tune(
     seeds = HELD_OUT if small else HELD_OUT[:1]
     grid = [
         Method(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
-        for lr in (_RATES if small else _RATES[1:])
+        for lr in _RATES
         for strength in (_STRENGTHS if small else _COARSE)[kind]
     ]
     results = run_rows(replace(settings, seeds=seeds), out, progress, grid)
