@@ -99,6 +99,24 @@ def test_incremental_classes_go_on_too(tmp_path):
     assert same(run_together(made, methods, resume=tmp_path / "state", **SETTINGS), whole)
 
 
+def test_a_state_from_before_losses_were_kept_goes_on_without_those_it_lacks(steps, tmp_path):
+    whole = run_together(streams(), METHODS, **SETTINGS)
+    in_all = len(steps)
+    steps.clear()
+    path = tmp_path / "state"
+    with pytest.raises(Stopped):
+        run_together(streams(), METHODS, resume=path, progress=stop_after(2), **SETTINGS)
+    (file,) = tmp_path.iterdir()
+    state = torch.load(file, weights_only=True)
+    torch.save({**state, "history": [after[:2] for after in state["history"]]}, file)
+    resumed = run_together(streams(), METHODS, resume=path, **SETTINGS)
+    assert len(steps) == in_all  # nothing is learned again
+    lacking = group(METHODS)[0]
+    assert torch.isnan(resumed.losses[:, lacking, :2]).all()
+    resumed.losses[:, lacking, :2] = whole.losses[:, lacking, :2]
+    assert same(resumed, whole)
+
+
 def test_a_save_cut_short_leaves_the_state_before(tmp_path, monkeypatch):
     whole = run_together(streams(), METHODS, **SETTINGS)
     saves = []

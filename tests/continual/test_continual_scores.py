@@ -75,7 +75,8 @@ def test_another_average_is_refused():
 
 def test_an_outcome_scores_every_run_with_the_baseline_of_its_seed():
     matrix = torch.tensor(MATRIX).expand(2, 3, 3, 3)
-    outcome = Outcome(matrix, torch.tensor([BASELINE, [0.0, 0.0, 0.0]]), torch.full((2, 3, 3), torch.nan))
+    baseline = torch.tensor([BASELINE, [0.0, 0.0, 0.0]])
+    outcome = Outcome(matrix, baseline, torch.full((2, 3, 3), torch.nan), torch.full((2, 3, 3, 3), torch.nan))
     forward = outcome.scores().forward_transfer
     torch.testing.assert_close(forward, torch.tensor([[0.25] * 3, [0.4] * 3], dtype=torch.float64))
     published = outcome.scores("published").forward_transfer

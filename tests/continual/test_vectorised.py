@@ -131,6 +131,7 @@ def test_outcomes_are_those_of_every_run_alone(kind):
             torch.testing.assert_close(together.matrix[i, j], one.matrix[0, 0], rtol=0, atol=1e-12)
             torch.testing.assert_close(together.baseline[i], one.baseline[0], rtol=0, atol=1e-12)
             torch.testing.assert_close(together.agreement[i, j], one.agreement[0, 0], rtol=0, atol=1e-8, equal_nan=True)
+            torch.testing.assert_close(together.losses[i, j], one.losses[0, 0], rtol=1e-8, atol=0)
             remembers = method.kind in ("gem", "agem", "dcl_memory")
             assert torch.isnan(one.agreement[0, 0]).tolist() == [True] + [not remembers] * (tasks - 1)
 
@@ -149,6 +150,7 @@ def test_runs_do_not_see_each_other():
             )
     turned = run_together(streams[::-1], METHODS[::-1], **settings)
     torch.testing.assert_close(turned.matrix.flip(0, 1), together.matrix, rtol=0, atol=1e-12)
+    torch.testing.assert_close(turned.losses.flip(0, 1), together.losses, rtol=1e-8, atol=0)
 
 
 @pytest.mark.parametrize("kind", STACKED_KINDS)
@@ -178,13 +180,16 @@ def test_tests_of_their_own_are_scored_like_shared_ones():
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     shared = run_together(streams, METHODS[:5], **settings)
     copied = [replace(s, test_images=s.test_images.subset(range(len(s.test_images)))) for s in streams]
-    torch.testing.assert_close(run_together(copied, METHODS[:5], **settings).matrix, shared.matrix, rtol=0, atol=1e-12)
+    apart = run_together(copied, METHODS[:5], **settings)
+    torch.testing.assert_close(apart.matrix, shared.matrix, rtol=0, atol=1e-12)
+    torch.testing.assert_close(apart.losses, shared.losses, rtol=1e-8, atol=0)
     for make in (lambda places: places.flip(0), lambda places: places[:7]):
         part = [replace(s, tasks=tuple(replace(t, test=make(t.test)) for t in s.tasks)) for s in streams]
         found = run_together(part, METHODS[:5], **settings)
         for i, stream in enumerate(part):
             one = run(stream, METHODS[4], setting(stream, HIDDEN), dtype=torch.float64)
             torch.testing.assert_close(found.matrix[i, 4], one.matrix[0, 0], rtol=0, atol=1e-12)
+            torch.testing.assert_close(found.losses[i, 4], one.losses[0, 0], rtol=1e-8, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["rotations", "incremental"])
@@ -195,6 +200,7 @@ def test_large_evaluations_are_split(kind, monkeypatch):
     monkeypatch.setattr("congruency.continual.course._EVALUATED", (40_000, 40_000))  # a few images at a time
     split = run_together(streams, [plain("gem"), plain("single")], **settings)
     torch.testing.assert_close(split.matrix, whole.matrix, rtol=0, atol=1e-12)
+    torch.testing.assert_close(split.losses, whole.losses, rtol=1e-8, atol=0)
 
 
 def test_float32_stays_near_float64():
@@ -204,6 +210,7 @@ def test_float32_stays_near_float64():
     exact, single = (run_together(streams, methods, hidden=HIDDEN, memory=10, dtype=d)
                      for d in (torch.float64, torch.float32))  # fmt: skip
     assert (exact.matrix - single.matrix).abs().max() < 0.02
+    assert (exact.losses / single.losses - 1).abs().max() < 1e-3
     assert (exact.agreement - single.agreement).nan_to_num(0).abs().max() < 1e-3
 
 

@@ -140,6 +140,21 @@ def test_a_page_of_new_results(tmp_path):
     assert write_index(tmp_path).read_text(encoding="utf-8") == text
 
 
+def test_the_loss_by_task_bears_on_the_claim_of_figure_14(tmp_path):
+    """Where a continual table has it; a table from before losses were kept says nothing."""
+    losses = {"ResNet GEM": [1.0, 1.1, 1.2], "ResNet DCL-4-1 MEM, anchor, margin 0.5": [0.9, 1.02, 1.09]}
+    (claim,) = (claim for claim in CLAIMS if claim.where.startswith("Figure 14"))
+    heading = f". {claim.text}"
+    for metric, word in (("validation_loss", "**for**"), ("accuracy", "**Not yet measured.**")):
+        (tmp_path / "icifar100").mkdir(exist_ok=True)
+        content = {row: {metric: values} for row, values in losses.items()}
+        (tmp_path / "icifar100" / "results.json").write_text(json.dumps(content))
+        section = index(tmp_path).partition("## The claims")[2].partition(heading)[2].partition("<a id=")[0]
+        assert word in section
+        told = "validation loss by task, 3 seeds: DCL-4-1 -0.0967 ± 0.0379 (p 0.008)"
+        assert (told in section) == (metric == "validation_loss"), section
+
+
 def test_results_of_other_forms_and_missing_values(tmp_path):
     assert read_results(tmp_path, "x") is None
     (tmp_path / "x").mkdir()

@@ -191,7 +191,7 @@ def file_names(data: st.DataObject, folder: Path) -> str:
     name = data.draw(NAMES)
     store = Store(folder / "runs", {"tasks": 2})
     method = Method(name, "gem")
-    outcome = Outcome(torch.zeros(1, 1, 3, 2), torch.zeros(1, 2), torch.zeros(1, 1))
+    outcome = Outcome(torch.zeros(1, 1, 3, 2), torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(1, 1, 3, 2))
     found = attempt(lambda: store.save(method, 0, outcome), folder)
     if isinstance(found, Exception):
         return "refused"

@@ -17,6 +17,7 @@ from congruency.continual.networks import initial_mlp
 from congruency.continual.stacked import StackedMLP
 from congruency.continual.stacked_learners import StackedLearner
 from congruency.continual.streams import Stream
+from congruency.continual.tally import tally
 
 __all__ = ["Course"]
 
@@ -78,17 +79,20 @@ class Course:
     def _paired_layers(self, narrow: Tensor, wide: Tensor) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
         return zip(self.network.layers(narrow), self.whole.layers(wide), strict=True)
 
-    def learn(self, learner: StackedLearner, path: Path | None) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield (task, accuracies (S, M, T), agreement (S, M)) after every task, those of a resumed run first."""
+    def learn(self, learner: StackedLearner, path: Path | None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield (task, accuracies (S, M, T), agreement (S, M), losses (S, M, T)) after every task.
+
+        Those of a resumed run come first; the losses are nan of tasks that a state from before losses were kept holds.
+        """
         past = None
         if path is not None and path.exists():
             past = torch.load(path, weights_only=True, map_location="cpu")
         first = 0
-        history: list[tuple[Tensor, Tensor]] = []
+        history: list[tuple[Tensor, Tensor, Tensor]] = []
         if past is not None:
             _check_same(past.get("run"), self._described(learner), path)
             learner.load_state_dict(past["learner"])
-            history, first = past["history"], len(past["history"])
+            history, first = [_with_losses(*after) for after in past["history"]], len(past["history"])
         for task in range(len(self.streams[0])):
             inputs, labels = self._training_inputs(task), self._labels("training", task)
             mask = self._mask(task)
@@ -100,7 +104,8 @@ class Course:
             learner.remember(inputs[:, kept].clone(), labels[:, kept], mask)
             if task >= first:
                 learner.finish(inputs, mask)
-                history.append((self.accuracies(learner.weights), learner.agreement()))
+                accuracies, losses = self.scores(learner.weights)
+                history.append((accuracies, learner.agreement(), losses))
                 if path is not None:
                     _save({"run": self._described(learner), "learner": learner.state_dict(), "history": history}, path)
             yield task, *history[task]
@@ -114,12 +119,15 @@ class Course:
         memory = (self.memory, self.policy) if learner.methods[0].has_memory else None
         return repr((learner.methods, self.whole.shapes, self.batch, memory, self.dtype, streams))
 
-    def accuracies(self, weights: Tensor) -> Tensor:
-        """(S, M, width) -> (S, M, T): on all tasks."""
+    def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, M, width) -> (S, M, T) twice: accuracies and losses on all tasks."""
         wide = self._widened(weights)
         if self._tests is not None:
-            return self._shared_accuracies(wide, *self._tests).cpu()
-        return torch.stack([self._accuracy(wide, task) for task in range(len(self.streams[0]))], -1).cpu()
+            accuracies, losses = self._shared_scores(wide, *self._tests)
+        else:
+            of_tasks = [self._scores(wide, task) for task in range(len(self.streams[0]))]
+            accuracies, losses = (torch.stack(part, -1) for part in zip(*of_tasks, strict=True))
+        return accuracies.cpu(), losses.cpu()
 
     def _shared_tests(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Inputs (N, lit + 1) with a last column of ones, which inputs are lit, labels: where all tasks share them."""
@@ -131,29 +139,29 @@ class Course:
         inputs = functional.pad(images.to(self.dtype) / 255, (0, 1), value=1.0)[:, lit]
         return inputs, lit, first.labels.to(self.device)
 
-    def _shared_accuracies(self, wide: Tensor, inputs: Tensor, lit: Tensor, labels: Tensor) -> Tensor:
+    def _shared_scores(self, wide: Tensor, inputs: Tensor, lit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """All tasks at once, where they score by the same images with their pixels moved."""
         pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in self.streams])
         first = self.whole.moved_first_layer(wide, pixels.to(self.device))[..., lit]
         size = self._images_at_once(wide, pixels.shape[1])
-        right = torch.zeros(first.shape[:3], dtype=torch.int64, device=self.device)
+        sums = torch.zeros(2, *first.shape[:3], dtype=torch.float64, device=self.device)
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-            right += (self.whole.logits_behind(first, wide, x).max(-1).indices == y).sum(-1)
-        return right.double() / len(labels)
+            _add(sums, tally(self.whole.logits_behind(first, wide, x), y))
+        return _means(sums, len(labels))
 
     def _images_at_once(self, wide: Tensor, tasks: int = 1) -> int:
         each = wide[..., 0].numel() * tasks * max(out for out, _ in self.whole.shapes) * wide.element_size()
         return int(max(1, _EVALUATED[self.device.type == "cpu"] // each))
 
-    def _accuracy(self, wide: Tensor, task: int) -> Tensor:
+    def _scores(self, wide: Tensor, task: int) -> tuple[Tensor, Tensor]:
         labels, mask = self._labels("testing", task), self._mask(task)
         size = self._images_at_once(wide)
-        right = torch.zeros(wide.shape[:2], dtype=torch.int64, device=self.device)
+        sums = torch.zeros(2, *wide.shape[:2], dtype=torch.float64, device=self.device)
         for start in range(0, labels.shape[1], size):
             part = slice(start, start + size)
-            guesses = self.whole.logits(wide, self._testing_inputs(task, part), mask).argmax(-1)
-            right += (guesses == labels[:, part].unsqueeze(1)).sum(-1)
-        return right.double() / labels.shape[1]
+            logits = self.whole.logits(wide, self._testing_inputs(task, part), mask)
+            _add(sums, tally(logits, labels[:, part].unsqueeze(1)))
+        return _means(sums, labels.shape[1])
 
     def _training_inputs(self, task: int) -> Tensor:
         """(S, n, lit): pixels of a task from 0 to 1."""
@@ -220,6 +228,21 @@ def _scores_by_all(stream: Stream) -> bool:
     """Whether every task scores by all test images in their order, with nothing done but moving their pixels."""
     everything = torch.arange(len(stream.test_images))
     return all(t.pixels is not None and t.classes is None and torch.equal(t.test, everything) for t in stream.tasks)
+
+
+def _add(sums: Tensor, parts: tuple[Tensor, Tensor]) -> None:
+    for total, part in zip(sums, parts, strict=True):
+        total += part
+
+
+def _means(sums: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    accuracies, losses = sums / count
+    return accuracies, losses
+
+
+def _with_losses(accuracies: Tensor, agreement: Tensor, losses: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """What a state holds of a task; states from before losses were kept have none."""
+    return accuracies, agreement, torch.full_like(accuracies, torch.nan) if losses is None else losses
 
 
 def _check_same(found: str | None, wanted: str, path: Path | None) -> None:

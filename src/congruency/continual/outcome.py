@@ -21,6 +21,15 @@ class Outcome:
     """(S, T): accuracy of the first weights."""
     agreement: Tensor
     """(S, M, T): mean cosine between updates and memory gradients while learning each task; nan without memory."""
+    losses: Tensor
+    """(S, M, T, T): row i is the loss on every task after learning task i; nan where it is not known.
+
+    The loss on a task is the mean cross entropy over its N test images, in nats: ``-1/N sum_n log p(y_n | x_n)`` with
+    ``p(c | x) = exp z_c / sum_k exp z_k``, k over all classes, or over the task's where the stream masks the others; z
+    is what the network that answers for the task puts out. iCaRL answers with the nearest class mean, which has no
+    probabilities: its loss is that of its network's outputs, by which it learns. Not known are the losses of runs kept
+    before losses were; those of runs that diverged are not finite.
+    """
 
     def scores(self, average: Average = "gem") -> Scores:
         """(S, M) accuracy and transfers."""

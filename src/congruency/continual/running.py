@@ -44,15 +44,15 @@ def run(
     one = learner(method, setting)
     course = _Course(stream, torch.device(device), dtype)
     tasks = len(stream)
-    baseline = course.accuracies(one)
-    matrix = torch.zeros(tasks, tasks, dtype=torch.float64)
+    baseline, _ = course.scores(one)
+    matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
     agreement = torch.full((tasks,), torch.nan, dtype=torch.float64)
     for task in range(tasks):
         agreement[task] = course.learn(one, task, batch)
-        matrix[task] = course.accuracies(one)
+        matrix[task], losses[task] = course.scores(one)
         if progress is not None:
             progress(task + 1, tasks)
-    return Outcome(matrix[None, None], baseline[None], agreement[None, None])
+    return Outcome(matrix[None, None], baseline[None], agreement[None, None], losses[None, None])
 
 
 class _Course:
@@ -75,15 +75,21 @@ class _Course:
         kept = [value for value in found if value is not None]
         return float(torch.stack(kept).nan_to_num(0.0).mean()) if kept else float("nan")
 
-    def accuracies(self, one: Any) -> Tensor:
-        """(T,) on all tasks."""
-        return torch.stack([self._accuracy(one, task) for task in range(len(self.stream))])
+    def scores(self, one: Any) -> Tensor:
+        """(2, T): accuracies and losses on all tasks."""
+        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1)
 
-    def _accuracy(self, one: Any, task: int) -> Tensor:
+    def _score(self, one: Any, task: int) -> Tensor:
+        """(2,): the share of right answers, the mean cross entropy of the outputs behind them."""
         images, labels = self._tests[task]
         mask = self._mask(task)
-        guesses = [one.guesses(self._inputs(part), task, mask) for part in images.split(_EVALUATED)]
-        return (torch.cat(guesses) == labels).double().mean().cpu()
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for part, wanted in zip(images.split(_EVALUATED), labels.split(_EVALUATED), strict=True):
+            guesses, outputs = one.answers(self._inputs(part), task, mask)
+            total[0] += (guesses == wanted).sum()
+            own = outputs.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+            total[1] += (outputs.logsumexp(-1) - own).sum(dtype=torch.float64)  # a third of cross_entropy's time
+        return (total / len(labels)).cpu()
 
     def _inputs(self, images: Tensor) -> Tensor:
         return images.to(self.dtype) / 255

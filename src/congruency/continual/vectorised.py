@@ -52,20 +52,21 @@ def run_together(
     groups = group(methods)
     tasks = len(streams[0])
     done = 0
-    baseline = course.accuracies(start.unsqueeze(1))[:, 0]
-    matrix = torch.zeros(len(streams), len(methods), tasks, tasks, dtype=torch.float64)
+    baseline = course.scores(start.unsqueeze(1))[0][:, 0]
+    matrix, losses = torch.zeros(2, len(streams), len(methods), tasks, tasks, dtype=torch.float64)
     agreement = torch.full((len(streams), len(methods), tasks), torch.nan, dtype=torch.float64)
     for number, places in enumerate(groups):
         chosen = [methods[i] for i in places]
         learner = learner_for(course.network, chosen, start, [s.seed for s in streams], memory)
         path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
-        for task, accuracies, cosines in course.learn(learner, path):
+        for task, accuracies, cosines, entropies in course.learn(learner, path):
             matrix[:, places, task] = accuracies
             agreement[:, places, task] = cosines
+            losses[:, places, task] = entropies
             done += 1
             if progress is not None:
                 progress(done, tasks * len(groups))
-    return Outcome(matrix, baseline, agreement)
+    return Outcome(matrix, baseline, agreement, losses)
 
 
 def group(methods: Sequence[Method]) -> list[list[int]]:

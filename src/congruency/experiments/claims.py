@@ -411,10 +411,11 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="DCL lowers the validation loss.",
-        where="Figure 14, section 6.4 (ours: of the last epoch, in short trainings)",
+        where="Figure 14, section 6.4 (ours: of the last epoch, in short trainings; by task, after the last)",
         variants=_joined(
             _grids(_MEASURED, "test_loss", "lower"),
             _grids(("tiny_subset",), "test_loss", "lower", _TINY, "head"),
+            _against_gem(("mnist_r", "mnist_p", *_CIFAR), "validation_loss", "lower"),
         ),
         entries=("validation_loss", "tiny_subset"),
     ),

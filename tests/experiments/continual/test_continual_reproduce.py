@@ -32,7 +32,7 @@ def test_the_command_writes_one_value_a_seed_for_every_row(table, tmp_path):
     assert list(found) == [row.name for row in rows]
     for row, metrics in zip(rows, found.values(), strict=True):
         own = {"memory_agreement"} if row.method.has_memory else set()
-        assert set(metrics) == {"accuracy", "backward_transfer", "forward_transfer"} | own
+        assert set(metrics) == {"accuracy", "backward_transfer", "forward_transfer", "validation_loss"} | own
         assert all(len(values) == 3 and all(map(math.isfinite, values)) for values in metrics.values())
         assert all(0 <= value <= 1 for value in metrics["accuracy"])
     page = (tmp_path / "index.html").read_text()
@@ -56,6 +56,8 @@ def test_finished_runs_are_never_run_again(tmp_path, monkeypatch):
     again = reproduce.run_rows(small(rows=["GEM", "single", "independent"], seeds=[0, 1]), tmp_path)
     for name, outcome in first.items():
         assert torch.equal(outcome.matrix, again[name].matrix)
+        assert torch.equal(outcome.losses, again[name].losses)
+        assert torch.isfinite(outcome.losses).all()
     for other in ({"seeds": [0, 1, 2]}, {"memory": 21}, {"rows": ["EWC"]}, {"policy": "ring"}, {"samples": 61}):
         settings = small(**{"rows": ["GEM", "single", "independent"], "seeds": [0, 1], **other})
         with pytest.raises(AssertionError, match="ran again"):
@@ -89,6 +91,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     parts = reproduce.run_rows(settings, tmp_path / "parts", lambda label, done, total: rest.append(done))
     for name in whole:
         assert torch.equal(whole[name].matrix, parts[name].matrix)
+        assert torch.equal(whole[name].losses, parts[name].losses)
     assert calls[0][0] == 2  # of 3 groups with 3 tasks each: work is counted in tasks of single runs
     assert rest[-1] == calls[-1][1] == 2 * 3 * 3
 
@@ -126,7 +129,7 @@ def test_the_table_says_what_the_numbers_say():
 
     def outcome(level):
         matrix = level + 0.05 * torch.rand(6, 1, 4, 4, generator=generator, dtype=torch.float64)
-        return reproduce.Outcome(matrix, torch.full((6, 4), 0.1), level * torch.ones(6, 1, 4))
+        return reproduce.Outcome(matrix, torch.full((6, 4), 0.1), level * torch.ones(6, 1, 4), 1 - matrix)
 
     rows = tables.pick(tables.TABLES["mnist_r"], ["GEM", "MLP DCL-30-1 MEM, anchor, margin 0.5"])
     results = {"GEM": outcome(0.7), rows[1].name: outcome(0.75)}

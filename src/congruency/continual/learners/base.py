@@ -72,10 +72,18 @@ class Learner:
         """The task is over; these are all of its samples."""
 
     @torch.no_grad()
-    def guesses(self, inputs: Tensor, task: int, mask: Tensor | None) -> Tensor:
-        """The class of every input, (n,), of those that ``task`` has."""
+    def answers(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The class of every input, (n,), of those that ``task`` has, and the masked outputs, (n, classes).
+
+        The first is what accuracy is counted by, the second what the loss is the cross entropy of.
+        """
         self.model.eval()
-        return masked(self.outputs(inputs, task), mask).argmax(-1)
+        outputs = masked(self.outputs(inputs, task), mask)
+        return outputs.argmax(-1), outputs
+
+    def guesses(self, inputs: Tensor, task: int, mask: Tensor | None) -> Tensor:
+        """The first of :meth:`answers`, which is the one to override."""
+        return self.answers(inputs, task, mask)[0]
 
     def outputs(self, inputs: Tensor, task: int) -> Tensor:
         """What the network for ``task`` puts out."""

@@ -20,7 +20,7 @@ class ExemplarMeans(Learner):
     The memory holds ``setting.memory`` exemplars a task, its classes sharing them evenly. At every step a draw of as
     many exemplars as the batch has is learned beside it, towards what the network answered for them when their task
     ended (weighted by ``method.strength``). An input belongs to the class, of its task's, whose exemplars' mean feature
-    is nearest.
+    is nearest. Nearness is no probability: the loss that runs record is the cross entropy of the network's outputs.
     """
 
     def __init__(self, method: Method, setting: Setting) -> None:
@@ -68,20 +68,25 @@ class ExemplarMeans(Learner):
         self._means = {}
 
     @torch.no_grad()
-    def guesses(self, inputs: Tensor, task: int, mask: Tensor | None) -> Tensor:
+    def answers(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        guesses, outputs = super().answers(inputs, task, mask)
         classes = [] if mask is None else torch.isfinite(mask).nonzero().flatten().tolist()
         if not classes or any(label not in self._exemplars for label in classes):
-            return super().guesses(inputs, task, mask)
-        self.model.eval()
+            return guesses, outputs
+        features = _unit(self._features.kept)  # of the pass that made the outputs
         for label in classes:
             if label not in self._means:
                 self._means[label] = self._unit_features(self._exemplars[label]).mean(0)
         means = functional.normalize(torch.stack([self._means[label] for label in classes]), dim=-1)
-        nearest = torch.cdist(self._unit_features(inputs), means).argmin(-1)
-        return torch.tensor(classes, device=inputs.device)[nearest]
+        nearest = torch.cdist(features, means).argmin(-1)
+        return torch.tensor(classes, device=inputs.device)[nearest], outputs
 
     def _unit_features(self, inputs: Tensor) -> Tensor:
-        return functional.normalize(self._features(inputs).flatten(1), dim=-1)
+        return _unit(self._features(inputs))
+
+
+def _unit(features: Tensor) -> Tensor:
+    return functional.normalize(features.flatten(1), dim=-1)
 
 
 def herded(features: Tensor, count: int) -> Tensor:
@@ -102,12 +107,12 @@ class _Features:
     """What goes into the last layer of a network, for given inputs."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._kept = model, torch.empty(0)
+        self._model, self.kept = model, torch.empty(0)
         head(model).register_forward_pre_hook(self._keep)
 
     def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._kept = inputs[0]
+        self.kept = inputs[0]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         self._model(inputs)
-        return self._kept
+        return self.kept

@@ -205,8 +205,9 @@ def _run_together(
     for s, seed in enumerate(seeds):
         for m, method in enumerate(group):
             one = Outcome(
-                outcome.matrix[s, m][None, None], outcome.baseline[s][None], outcome.agreement[s, m][None, None]
-            )
+                outcome.matrix[s, m][None, None], outcome.baseline[s][None], outcome.agreement[s, m][None, None],
+                outcome.losses[s, m][None, None],
+            )  # fmt: skip
             store.save(method, seed, one)
     for left in state.parent.glob(state.name + ".*"):
         left.unlink()
@@ -250,5 +251,5 @@ def _joined(outcomes: Sequence[Outcome | None]) -> Outcome:
     found = [outcome for outcome in outcomes if outcome is not None]
     return Outcome(
         torch.cat([o.matrix for o in found]), torch.cat([o.baseline for o in found]),
-        torch.cat([o.agreement for o in found]),
+        torch.cat([o.agreement for o in found]), torch.cat([o.losses for o in found]),
     )  # fmt: skip

@@ -26,6 +26,7 @@ __all__ = ["METRICS", "show", "to_json"]
 
 METRICS = ("accuracy", "backward_transfer", "forward_transfer")
 _AGREEMENT = "memory_agreement"  # mean cosine between updates and memory gradients, for rows with a memory
+_LOSS = "validation_loss"  # mean over all tasks after the last, where losses were kept
 _TITLES = ("Accuracy, %", "BWT", "FWT")
 _AT_MOST = 6  # lines in a chart
 
@@ -133,11 +134,17 @@ def _difference(row: Row, results: Results, metric: str) -> Difference | None:
 def _figures(rows: Sequence[Row], results: Results) -> list[Figure]:
     figures = []
     so_far = "After each task: the mean over all tasks met by then."
+    entropy = f"Mean cross entropy of the test images, in nats. {so_far}"
     cosine = "Mean cosine between the update and the gradients of the memory while learning each task."
     parts = _parts(rows, results)
     for label, part in parts:
         curve = _curve(part, _learned, "accuracy, %")
         figures.append(Figure(f"Accuracy on what was learned so far{label}", curve, so_far))
+    for label, part in parts:
+        known = [(name, o) for name, o in part if torch.isfinite(_losses_learned(o).sum(0)).any()]
+        if known:
+            curve = _curve(known, _losses_learned, "validation loss")
+            figures.append(Figure(f"Validation loss by task{label}", curve, entropy))
     for label, part in parts:
         with_memory = [(name, o) for name, o in part if not torch.isnan(o.agreement).all()]
         if with_memory:
@@ -166,9 +173,17 @@ def _parts(rows: Sequence[Row], results: Results) -> list[tuple[str, list[tuple[
 
 def _learned(outcome: Outcome) -> torch.Tensor:
     """(S, T): after each task the mean accuracy on the tasks learned by then, in percent."""
-    matrix = outcome.matrix[:, 0]
-    tasks = matrix.shape[-1]
-    return torch.stack([100 * matrix[:, i, : i + 1].mean(-1) for i in range(tasks)], -1)
+    return 100 * _so_far(outcome.matrix[:, 0])
+
+
+def _losses_learned(outcome: Outcome) -> torch.Tensor:
+    """(S, T): after each task the mean loss on the tasks learned by then, ``1/i sum_(t <= i) L_(i, t)``."""
+    return _so_far(outcome.losses[:, 0])
+
+
+def _so_far(matrix: torch.Tensor) -> torch.Tensor:
+    """(S, T, T) -> (S, T): of each row the mean of what is not beyond the diagonal."""
+    return torch.stack([matrix[:, i, : i + 1].mean(-1) for i in range(matrix.shape[-1])], -1)
 
 
 def _curve(
@@ -226,7 +241,8 @@ def _lead(settings: Settings) -> str:
 
 
 def _metrics(outcome: Outcome) -> dict[str, list[float | None]]:
-    metrics = METRICS if outcome.agreement.isnan().all() else (*METRICS, _AGREEMENT)
+    remembers, has_losses = (not part.isnan().all() for part in (outcome.agreement, outcome.losses[:, 0, -1]))
+    metrics = (*METRICS, *[_AGREEMENT] * remembers, *[_LOSS] * has_losses)
     return {metric: [v if math.isfinite(v) else None for v in _values(outcome, metric)] for metric in metrics}
 
 
@@ -234,6 +250,9 @@ def _values(outcome: Outcome, metric: str) -> list[float]:
     if metric == _AGREEMENT:
         means: list[float] = outcome.agreement[:, 0].nanmean(-1).tolist()
         return means
+    if metric == _LOSS:
+        losses: list[float] = outcome.losses[:, 0, -1].mean(-1).tolist()
+        return losses
     found: list[float] = getattr(outcome.scores(), metric)[:, 0].tolist()
     return found
 
@@ -242,6 +261,12 @@ _NOTES = (
     ("Accuracy", "Mean over all tasks after the last one."),
     ("BWT, backward transfer", "How much later tasks changed the accuracy on earlier ones; below 0 is forgetting."),
     ("FWT, forward transfer", "How much better than the untrained network a task is done before it is learned."),
+    (
+        "Validation loss",
+        "Mean cross entropy of the test images, in nats, over the classes of their task; that of iCaRL is of its "
+        "network's outputs, by which it learns, not of the nearest class means, by which it answers. Rows with a run "
+        "from before losses were kept have none.",
+    ),
     (
         "DCL-W-N MEM",
         "N reference points, renewed every W steps and forgotten at every task, together with GEM's memory. "
