@@ -143,7 +143,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _table(
         "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
-        "classification", commands=("reproduce cost",), remark="on made-up images; SALICON's columns are not measured",
+        "classification", commands=("reproduce cost",), remark="on made-up images",
     ),
     _table(
         "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",

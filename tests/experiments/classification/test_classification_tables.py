@@ -1,13 +1,14 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.experiments.classification import recipes, running, task
+from congruency.experiments.classification import running, task
 from congruency.experiments.classification.jobs import changed, pick
 from congruency.experiments.classification.tables import TITLES, paper_table
 
@@ -42,18 +43,77 @@ def test_a_slice_of_every_table_of_errors(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["cost", "cost_window", "cost_references"])
 def test_costs_are_measured_on_made_up_images(name, tmp_path):
-    small = ["--budget", "small", "--model", "mlp", "--batch-size", "2", "--device", "cpu"]
+    model = "lcnet_035" if name == "cost" else "mlp"  # SALICON's network needs a backbone
+    small = ["--budget", "small", "--model", model, "--batch-size", "2", "--device", "cpu"]
     result = call("reproduce", name, *small, "--seeds", "1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
-    columns = {column for recipe in recipes.RECIPES if recipe.table == name for column in recipe.paper}
+    columns = {column for row in paper_table(name).rows for column in row.columns}
+    assert list(found) == [row.name for row in paper_table(name).rows]
     for metrics in found.values():
         assert columns < set(metrics)
         assert all(metrics[column][0] > 0 for column in columns)
     assert "random ones of the data set's shape" in (tmp_path / "table.md").read_text()
     if name == "cost":
-        plain, dcl = (found[row]["Tiny ImageNet params"][0] for row in (next(iter(found)), "DCL, anchor, margin 0.5"))
-        assert dcl == pytest.approx(plain + (100 * 200 + 200) / 1e6)
+        text = (tmp_path / "table.md").read_text()
+        assert "for SALICON resnet18 for resnet50 and images of 60x80 for 240x320" in text
+        assert "12 steps for 60" in text
+        plain, *others = found.values()
+        last_layers = {"Tiny ImageNet": 1280 * 200 + 200, "SALICON": 2 * 176 + 1, "ImageNet": 1280 * 1000 + 1000}
+        for other in others:
+            for data, weights in last_layers.items():
+                assert other[f"{data} params"][0] == pytest.approx(plain[f"{data} params"][0] + weights / 1e6)
+
+
+def test_the_table_of_costs_has_all_of_the_papers_numbers():
+    columns = [f"{data} {unit}" for data in ("Tiny ImageNet", "SALICON", "ImageNet") for unit in ("params", "ms")]
+    gem, dcl = [42.91, 78, 23.51, 102, 25.55, 10], [42.91, 49, 23.51, 65, 25.55, 8]
+    printed = {
+        "baseline (ResNet-101 / ResNet-50 / ResNet-50)": [42.50, 47, 23.51, 64, 23.50, 6],
+        "GEM": gem,
+        "DCL, concentrate, margin 0": dcl,
+        "DCL, anchor, margin 0.5": dcl,
+    }
+    for budget in ("paper", "small"):
+        for real_images in (False, True):
+            table = paper_table("cost", budget, real_images=real_images)
+            assert {row.name: [row.paper[column] for column in columns] for row in table.rows} == printed
+            for row in table.rows:
+                assert row.columns == columns
+                assert [list(job.columns.values()) for job in row.jobs] == [["parameters", "ms"]] * 3
+
+
+def test_salicon_is_timed_as_the_other_columns_are():
+    for row in paper_table("cost").rows:
+        tiny, salicon, imagenet = row.jobs
+        assert (salicon.steps, salicon.short) == (tiny.steps, tiny.short) == (imagenet.steps, True)
+        assert salicon.method == replace(tiny.method, window=None)  # DCL-inf-1, as in the table salicon
+        assert (salicon.method.name == "baseline") or salicon.method.scope == "head"
+        assert (salicon.setup.model, salicon.setup.batch_size, salicon.setup.optimizer) == ("resnet50", 8, "rmsprop")
+        assert salicon.data.made_up
+        assert salicon.data.shape == (3, 240, 320)
+    assert "always on random images, of 240x320" in paper_table("cost", real_images=True).lead
+    assert "SALICON" not in paper_table("cost_window").lead
+
+
+def test_options_change_the_timed_saliency_training_too():
+    given = {"model": "resnet18", "batch_size": 4, "learning_rate": 0.01, "epochs": 3, "pretrained": "installed"}
+    setup = changed(paper_table("cost"), **given, sample_order="fixed", order_seed=2).rows[0].jobs[1].setup
+    assert (setup.model, setup.batch_size, setup.learning_rate, setup.epochs) == ("resnet18", 4, 0.01, 1)
+    assert (setup.sample_order, setup.order_seed) == ("fixed", 2)
+
+
+def test_what_was_finished_before_salicon_had_columns_stays_finished():
+    """The digests of that time."""
+    digests = {row.name: [job.digest() for job in row.jobs] for row in paper_table("cost").rows}
+    tiny, salicon, imagenet = digests["baseline (ResNet-101 / ResNet-50 / ResNet-50)"]
+    assert (tiny, imagenet) == ("8f04c3915712", "41427bd875fc")
+    assert digests["GEM"][0] == "8dff60d0bf42"
+    assert salicon not in (tiny, imagenet)
+    assert len({digest for row in digests.values() for digest in row}) == 12
+    assert paper_table("cifar").rows[0].jobs[0].digest() == "4780c7985ddc"
+    assert paper_table("tiny_imagenet", "small").rows[0].jobs[0].digest() == "e08f7347b1db"
+    assert paper_table("cost_window").rows[0].jobs[0].digest() == "893da5eb1d16"
 
 
 def test_the_row_of_the_paper_runs_in_both_modes(tmp_path):
@@ -175,6 +235,10 @@ def test_tables_are_listed():
         (["mnist_r", "--budget", "small"], "--budget is for classification"),
         (["cifar", "--device", "cuda:99"], "PyTorch cannot use 'cuda:99' here"),
         (["cifar", "--model", "resnet900"], "no network is called 'resnet900'"),
+        (["cost", "--model", "resnet900"], "no network is called 'resnet900'"),
+        (["cost", "--model", "mlp"], "SALICON's columns need a network that can be a backbone: timm cannot make 'mlp'"),
+        (["cost", "--lr", "-1"], "learning_rate must be positive, got -1"),
+        (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
         (["cifar", "--show"], "holds no runs to show"),
         (["cifar", "--data", "{folder}"], "CIFAR-10 is not in"),
         (["cifar10_grid", "--budget", "small"], "has no small budget"),

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from congruency.classification.models import check
 from congruency.experiments.classification.grids import GRIDS, grid
 from congruency.experiments.classification.grids import TITLES as GRID_TITLES
 from congruency.experiments.classification.jobs import Table, changed, pick
@@ -99,8 +98,8 @@ def run(
             raise ValueError("--processes and --minutes are for one process; leave them off under torchrun")
         if record_steps and all(job.short for row in chosen.rows for job in row.jobs):
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
-        for model in {job.setup.model for row in chosen.rows for job in row.jobs}:
-            check(model)
+        for setup in dict.fromkeys(job.setup for row in chosen.rows for job in row.jobs):
+            setup.check()
         settings |= {} if held is not None else {"command": command, "device_name": _device_name(machine.device)}
         check_settings(out, settings)
         work = Work(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from congruency.experiments.classification.recipes import Figure
 from congruency.experiments.classification.task import Setup
+from congruency.experiments.saliency.timed import TimedSetup
 from congruency.training.config import Method
 
 __all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick"]
@@ -45,7 +46,8 @@ class Job:
 
     Attributes:
         label: what tells it from the row's others, such as ``"CIFAR-10"``; empty where the row has one.
-        setup: network, batches and schedule; its seed is replaced by that of each run.
+        setup: network, batches and schedule, which knows how to build its task; its seed is replaced by that of each
+            run. A saliency training's is only timed.
         method: how gradients are corrected.
         data: the images.
         columns: what it measures, by the name of the column.
@@ -53,7 +55,7 @@ class Job:
         steps: made for times: so many steps are trained, nothing is evaluated.
     """
 
-    setup: Setup
+    setup: Setup | TimedSetup
     method: Method
     data: Data
     columns: Mapping[str, Measured]
@@ -139,9 +141,10 @@ def changed(table: Table, **changes: Any) -> Table:
 
 def _changed(job: Job, given: Mapping[str, Any]) -> Job:
     """Milestones and warm-up move with the number of epochs; the weights of one network are none of another's."""
-    if job.steps is not None:
-        given = {name: value for name, value in given.items() if name != "epochs"}
     setup, epochs = job.setup, given.get("epochs")
+    if job.steps is not None or isinstance(setup, TimedSetup):  # times depend on neither
+        given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained")}
+        return replace(job, setup=replace(setup, **given))
     moved: dict[str, Any] = {}
     if epochs is not None:
         moved["milestones"] = tuple(max(1, round(m * epochs / setup.epochs)) for m in setup.milestones)

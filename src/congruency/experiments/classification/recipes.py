@@ -300,7 +300,7 @@ def _from_scratch() -> list[Recipe]:
 
 
 def _cost() -> list[Recipe]:
-    """Without the columns of SALICON, whose trainings are saliency's."""
+    """Without the columns of SALICON, whose trainings are saliency's: :mod:`congruency.experiments.saliency.timed`."""
     baseline = "baseline (ResNet-101 / ResNet-50 / ResNet-50)"
     reported: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float, float], tuple[float, float]]] = [
         (baseline, {}, {}, (42.50, 47), (23.50, 6)),

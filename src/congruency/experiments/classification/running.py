@@ -23,7 +23,7 @@ from congruency.datasets import SETS, LabelledImages, catalogue, load
 from congruency.experiments.classification.jobs import Data, Job, Table
 from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.store import Store
-from congruency.experiments.classification.task import Images, build, ordered
+from congruency.experiments.classification.task import Images
 from congruency.experiments.terminal import plain_warnings
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
@@ -161,7 +161,7 @@ def _figures_of(run: Run, images: Sets, work: Work) -> tuple[dict[str, float], b
 
 def origin_of(run: Run, work: Work) -> Origin:
     """What the record of a run says about where it comes from."""
-    data = Path(work.base).name if work.base else run.job.data.name
+    data = Path(work.base).name if work.base and not run.job.data.made_up else run.job.data.name
     return Origin(command=work.command, data=data, table=work.table, row=run.row)
 
 
@@ -352,13 +352,13 @@ def train_in(
     folder: Path, job: Job, seed: int, images: Sets, work: Work, origin: Origin | None = None
 ) -> tuple[dict[str, float], bool]:
     """One training in a folder of its own, resumed where it was interrupted; its figures, and whether SIGTERM came."""
-    setup = ordered(replace(job.setup, seed=seed), job.method)
+    setup = replace(job.setup, seed=seed)
     if job.steps is not None:
         setup = replace(setup, epochs=math.ceil(job.steps * setup.batch_size / len(images[0])))
     job = replace(job, setup=setup)
     held: list[float] = []
     began = time.perf_counter()
-    made = _counting(build(setup, *images), job, held)
+    made = _counting(setup.builder(images, job.method), job, held)
     config = work.machine.config(job, seed)
     if job.steps is None:
         config = replace(config, record_steps=work.record_steps)

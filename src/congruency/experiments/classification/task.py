@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import IGNORED, Batches
-from congruency.classification.models import create
+from congruency.classification.models import check, create
 from congruency.classification.plan import Order
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages, catalogue, load
@@ -94,6 +94,14 @@ class Setup:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
         if not 0 <= self.warmup <= self.epochs:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
+
+    def check(self) -> None:
+        """Refuse a network that there is not, before any data is read for it."""
+        check(self.model)
+
+    def builder(self, images: tuple[Images, Images | None], method: Method) -> Build:
+        """What the training loop trains with a method, in the order that is that method's."""
+        return build(ordered(self, method), *images)
 
 
 def ordered(setup: Setup, method: Method) -> Setup:
