@@ -38,7 +38,7 @@ def ours(stream: Stream, dtype: torch.dtype = torch.float32) -> dict[str, object
     """The stacked runner with one seed and one method."""
     began = time.perf_counter()
     method = Method("GEM", "gem", memory_margin=MARGIN)
-    outcome = run_together([stream], [method], batch=BATCH, memory=MEMORY, dtype=dtype)
+    outcome = run_together([stream], [method], batch=BATCH, memory=MEMORY, dtype=dtype, agreement=False)
     return {"seconds": time.perf_counter() - began, "matrix": outcome.matrix[0, 0].tolist()}
 
 

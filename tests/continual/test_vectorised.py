@@ -9,8 +9,7 @@ from small_streams import digits, even_digits, plain, setting, weights
 from congruency.continual import Method, incremental, learner, permutations, rotations, run, run_together
 from congruency.continual.networks import initial_mlp
 from congruency.continual.stacked import StackedMLP
-from congruency.continual.stacked_learners import learner_for
-from congruency.continual.vectorised import STACKED_KINDS, group
+from congruency.continual.vectorised import STACKED_KINDS, group, learner_for
 
 HIDDEN = (12, 9)
 METHODS = [
@@ -61,7 +60,7 @@ def learn_task(together, streams, task, batch, memory, policy):
     masks = [stream.mask(task) for stream in streams]
     mask = None if masks[0] is None else torch.stack(masks).double()
     count = inputs.shape[1]
-    together.begin(task, len(range(0, count, batch)))
+    together.begin(task, inputs, batch)
     for first in range(0, count, batch):
         together.step(inputs[:, first : first + batch], labels[:, first : first + batch], mask)
     kept = slice(memory) if policy == "first" else slice(count - memory, count)

@@ -97,7 +97,7 @@ class Course:
             inputs, labels = self._training_inputs(task), self._labels("training", task)
             mask = self._mask(task)
             if task >= first:
-                learner.begin(task, -(-inputs.shape[1] // self.batch))
+                learner.begin(task, inputs, self.batch)
                 for x, y in zip(inputs.split(self.batch, 1), labels.split(self.batch, 1), strict=True):
                     learner.step(x, y, mask)
             kept = memory_places(self.policy, min(self.memory, inputs.shape[1]), inputs.shape[1])

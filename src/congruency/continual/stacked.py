@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["StackedMLP", "inner_products"]
+__all__ = ["StackedMLP", "inner_products", "write_gradients"]
 
 _SPAN = 1024  # elements of an inner product that are summed in their own precision, at least; the rest is float64
 _LONG_SPAN = 8 * _SPAN  # the same where there are many runs
@@ -97,7 +97,7 @@ class StackedMLP:
             rows, columns = slice(row, row + sets), slice(column, column + sets * size)
             row, column = rows.stop, columns.stop
             for views, of_layer, activation in zip(self.layers(out[:, :, rows]), deltas, activations, strict=True):
-                _write(views, activation[..., columns], of_layer[..., columns], sets)
+                write_gradients(views, activation[..., columns], of_layer[..., columns], sets)
 
     def squared_gradients(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The diagonal of the Fisher information over ``inputs`` (S, N, in): (S, M, width).
@@ -114,7 +114,7 @@ class StackedMLP:
             deltas = self._deltas(flat, activations, delta)
             weight = probabilities[..., label : label + 1, :] / inputs.shape[1]
             for views, of_layer, square in zip(self.layers(part), deltas, squares, strict=True):
-                _write(views, square, of_layer.square() * weight, 1)
+                write_gradients(views, square, of_layer.square() * weight, 1)
             total += part.squeeze(2)
         return total
 
@@ -158,7 +158,7 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return values.view(seeds, methods, out, -1)
 
 
-def _write(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
+def write_gradients(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
     """A layer's gradients ``delta activation'`` and ``sum delta``, one for each of ``sets`` equal parts of the samples.
 
     Args:

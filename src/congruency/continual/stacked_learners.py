@@ -16,7 +16,7 @@ from congruency.continual.methods import Method
 from congruency.continual.stacked import StackedMLP, inner_products
 from congruency.kernels import dual_solver
 
-__all__ = ["Consolidating", "Constrained", "StackedLearner", "learner_for"]
+__all__ = ["Consolidating", "Constrained", "StackedLearner"]
 
 
 class StackedLearner(ABC):
@@ -34,8 +34,8 @@ class StackedLearner(ABC):
         self.weights = start.unsqueeze(1).repeat(1, len(methods), 1)
         self._rates = start.new_tensor([method.lr for method in methods])[None, :, None]
 
-    def begin(self, task: int, steps: int) -> None:
-        """A task of so many steps begins."""
+    def begin(self, task: int, inputs: Tensor, batch: int) -> None:
+        """A task begins, which learns inputs (S, N, in) in their order, ``batch`` of them in a step."""
 
     @abstractmethod
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
@@ -112,7 +112,7 @@ class Constrained(StackedLearner):
         self._violated_only = torch.tensor([m.trigger == "violated" for m in methods], device=start.device)
         self._on_host = start.device.type == "cpu"
 
-    def begin(self, task: int, steps: int) -> None:
+    def begin(self, task: int, inputs: Tensor, batch: int) -> None:
         self._clock = 0
         self._past = self._joined_memory()
         self._joint: Tensor | None = None
@@ -120,7 +120,7 @@ class Constrained(StackedLearner):
         count = min(1, len(self._memory)) if self._averages else len(self._memory)
         self._rows = self.weights.new_zeros(*self.weights.shape[:2], 1 + count + self._most, self.network.width)
         self._count = count
-        self._signs, self._records = self._timetable(steps)
+        self._signs, self._records = self._timetable(-(-inputs.shape[1] // batch))
         self._margins = self.weights.new_tensor(
             [[m.memory_margin] * count + [m.reference_margin] * self._most for m in self.methods], dtype=torch.float64
         )
@@ -134,10 +134,14 @@ class Constrained(StackedLearner):
         if self._most:
             self._refer()
         self._clock += 1
-        flat = rows.flatten(0, 1)
         if rows.shape[2] == 1:
             self.weights -= self._rates * rows[:, :, 0]
-            return
+        else:
+            self._correct()
+
+    def _correct(self) -> None:
+        """One step by the gradients in the first rows, corrected against the rows below."""
+        flat, count = self._rows.flatten(0, 1), self._count
         moments = inner_products(flat)
         multipliers = self._multipliers(moments)
         if count:
@@ -239,12 +243,3 @@ def _agreement(moments: Tensor, multipliers: Tensor, count: int) -> Tensor:
     norms = (gram.diagonal(dim1=-2, dim2=-1)[:, :count] * length2.clamp(min=0)[:, None]).sqrt()
     cosines = updated[:, :count] / norms
     return torch.where(norms > 0, cosines, torch.nan).nanmean(-1).nan_to_num(0.0)
-
-
-def learner_for(
-    network: StackedMLP, methods: Sequence[Method], start: Tensor, seeds: Sequence[int], memory: int
-) -> StackedLearner:
-    """The learner that advances these methods, which need the same work at every step."""
-    if methods[0].kind == "ewc":
-        return Consolidating(network, methods, start)
-    return Constrained(network, methods, start, seeds, sample=memory)

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from congruency.continual.course import Course
 from congruency.continual.methods import Method, Policy, memory_places
 from congruency.continual.outcome import Outcome
-from congruency.continual.stacked_learners import learner_for
+from congruency.continual.sparing import SparingGEM, spares
+from congruency.continual.stacked import StackedMLP
+from congruency.continual.stacked_learners import Consolidating, Constrained, StackedLearner
 from congruency.continual.streams import Stream
 
-__all__ = ["STACKED_KINDS", "run_together"]
+__all__ = ["STACKED_KINDS", "learner_for", "run_together"]
 
 STACKED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
 
@@ -31,6 +34,7 @@ def run_together(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], Any] | None = None,
     resume: Path | None = None,
+    agreement: bool = True,
 ) -> Outcome:
     """Learn one stream a seed with every method.
 
@@ -45,6 +49,8 @@ def run_together(
         dtype: Precision of weights and inputs.
         progress: Called with tasks done and tasks in all.
         resume: A file that holds the state after every task; an interrupted run goes on from it.
+        agreement: Follow the cosines between the updates and the memory's gradients. Without them they are nan, and a
+            single run of GEM on a CPU does with less arithmetic.
     """
     _check(streams, methods, memory, policy)
     course = Course(streams, hidden, batch, memory, policy, torch.device(device), dtype)
@@ -54,19 +60,20 @@ def run_together(
     done = 0
     baseline = course.scores(start.unsqueeze(1))[0][:, 0]
     matrix, losses = torch.zeros(2, len(streams), len(methods), tasks, tasks, dtype=torch.float64)
-    agreement = torch.full((len(streams), len(methods), tasks), torch.nan, dtype=torch.float64)
+    agreements = torch.full((len(streams), len(methods), tasks), torch.nan, dtype=torch.float64)
     for number, places in enumerate(groups):
         chosen = [methods[i] for i in places]
-        learner = learner_for(course.network, chosen, start, [s.seed for s in streams], memory)
+        learner = learner_for(course.network, chosen, start, [s.seed for s in streams], memory, agreement)
         path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
         for task, accuracies, cosines, entropies in course.learn(learner, path):
             matrix[:, places, task] = accuracies
-            agreement[:, places, task] = cosines
+            if agreement:
+                agreements[:, places, task] = cosines
             losses[:, places, task] = entropies
             done += 1
             if progress is not None:
                 progress(done, tasks * len(groups))
-    return Outcome(matrix, baseline, agreement, losses)
+    return Outcome(matrix, baseline, agreements, losses)
 
 
 def group(methods: Sequence[Method]) -> list[list[int]]:
@@ -76,6 +83,21 @@ def group(methods: Sequence[Method]) -> list[list[int]]:
         key = (method.kind in ("ewc", "agem") and method.kind, method.has_memory)
         groups.setdefault(key, []).append(i)
     return list(groups.values())
+
+
+def learner_for(
+    network: StackedMLP,
+    methods: Sequence[Method],
+    start: Tensor,
+    seeds: Sequence[int],
+    memory: int,
+    agreement: bool = True,
+) -> StackedLearner:
+    """The learner that advances these methods, which need the same work at every step."""
+    if methods[0].kind == "ewc":
+        return Consolidating(network, methods, start)
+    kind = SparingGEM if spares(methods, start) and not agreement else Constrained
+    return kind(network, methods, start, seeds, sample=memory)
 
 
 def _check(streams: Sequence[Stream], methods: Sequence[Method], memory: int, policy: Policy) -> None:
