@@ -75,7 +75,11 @@ class RecordWriter:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; it is in the file after the next :meth:`flush`."""
-        self._waiting.append(json.dumps(_defined(line), allow_nan=False) + "\n")
+        try:
+            text = json.dumps(line, allow_nan=False)
+        except ValueError:  # few lines have a nan, and looking for one takes longer than this
+            text = json.dumps(_defined(line), allow_nan=False)
+        self._waiting.append(text + "\n")
 
     def flush(self) -> None:
         """Write what was appended."""

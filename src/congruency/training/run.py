@@ -66,6 +66,11 @@ class Run:
         """Whether all batches of this epoch have been used."""
         return self.batch >= len(self.task.data)
 
+    @property
+    def _alone(self) -> bool:
+        """One process and no shards: Fabric would only pass on what it is called with, which takes time."""
+        return self.fabric.world_size == 1 and self.config.strategy != "fsdp"
+
     def _set_up_model(self) -> None:
         self.bare = self.task.model
         self._twin = head_twin(self.config.method, self.bare)
@@ -75,14 +80,17 @@ class Run:
         if self.config.channels_last:
             self.bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network = compiled(self.bare, self.config.compile)
-        alone = self.fabric.world_size == 1 and self.config.strategy != "fsdp"
-        self.model: Any = _InPrecision(network, self.fabric.autocast) if alone else self.fabric.setup_module(network)
+        self.model: Any = (
+            _InPrecision(network, self.fabric.autocast) if self._alone else self.fabric.setup_module(network)
+        )
 
     def _set_up_optimizer(self) -> None:
         """Hooks run in the order of their making: the gauge before and after what corrects."""
         task, config = self.task, self.config
         self.optimizer = task.optimizer(self.bare)
-        self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
+        bare = self._alone and config.precision != "16"  # with no gradient scaler
+        self._stepper: Any = self.optimizer if bare else self.fabric.setup_optimizers(self.optimizer)
+        self._backward: Callable[[Tensor], Any] = Tensor.backward if bare else self.fabric.backward
         self.gauge: Gauge | None = None
         if config.measure != "none":
             self.gauge = Gauge(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
@@ -151,7 +159,7 @@ class Run:
         with self._without_sync(not last):
             outputs = self.model(inputs)
             loss = self.task.loss(outputs, targets)
-            self.fabric.backward(loss if group == 1 else loss / group)
+            self._backward(loss if group == 1 else loss / group)
         values = {"loss": loss.detach()}
         if self.task.figures is not None:
             with torch.no_grad():
