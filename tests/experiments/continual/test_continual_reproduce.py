@@ -167,6 +167,21 @@ def test_tuning_searches_held_out_seeds(tmp_path):
     assert accuracies == sorted(accuracies, reverse=True)
 
 
+@pytest.mark.parametrize("kind", ["ewc", "icarl"])
+def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
+    result = invoke(
+        "icifar100", "--base", "digits", "--tasks", "2", "--samples", "10", "--memory", "5", "--tune", kind,
+        "--out", str(tmp_path),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / f"tuning-{kind}.json").read_text())
+    assert found["seeds"] == [1000]
+    cells = {(entry["lr"], entry["strength"]) for entry in found["grid"]}
+    rates, strengths = (sorted({cell[i] for cell in cells}) for i in (0, 1))
+    assert cells == {(rate, strength) for rate in rates for strength in strengths}
+    assert len(found["grid"]) == len(cells)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

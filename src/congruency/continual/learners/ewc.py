@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jacrev, vmap
 
-from congruency.continual.learners.base import Learner, Setting, masked
+from congruency.continual.learners.base import Learner, Setting
+from congruency.continual.learners.fisher import fisher_diagonal
 from congruency.continual.methods import Method
 
 __all__ = ["Consolidated"]
-
-_CHUNK = 64  # samples whose gradients are made at a time
 
 
 class Consolidated(Learner):
@@ -38,28 +36,7 @@ class Consolidated(Learner):
 
     @torch.no_grad()
     def finish(self, inputs: Tensor, labels: Tensor) -> None:
-        fisher = self._fisher(inputs)
+        fisher = fisher_diagonal(self.model, inputs, self.mask)
         for name, p in self.model.named_parameters():
             self._stiffness[name] += fisher[name]
             self._pull[name] += fisher[name] * p
-
-    def _fisher(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Mean over inputs of ``sum_c p(c) (d/dw log p(c))^2``; normalisation layers use their running averages."""
-        self.model.eval()
-        parameters = {name: p.detach() for name, p in self.model.named_parameters()}
-        buffers = dict(self.model.named_buffers())
-        there = torch.ones(1, dtype=torch.bool) if self.mask is None else torch.isfinite(self.mask)
-
-        def log_probabilities(p: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-            outputs = functional_call(self.model, (p, buffers), (x.unsqueeze(0),)).squeeze(0)
-            found = masked(outputs, self.mask).log_softmax(-1)
-            return (found if self.mask is None else found[there]), found.exp()
-
-        jacobians = vmap(jacrev(log_probabilities, has_aux=True), in_dims=(None, 0))
-        total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        for part in inputs.split(_CHUNK):
-            rows, probabilities = jacobians(parameters, part)
-            weights = probabilities if self.mask is None else probabilities[:, there]
-            for name, row in rows.items():
-                total[name] += torch.einsum("nc,nc...->...", weights, row.square())
-        return {name: value / len(inputs) for name, value in total.items()}

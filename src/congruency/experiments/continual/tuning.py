@@ -22,7 +22,10 @@ _STRENGTHS: dict[Kind, tuple[float, ...]] = {
     "ewc": (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
     "icarl": (0.1, 0.3, 1.0, 3.0, 10.0),
 }
-_COARSE: dict[Kind, tuple[float, ...]] = {"ewc": (0.01, 0.1, 1.0), "icarl": (0.3, 1.0, 3.0)}
+_COARSE: dict[Kind, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "ewc": ((0.003, *_RATES), (0.001, 0.01, 0.1, 1.0)),
+    "icarl": (_RATES, (0.3, 1.0, 3.0)),
+}
 
 
 def tune(
@@ -36,10 +39,11 @@ def tune(
         raise ValueError(f"there is nothing to tune for {kind!r}; give one of {', '.join(_STRENGTHS)}")
     small = settings.network_name == "mlp"
     seeds = HELD_OUT if small else HELD_OUT[:1]
+    rates, strengths = (_RATES, _STRENGTHS[kind]) if small else _COARSE[kind]
     grid = [
         Method(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
-        for lr in _RATES
-        for strength in (_STRENGTHS if small else _COARSE)[kind]
+        for lr in rates
+        for strength in strengths
     ]
     results = run_rows(replace(settings, seeds=seeds), out, progress, grid)
     accuracies = {method: results[method.name].scores().accuracy.mean().item() for method in grid}
