@@ -38,24 +38,24 @@ class SparingGEM(Constrained):
 
     def begin(self, task: int, inputs: Tensor, batch: int) -> None:
         super().begin(task, inputs, batch)
+        self._layers = self.network.layers(self.weights[0, 0])
         self._held: Tensor | None = None  # (out, N), what the first layer says of the memory
-        if self._past is not None:  # of all batches at once: one large product is faster than many slim ones
-            self._overlaps = (inputs[0] @ self._past[0][0].T).add_(1.0).split(batch)
+        if self._past is not None:
+            past, answers, masks = self._past
+            self._inputs, self._answers = past[0].T, answers[0]
+            self._masks = None if masks is None else masks[0].T
+            # of all batches at once: one large product is faster than many slim ones
+            self._overlaps = (inputs[0] @ self._inputs).add_(1.0).split(batch)
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._past is None:
             super().step(inputs, labels, mask)
             return
-        layers = self.network.layers(self.weights[0, 0])
-        batch = inputs[0].T
+        layers, batch = self._layers, inputs[0].T
         own = _Pass(layers, batch, _first(layers, batch), labels[0], None if mask is None else mask.T, 1)
-        past, answers, masks = (None if part is None else part[0] for part in self._past)
-        assert past is not None
-        assert answers is not None
-        memory = past.T
         if self._held is None:
-            self._held = _first(layers, memory)
-        theirs = _Pass(layers, memory, self._held, answers, None if masks is None else masks.T, self._count)
+            self._held = _first(layers, self._inputs)
+        theirs = _Pass(layers, self._inputs, self._held, self._answers, self._masks, self._count)
         overlap = self._overlaps[self._clock]
         if bool((own.products(theirs, overlap) < 0).any()):
             own.write(self.network, self._rows[:, :, :1])
