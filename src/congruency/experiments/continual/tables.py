@@ -132,8 +132,8 @@ TABLES: dict[str, StreamTable] = {
         "incremental CIFAR-100", "cifar100", "incremental", 2500, "resnet",
         (
             Row("single", Method("single", "single"), against="ResNet GEM"),
-            Row("EWC", Method("EWC", "ewc", lr=0.1, strength=10.0), (48.33, -0.1050, 0.0216), "ResNet GEM"),
-            Row("iCARL", Method("iCARL", "icarl"), (51.56, -0.0848, 0.0), "ResNet GEM"),
+            Row("EWC", Method("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
+            Row("iCARL", Method("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
             *_gem("ResNet GEM", (66.67, 0.0001, 0.0108)),
             *(
                 Row(row.name, row.method, row.paper, f"ResNet {row.against}")

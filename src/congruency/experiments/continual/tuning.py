@@ -23,7 +23,7 @@ _STRENGTHS: dict[Kind, tuple[float, ...]] = {
     "icarl": (0.1, 0.3, 1.0, 3.0, 10.0),
 }
 _COARSE: dict[Kind, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "ewc": ((0.003, 0.01, 0.03), (0.001, 0.01, 0.1)),  # larger ones diverge
+    "ewc": ((0.001, 0.003, 0.01, 0.03), (0.001, 0.01, 0.1)),  # larger ones diverge
     "icarl": (_RATES, (0.3, 1.0, 3.0)),
 }
 
