@@ -172,9 +172,7 @@ def write_gradients(views: tuple[Tensor, Tensor], activation: Tensor, delta: Ten
     of_sets = delta.unflatten(-1, (sets, -1)).movedim(3, 2)  # (S, M, sets, out, n)
     inputs = activation.unflatten(-1, (sets, -1)).permute(0, 1, 3, 4, 2)  # (S, M or 1, sets, n, in)
     bias.copy_(of_sets.sum(-1))
-    if seeds * methods == 1:
-        torch.bmm(of_sets.flatten(0, 2), inputs.flatten(0, 2), out=weight.flatten(0, 2))
-    elif inputs.shape[1] == methods:
+    if inputs.shape[1] == methods:  # written in two steps: products into rows that lie apart are slow
         weight.copy_(torch.bmm(of_sets.flatten(0, 2), inputs.flatten(0, 2)).view(weight.shape))
     else:
         below = of_sets.transpose(1, 2).reshape(seeds * sets, -1, of_sets.shape[-1])  # (S sets, M out, n)
