@@ -96,7 +96,7 @@ def run(
         method=METHODS[recipe.method],
         accelerator=device,
         precision=precision,
-        channels_last=cuda and "efficientnet" not in recipe.backbone,  # depthwise convolutions like the plain layout
+        channels_last=cuda,
         tf32=cuda,
         checkpoint_epochs=max(1, recipe.epochs // 2),
         record_steps=10,
