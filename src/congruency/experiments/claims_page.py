@@ -35,6 +35,7 @@ _METRICS: dict[str, tuple[str, float, int, str]] = {
     "test_loss": ("validation loss", 1, 4, ""),
     "validation_loss": ("validation loss by task", 1, 4, ""),
     "Tiny ImageNet ms": ("Tiny ImageNet", 1, 4, " ms"),
+    "SALICON ms": ("SALICON", 1, 4, " ms"),
     "ImageNet ms": ("ImageNet", 1, 4, " ms"),
 }
 
