@@ -61,18 +61,25 @@ def contenders_of(options: argparse.Namespace) -> dict[str, Callable[[LabelledIm
     return {
         PLAIN: lambda images: by_hand(options, images),
         "our loop": lambda images: ours(options, images, Method(), "none"),
+        **(
+            {"our loop, captured": lambda images: ours(options, images, Method(), "none", capture=True)}
+            if options.device == "cuda"
+            else {}
+        ),
         "our loop, congruency of the last layer recorded": lambda images: ours(options, images, Method(), "head"),
         "our loop, DCL on the last layer": lambda images: ours(options, images, Method(**dcl), "none"),
         "our loop, DCL on the whole network": lambda images: ours(options, images, Method(**dcl, scope="all"), "none"),
     }
 
 
-def ours(options: argparse.Namespace, images: LabelledImages, method: Method, measure: Any) -> float:
+def ours(
+    options: argparse.Namespace, images: LabelledImages, method: Method, measure: Any, capture: bool = False
+) -> float:
     """Images a second of `congruency.training.train`."""
     stopwatch = Stopwatch(options.device)
     config = TrainingConfig(
         epochs=options.epochs, method=method, accelerator=options.device, precision=options.precision,
-        compile=options.compile, channels_last=options.channels_last, tf32=True, measure=measure,
+        compile=options.compile, capture=capture, channels_last=options.channels_last, tf32=True, measure=measure,
         evaluate_every=options.epochs, checkpoint_epochs=0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

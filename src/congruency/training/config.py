@@ -95,6 +95,8 @@ class TrainingConfig:
         strategy: With several processes: ``"ddp"`` (which ``"auto"`` takes) or ``"fsdp"`` (FSDP2: everything sharded).
         precision: ``"32"``; ``"bf16"`` and ``"16"`` are mixed, ``"16"`` with a gradient scaler.
         compile: Run the network through ``torch.compile``; a name is its mode.
+        capture: Replay the network's passes forward and back as a CUDA graph: for networks too small to hide the time
+            that the host takes to start their kernels. One process on a GPU, one batch a step, no gradient scaler.
         channels_last: Network and four-dimensional inputs in the memory format that convolutions on a GPU like.
         accumulate: Batches whose gradients make one step.
         clip: The largest norm of a gradient, None for any. Clipped is what the method then corrects.
@@ -118,6 +120,7 @@ class TrainingConfig:
     strategy: Strategy = "auto"
     precision: Precision = "32"
     compile: bool | str = False
+    capture: bool = False
     channels_last: bool = False
     accumulate: int = 1
     clip: float | None = None
@@ -147,6 +150,11 @@ class TrainingConfig:
         self._check_together()
 
     def _check_together(self) -> None:
+        if self.capture and (self.accumulate > 1 or self.precision == "16" or self.strategy != "auto"):
+            raise ValueError(
+                "capture is for one process, one batch a step and precision '32' or 'bf16'; leave it off, or change "
+                "accumulate, precision or strategy"
+            )
         if self.strategy != "fsdp":
             return
         if self.precision == "16":

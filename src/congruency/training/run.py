@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from congruency.training.capture import Captured
 from congruency.training.clock import StepClock, seconds
 from congruency.training.config import TrainingConfig
 from congruency.training.devices import compiled
@@ -49,6 +50,7 @@ class Run:
         check_length(config, self.total_steps)
         self._set_up_model()
         self._set_up_optimizer()
+        self._captured = self._capture() if config.capture else None
         self._names: list[str] = ["loss"]
         self._means = Means()
         self._corrected_before = 0
@@ -103,6 +105,12 @@ class Run:
             self.gauge.watch_after(self.optimizer)
         self.schedule = None if task.schedule is None else task.schedule(self.optimizer)
 
+    def _capture(self) -> Captured:
+        if not self._alone or self.fabric.device.type != "cuda":
+            raise ValueError("capture needs a GPU and one process; leave it off")
+        parameters = [parameter for parameter in self.bare.parameters() if parameter.requires_grad]
+        return Captured(lambda inputs, targets: self._gradients(inputs, targets, 1, last=True), parameters)
+
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """The rest of this epoch's batches."""
         self.model.train()
@@ -123,7 +131,10 @@ class Run:
             samples += _count(inputs)
             if self._memory is not None and self.batch == 0:
                 self._memory.remember(inputs, targets)
-            part = self._gradients(inputs, targets, group, last=i == group - 1)
+            if self._captured is not None:
+                part = self._captured(inputs, targets)
+            else:
+                part = self._gradients(inputs, targets, group, last=i == group - 1)
             values = part if values is None else values + part
             self.batch += 1
         assert values is not None

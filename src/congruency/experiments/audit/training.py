@@ -111,9 +111,10 @@ def _train(
 
         return replace(task, evaluate=evaluate)
 
+    cuda = training.device == "cuda" or (training.device == "auto" and torch.cuda.is_available())
     config = TrainingConfig(
         epochs=setup.epochs, seed=seed, method=training.method, accelerator=training.device,  # type: ignore[arg-type]
-        measure="none", evaluate_every=every, record_steps=0, checkpoint_epochs=0,
+        channels_last=cuda, tf32=cuda, measure="none", evaluate_every=every, record_steps=0, checkpoint_epochs=0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="congruency-audit-") as folder, _quiet():
         if not train(watched, config, folder).finished:

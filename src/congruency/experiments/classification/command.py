@@ -147,6 +147,7 @@ def _machine(table: str, device: str, precision: str | None, compile: bool, chan
         device=device,
         precision=precision or ("bf16" if cuda and table in GRIDS else "32"),
         compile=compile,
+        capture=cuda and table in GRIDS and precision != "16",
         channels_last=cuda if channels_last is None else channels_last,
         tf32=cuda,
     )
@@ -175,7 +176,8 @@ def _made(settings: dict[str, Any]) -> str:
     machine = settings["machine"]
     rounded = " (products in TF32)" if machine["tf32"] and machine["precision"] == "32" else ""
     compiled = ", compiled" if machine["compile"] else ""
-    return f"from runs on {settings['device_name']} in precision {machine['precision']}{rounded}{compiled}"
+    captured = ", as CUDA graphs" if machine["capture"] else ""
+    return f"from runs on {settings['device_name']} in precision {machine['precision']}{rounded}{compiled}{captured}"
 
 
 def _device_name(device: str) -> str:

@@ -276,6 +276,14 @@ def train(
     compile: Annotated[
         bool, typer.Option("--compile", help="Run the network through torch.compile.", rich_help_panel=_MACHINE)
     ] = False,
+    capture: Annotated[
+        bool,
+        typer.Option(
+            "--capture",
+            help="Replay the network's passes as a CUDA graph; small networks train faster so.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = False,
     channels_last: Annotated[
         bool,
         typer.Option("--channels-last", help="The memory format that GPUs like.", rich_help_panel=_MACHINE),
@@ -346,7 +354,7 @@ def train(
             )  # fmt: skip
             config = TrainingConfig(
                 epochs=epochs, seed=seed, method=chosen, accelerator=device, strategy=strategy,  # type: ignore[arg-type]
-                precision=precision, compile=compile, channels_last=channels_last,  # type: ignore[arg-type]
+                precision=precision, compile=compile, capture=capture, channels_last=channels_last,  # type: ignore[arg-type]
                 accumulate=accumulate, clip=clip, tf32=tf32, measure=measure,  # type: ignore[arg-type]
                 evaluate_every=evaluate_every, checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
                 progress=sys.stderr.isatty() if progress is None else progress,

@@ -62,6 +62,7 @@ class Machine:
     device: str = "cpu"
     precision: str = "32"
     compile: bool = False
+    capture: bool = False
     channels_last: bool = False
     tf32: bool = False
 
@@ -75,6 +76,7 @@ class Machine:
             accelerator=self.device,  # type: ignore[arg-type]
             precision=self.precision,  # type: ignore[arg-type]
             compile=self.compile,
+            capture=self.capture and job.setup.accumulate == 1,
             channels_last=self.channels_last,
             tf32=self.tf32,
             accumulate=job.setup.accumulate,

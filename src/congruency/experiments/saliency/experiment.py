@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,9 @@ __all__ = ["Results", "build_task", "collect", "experiment", "run", "saved_model
 
 Results = dict[str, dict[str, list[float]]]
 Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+
+_EVALUATED = 40  # images of a batch without gradients
+_SECONDS_LONG = 10_000  # on a GPU, trainings on so many images are over before a checkpoint would pay
 
 
 def build_task(
@@ -52,10 +56,10 @@ def build_task(
             rank=place.rank,
             world_size=place.world_size,
         )
-        validation = None if held_out is None else HeldBatches(held_out, recipe.batch, device=device)
+        validation = None if held_out is None else HeldBatches(held_out, _EVALUATED, device=device)
         return Task(
             model=model,
-            optimizer=recipe.make_optimizer,
+            optimizer=lambda model: recipe.make_optimizer(model, fused=_fused(place)),
             loss=loss,
             data=data,
             schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, recipe.halve_every, gamma=0.5),
@@ -90,6 +94,7 @@ def run(
         scores: dict[str, float] = json.loads(done.read_text(encoding="utf-8"))["scores"]
         return scores
     cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    short = recipe.epochs * len(train_set.images) <= _SECONDS_LONG
     config = TrainingConfig(
         epochs=recipe.epochs,
         seed=seed,
@@ -97,8 +102,9 @@ def run(
         accelerator=device,
         precision=precision,
         channels_last=cuda,
+        capture=cuda and precision != "16",
         tf32=cuda,
-        checkpoint_epochs=max(1, recipe.epochs // 2),
+        checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
         record_steps=10,
         progress=progress,
     )
@@ -120,6 +126,11 @@ def run(
     for checkpoint in (folder / "checkpoints").glob("*.pt"):
         checkpoint.unlink()  # those of a grid of runs would fill a disk
     return scores
+
+
+def _fused(place: Place) -> bool:
+    """Whether the optimizer may be one kernel; in precision 16 that would see gradients before they are unscaled."""
+    return place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
 
 
 def _validation_loss(model: nn.Module, batches: HeldBatches, loss: Loss, place: Place) -> dict[str, float]:
@@ -202,6 +213,7 @@ def experiment(
             if found is None:
                 say(f"stopped in {folder}; the same command goes on from there")
                 return collect(out)
+            gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
             say(f"{recipe.name}, seed {seed}: {_told(found)}")
             _write(out / "results.json", collect(out))
     return collect(out)
