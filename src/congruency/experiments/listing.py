@@ -67,7 +67,8 @@ def state(entry: Entry, results: Path) -> str:
 def _told(read: Results, expected: list[str]) -> str:
     if not read.rows:
         return "done"
-    counts = sorted({len(seeds_of(metrics)) for name, metrics in read.rows.items() if not expected or name in expected})
+    repeated = {name: metrics for name, metrics in read.rows.items() if "seed" in metrics} or read.rows
+    counts = sorted({len(seeds_of(metrics)) for name, metrics in repeated.items() if not expected or name in expected})
     seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0]) if counts else "no"
     if not expected:
         return f"{len(read.rows)} rows, {seeds} seeds"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 __all__ = ["example_page", "overlay", "save_grey", "save_overlay", "unit_range"]
+
+_HEADING = 28  # characters of a line above a picture
 
 
 def unit_range(saliency: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
 
 
 def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
-    """Write a PNG with one row an image: the image, then each column's map over it.
+    """Write a picture with one row an image: the image, then each column's map over it.
 
     Args:
         images: (3, H, W) uint8 each.
@@ -77,7 +80,7 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
             axes.imshow(picture.permute(1, 2, 0).cpu().numpy())
             axes.set_axis_off()
             if i == 0:
-                axes.set_title(heading, fontsize=9)
+                axes.set_title(fill(heading, _HEADING), fontsize=9)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)

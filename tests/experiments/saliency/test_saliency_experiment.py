@@ -113,7 +113,7 @@ def test_the_study_writes_results_and_a_page(tmp_path):
     recipes = [Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)]
     results = osie_study(path, recipes, [0], tmp_path / "out", device="cpu", examples=2, train=4, say=lambda _: None)
     assert recipes[0].name in results
-    assert (tmp_path / "out" / "examples.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "examples.jpg").stat().st_size > 10_000
 
 
 def test_batches_are_the_same_from_any_place(slice_of_osie):

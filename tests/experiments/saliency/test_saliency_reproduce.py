@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.experiments.saliency.command import find_set
 from congruency.experiments.saliency.recipes import METHODS, Recipe, paper_recipes, pick
-from congruency.experiments.saliency.showing import findings, summary
+from congruency.experiments.saliency.showing import findings, show, summary
 from congruency.saliency import data
 from congruency.saliency.batches import HeldBatches
 from congruency.training import order_seed, read_record
@@ -76,7 +76,9 @@ def test_differences_are_those_of_the_seeds_that_both_have():
     table = summary("osie", recipes, results)
     row = dict(zip(table.columns, table.rows[1], strict=True))
     assert row["NSS against"].startswith("+0.0500 ± ")
-    assert findings(recipes, results)[0].startswith(f"{gem}, against {base}: NSS shows no clear change")
+    told = findings(recipes, results)
+    assert told[0] == f"{gem}, against the same without a method: no clear change of NSS, sAUC, AUC, CC."
+    assert told[1].startswith("0 of 4 comparisons have p < 0.05, where 0.2 would by chance alone; 0 are left")
     assert "Too few seeds" in findings(recipes[:1], results)[0]
 
 
@@ -128,3 +130,30 @@ def test_evaluation_goes_through_all_images_once(tmp_path):
     shown = [images for images, _ in HeldBatches(held, 2, seed=4).evaluation_batches()]
     assert [len(images) for images in shown] == [2, 2, 1]
     assert all((a == b).all() for a, b in zip((x for part in shown for x in part), held.images, strict=True))
+
+
+def test_clear_changes_are_told_with_their_size():
+    recipes = [Recipe(method="baseline"), Recipe(method="GEM")]
+    base, gem = (recipe.name for recipe in recipes)
+    results = scored(base, [1.0, 2.0, 3.0]) | scored(gem, [1.1, 2.11, 3.1])
+    results[gem]["CC"] = [1.0, 2.1, 2.9]
+    told = findings(recipes, results)
+    sizes = "NSS rises by 0.1033 (p 0.001); sAUC rises by 0.1033 (p 0.001); AUC rises by 0.1033 (p 0.001)"
+    assert told[0] == f"{gem}, against the same without a method: {sizes}; no clear change of CC."
+    assert told[1].startswith("3 of 4 comparisons have p < 0.05, where 0.2 would by chance alone; 3 are left")
+
+
+def test_the_study_on_osie_alone_has_a_page_without_the_papers_numbers(tmp_path):
+    recipes = [Recipe(method="baseline"), Recipe(method="GEM", halve_every=2)]
+    base, gem = (recipe.name for recipe in recipes)
+    floor = {"centre Gaussian": {metric: [0.5] for metric in ("NSS", "sAUC", "AUC", "CC")}}
+    results = floor | scored(base, [1.0, 2.0, 3.0]) | scored(gem, [1.1, 2.11, 3.1])
+    (tmp_path / "examples.jpg").write_bytes(b"a picture")
+    page, paths = show("osie_study", recipes, results, tmp_path, "congruency saliency osie")
+    assert page.table.columns[:4] == ["Row", "Seeds", "NSS", "NSS against"]
+    assert not any("paper" in column for column in page.table.columns)
+    assert [row[0] for row in page.table.rows] == [base, gem, "centre Gaussian"]
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "500 images of OSIE, scored on the other 200" in text
+    assert "(examples.jpg)" in text
+    assert {path.name for path in paths} == {"index.html", "table.md"}

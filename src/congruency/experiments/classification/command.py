@@ -100,7 +100,9 @@ def run(
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
         for setup in dict.fromkeys(job.setup for row in chosen.rows for job in row.jobs):
             setup.check()
-        settings |= {} if held is not None else {"command": command, "device_name": _device_name(machine.device)}
+        if held is None:
+            versions = {"device_name": _device_name(machine.device), "torch": torch.__version__}
+            settings |= {"command": command, **versions}
         check_settings(out, settings)
         work = Work(
             folder=out,
@@ -176,8 +178,10 @@ def _made(settings: dict[str, Any]) -> str:
     machine = settings["machine"]
     rounded = " (products in TF32)" if machine["tf32"] and machine["precision"] == "32" else ""
     compiled = ", compiled" if machine["compile"] else ""
-    captured = ", as CUDA graphs" if machine["capture"] else ""
-    return f"from runs on {settings['device_name']} in precision {machine['precision']}{rounded}{compiled}{captured}"
+    captured = ", as CUDA graphs" if machine.get("capture") else ""
+    version = f", with PyTorch {settings['torch']}" if "torch" in settings else ""
+    how = f"in precision {machine['precision']}{rounded}{compiled}{captured}{version}"
+    return f"from runs on {settings['device_name']} {how}"
 
 
 def _device_name(device: str) -> str:

@@ -427,12 +427,14 @@ def _rate(record: RunRecord) -> float:
 
 
 def _costs(record: RunRecord, millions: float, recording: int) -> dict[str, float]:
-    """(batch time - data time) / batch size, as the paper measures; not of steps that warm up or record references."""
+    """(batch time - data time) / batch size, as the paper measures; not of steps that warm up or record references.
+
+    The median over the others: a host that is busy for a moment delays single steps by more than what is measured.
+    """
     steps = record.steps[max(math.ceil(_FIRST * len(record.steps)), recording) :]
-    samples = sum(step["samples"] for step in steps)
-    seconds = sum(step["seconds"] for step in steps)
-    data = sum(step["data_seconds"] for step in steps)
-    return {"ms": 1000 * (seconds - data) / samples, "parameters": millions, "images_per_second": samples / seconds}
+    working = statistics.median((step["seconds"] - step["data_seconds"]) / step["samples"] for step in steps)
+    whole = statistics.median(step["seconds"] / step["samples"] for step in steps)
+    return {"ms": 1000 * working, "parameters": millions, "images_per_second": 1 / whole}
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -93,7 +93,7 @@ def compose(table: Table, results: Results, command: str, made: str) -> Page:
         figures_note="Dots: seeds. Bars: means of the paired differences and their 95 % intervals.",
         notes=table.notes,
         made=(
-            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d}, {made}, with PyTorch "
+            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d}, {made}; the page with PyTorch "
             f"{torch.__version__} and Python {platform.python_version()}. The numbers behind the table are in "
             "results.json beside this page."
         ),

@@ -49,8 +49,9 @@ _NOTES = (
 )
 _COST_NOTE = (
     "Milliseconds",
-    "(batch time - data time) / batch size, as the paper measures, over the steps after the first fifth and after the "
-    "references were recorded. The paper's numbers are of another GPU: compare rows with each other, not with them.",
+    "(batch time - data time) / batch size, as the paper measures: the median over the steps after the first fifth "
+    "and after the references were recorded. The paper's numbers are of another GPU: compare rows with each other, not "
+    "with them.",
 )
 
 _PARAMETERS_NOTE = (

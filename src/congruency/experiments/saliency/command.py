@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from congruency.experiments.saliency.experiment import collect
+from congruency.experiments.saliency.recipes import PRINTED
 from congruency.experiments.saliency.showing import show
 from congruency.experiments.saliency.study import reproduce_table, table_recipes
 from congruency.experiments.terminal import plain_warnings, typed
@@ -113,8 +114,6 @@ def run(
 
 def _narrow(table: Table) -> Table:
     """The four means, for a terminal; the page has the other columns."""
-    shown = [0, 1, *range(2, len(table.columns), 3)]
+    shown = [i for i, name in enumerate(table.columns) if name in ("Row", "Seeds", *PRINTED)]
     rows = [[row[place] for place in shown] for row in table.rows]
-    return Table(
-        "The page has the paired differences and the paper's numbers.", [table.columns[i] for i in shown], rows
-    )
+    return Table("The page has the paired differences.", [table.columns[i] for i in shown], rows)

@@ -148,9 +148,9 @@ def prepare(
 @app.command()
 def osie(
     data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, examples.png.")] = Path(
-        "runs/saliency-osie"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, table.md, the page, examples.jpg.")
+    ] = Path("runs/saliency-osie"),
     lite: Annotated[
         Path | None,
         typer.Option("--lite-weights", metavar="FILE", help="EfficientNet-Lite0's weights; without: ResNet-50 only."),
@@ -192,10 +192,13 @@ def osie(
 ) -> None:
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
 
-    Rows are written to results.json as they are made: row, metric, one value a seed.
+    Rows are written to results.json as they are made: row, metric, one value a seed;
+    at the end a page and table.md compare them, with intervals and paired tests.
     Run the same command again to go on where it stopped. Several may work on one
     folder at once, each on seeds of its own (--first-seed 0 --seeds 1, and so on).
     """
+    from congruency.experiments.saliency.experiment import collect
+    from congruency.experiments.saliency.showing import show
     from congruency.experiments.saliency.study import osie_recipes, osie_study
     from congruency.training import Origin
 
@@ -222,6 +225,8 @@ def osie(
             origin=Origin(command=typed(), data="OSIE"),
             say=typer.echo,
         )
+        _, paths = show("osie_study", recipes, collect(out), out, f"congruency {typed()}")
+        typer.echo(f"the page: {paths[0]}")
 
 
 def _device(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a saliency table of the paper came to, as a table, a page and files."""
+"""What a saliency comparison came to, as a table, a page and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.experiments.evidence import Difference, mean_interval, paired_difference
+from congruency.experiments.evidence import Difference, holm, mean_interval, paired_difference
+from congruency.experiments.saliency.examples import EXAMPLES
 from congruency.experiments.saliency.experiment import Results
 from congruency.experiments.saliency.recipes import PAPER, PRINTED, Recipe
 from congruency.report import charts
@@ -20,17 +21,23 @@ from congruency.report.files import write_together
 from congruency.report.numbers import NOTHING, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_markdown
+from congruency.training import read_record
 
 __all__ = ["compose", "findings", "show", "summary"]
 
 _AT_MOST = 6  # rows in a chart
+_SETS = {
+    "salicon": "SALICON 2017, scored on its validation set",
+    "osie": "OSIE, scored on MIT1003",
+    "osie_study": "500 images of OSIE, scored on the other 200",
+}
 _NOTES = (
     (
         "DCL-W-N",
         "N reference points, renewed every W steps (inf: never), on the last layer. Without a further word the paper's "
         "equations: no step may turn back against the way come. Anchor: its published code, which pulls weights back "
-        "toward the reference, with a margin of 0.5. The paper's number stands beside both; it was made with the "
-        "latter.",
+        "toward the reference, with a margin of 0.5. Where the paper's number is given it stands beside both; it was "
+        "made with the latter.",
     ),
     ("GEM", "The gradient of one remembered image of the epoch, of the last layer, may not be turned against."),
     ("Against", "The paired difference to the same network and optimizer without a method, seed by seed."),
@@ -42,88 +49,136 @@ _NOTES = (
 
 
 def show(table: str, recipes: Sequence[Recipe], results: Results, out: Path, command: str) -> tuple[Page, list[Path]]:
-    """Write ``index.html`` and ``table.md`` into ``out``, beside the ``results.json`` that the runs have left."""
-    page = compose(table, recipes, results, command)
+    """Write ``index.html`` and ``table.md`` into ``out``, beside the ``results.json`` that the runs have left.
+
+    Args:
+        table: One of the paper's, ``"salicon"`` or ``"osie"``; or ``"osie_study"``.
+        recipes: The rows, in their order.
+        results: What the runs in ``out`` came to.
+        out: The folder.
+        command: What made them.
+    """
+    page = compose(table, recipes, results, command, runs_made_on(out))
     told = "\n".join(f"- {text}" for text in page.findings)
-    text = (
-        f"# {page.title}\n\n{page.lead}\n\n    {page.command}\n\n{to_markdown(page.table)}\n\n{told}\n\n{page.made}\n"
-    )
+    parts = [f"# {page.title}", page.lead, f"    {page.command}", to_markdown(page.table), told, page.made]
+    if (out / EXAMPLES).is_file():
+        parts.insert(-1, f"![Test images, where people looked, and what networks predict]({EXAMPLES})")
+    text = "\n\n".join(parts) + "\n"
     return page, write_together(out, {"index.html": render(page), "table.md": text})
 
 
-def compose(table: str, recipes: Sequence[Recipe], results: Results, command: str) -> Page:
+def compose(table: str, recipes: Sequence[Recipe], results: Results, command: str, made_on: str = "") -> Page:
     """The page."""
-    sets = {"salicon": "SALICON 2017, scored on its validation set", "osie": "OSIE, scored on MIT1003"}
-    first = recipes[0]
     return Page(
-        title=f"Saliency: networks trained on {sets[table]}",
-        lead=(
-            f"The paper's rows, on the backbone {first.backbone}, {first.epochs} epochs in batches of {first.batch}. "
-            "Within a seed all rows begin with the same weights."
-        ),
+        title=f"Saliency: networks trained on {_SETS[table]}",
+        lead=f"{_trained(recipes)} Within a seed all rows of a network begin with the same weights.",
         command=command,
         table=summary(table, recipes, results),
         findings=findings(recipes, results),
         figures=_figures(recipes, results),
+        figures_title="Differences",
         figures_note="Dots: seeds. Bars: means of the paired differences and their 95 % intervals.",
         notes=_NOTES,
         made=(
-            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d} with PyTorch "
+            f"{made_on}Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d} with PyTorch "
             f"{torch.__version__} and Python {platform.python_version()}. The numbers behind the table are in "
             "results.json beside this page."
         ),
     )
 
 
+def _trained(recipes: Sequence[Recipe]) -> str:
+    """How each backbone was trained, a sentence each."""
+    told = {}
+    for recipe in recipes:
+        start = "from ImageNet weights" if recipe.weights or recipe.pretrained else "from scratch"
+        halved = "epoch" if recipe.halve_every == 1 else f"{recipe.halve_every} epochs"
+        told[recipe.backbone] = (
+            f"{recipe.backbone} {start}: {recipe.epochs} epochs in batches of {recipe.batch}, the learning rate halved "
+            f"every {halved}."
+        )
+    return " ".join(told.values())
+
+
+def runs_made_on(out: Path) -> str:
+    """On what the runs in a folder were made, as their records say; empty where there is none."""
+    found = set()
+    for path in sorted(out.glob("runs/*/seed-*/record.jsonl")):
+        run = read_record(path.parent).run
+        found.add(f"{run['device']}, precision {run['config']['precision']}, PyTorch {run['versions']['torch']}")
+    return f"Trained on {'; '.join(sorted(found))}. " if found else ""
+
+
 def summary(table: str, recipes: Sequence[Recipe], results: Results) -> Table:
-    """One line a row: the four metrics, each with its paired difference and the paper's number."""
+    """One line a row: the four metrics, each with its paired difference and, where it has one, the paper's number."""
+    paper = PAPER.get(table)
     columns = ["Row", "Seeds"]
     for metric in PRINTED:
-        columns += [metric, f"{metric} against", f"{metric}, paper"]
+        columns += [metric, f"{metric} against", *([] if paper is None else [f"{metric}, paper"])]
     rows = []
     for recipe in recipes:
         if recipe.name not in results:
             continue
         values = results[recipe.name]
         line = [recipe.name, str(len(values["seed"]))]
-        printed = PAPER[table].get(recipe.paper_row.removesuffix(" anchor"))
         for place, metric in enumerate(PRINTED):
             estimate = mean_interval(values[metric])
             line += [
                 with_margin(estimate.mean, estimate.margin, 4),
                 _told(_difference(recipe, results, metric)),
-                NOTHING if printed is None else f"{printed[place][0]:.4f} (sd {printed[place][1]:.4f})",
             ]
+            if paper is not None:
+                printed = paper.get(recipe.paper_row.removesuffix(" anchor"))
+                line.append(NOTHING if printed is None else f"{printed[place][0]:.4f} (sd {printed[place][1]:.4f})")
         rows.append(line)
-    bounds = [name for name in results if "seed" not in results[name]]
-    for name in bounds:  # floor and ceiling, nothing random in them
+    for name in (name for name in results if "seed" not in results[name]):  # floor and ceiling, nothing random in them
         line = [name, NOTHING]
         for metric in PRINTED:
-            line += [f"{results[name][metric][0]:.4f}" if metric in results[name] else NOTHING, NOTHING, NOTHING]
+            line += [f"{results[name][metric][0]:.4f}" if metric in results[name] else NOTHING, NOTHING]
+            line += [] if paper is None else [NOTHING]
         rows.append(line)
     caption = (
         "Means over the seeds, ± their 95 % intervals. Against: the paired difference to the same network and "
-        "optimizer without a method, with the p of the t-test. Paper: mean and standard deviation of its three runs."
+        "optimizer without a method, with the p of the t-test."
     )
-    return Table(caption, columns, rows)
+    return Table(
+        caption if paper is None else f"{caption} Paper: mean and standard deviation of its three runs.", columns, rows
+    )
 
 
 def findings(recipes: Sequence[Recipe], results: Results) -> list[str]:
-    """A sentence for every comparison that could be made."""
-    told = []
-    for recipe in recipes:
-        parts = []
-        for metric in PRINTED:
-            difference = _difference(recipe, results, metric)
-            if difference is None or not math.isfinite(difference.p):
-                continue
-            size = f"{abs(difference.mean):.4f} (p {p_value(difference.p)})"
-            way = "rises" if difference.mean > 0 else "falls"
-            clear = difference.p < 0.05
-            parts.append(f"{metric} {way} by {size}" if clear else f"{metric} shows no clear change")
-        if parts:
-            told.append(f"{recipe.name}, against {_baseline(recipe)}: {'; '.join(parts)}.")
-    return told or ["Too few seeds, or rows, to compare anything; run more of them."]
+    """A sentence for every row that can be compared, and one about chance."""
+    told = [_finding(recipe, results) for recipe in recipes]
+    found = [text for text in told if text]
+    if not found:
+        return ["Too few seeds, or rows, to compare anything; run more of them."]
+    return [*found, _chance(recipes, results)]
+
+
+def _finding(recipe: Recipe, results: Results) -> str | None:
+    differences = {metric: _difference(recipe, results, metric) for metric in PRINTED}
+    made = {m: d for m, d in differences.items() if d is not None and math.isfinite(d.p)}
+    if not made:
+        return None
+    clear = [
+        f"{metric} {'rises' if d.mean > 0 else 'falls'} by {abs(d.mean):.4f} (p {p_value(d.p)})"
+        for metric, d in made.items()
+        if d.p < 0.05
+    ]
+    others = [metric for metric, d in made.items() if d.p >= 0.05]
+    parts = [*clear, *([f"no clear change of {', '.join(others)}"] if others else [])]
+    return f"{recipe.name}, against the same without a method: {'; '.join(parts)}."
+
+
+def _chance(recipes: Sequence[Recipe], results: Results) -> str:
+    """How many comparisons look clear, and how many would if no method did anything."""
+    found = [_difference(recipe, results, metric) for recipe in recipes for metric in PRINTED]
+    made = [difference.p for difference in found if difference is not None and math.isfinite(difference.p)]
+    clear = sum(p < 0.05 for p in made)
+    return (
+        f"{clear} of {len(made)} comparisons have p < 0.05, where {0.05 * len(made):.1f} would by chance alone; "
+        f"{sum(p < 0.05 for p in holm(made))} are left after Holm's correction for their number."
+    )
 
 
 def _baseline(recipe: Recipe) -> str:

@@ -7,18 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from congruency.experiments.saliency.experiment import Results, experiment, saved_model
+from congruency.experiments.saliency.examples import write_examples
+from congruency.experiments.saliency.experiment import Results, experiment
 from congruency.experiments.saliency.recipes import Recipe, paper_recipes, pick
 from congruency.saliency.data.mit1003 import mit1003
 from congruency.saliency.data.osie import osie, osie_split
-from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
 from congruency.saliency.data.salicon import salicon
 from congruency.saliency.data.viewings import SaliencyData
-from congruency.saliency.pictures import example_page
-from congruency.saliency.predict import saliency_of
 from congruency.training import Origin, SampleOrder
 
 __all__ = [
@@ -28,7 +24,6 @@ __all__ = [
     "reproduce_table",
     "split_prepared",
     "table_recipes",
-    "write_examples",
 ]
 
 Table = Literal["salicon", "osie"]
@@ -157,7 +152,7 @@ def osie_study(
     origin: Origin | None = None,
     say: Callable[[str], Any] = print,
 ) -> Results:
-    """Run the recipes on a prepared OSIE, and write ``results.json`` and ``examples.png`` into ``out``."""
+    """Run the recipes on a prepared OSIE, and write ``results.json`` and ``examples.jpg`` into ``out``."""
     prepared = load_prepared(data)
     say(prepared.data.summary())
     train_set, test_set = split_prepared(prepared, train)
@@ -171,25 +166,3 @@ def osie_study(
         page = write_examples(out, recipes, 0, test_set, examples)
         say(f"examples: {page}")
     return results
-
-
-def write_examples(out: str | Path, recipes: Sequence[Recipe], seed: int, test_set: Prepared, count: int) -> Path:
-    """A page of test images, evenly spaced: where people looked, and what the first rows' networks of a seed say."""
-    chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
-    images = [test_set.images[i] for i in chosen]
-    height, width = test_set.images.shape[-2:]
-    viewings = [test_set.data[i] for i in chosen]
-    counts = fixation_counts(
-        [v.points for v in viewings], (height, width), frames=[(v.height, v.width) for v in viewings]
-    )
-    frame = viewings[0].width
-    columns = {
-        "15 people" if len(viewings[0].fixations) == 15 else "people": list(
-            density(counts, test_set.data.sigma(frame) * width / frame)
-        )
-    }
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for recipe in recipes[:5]:
-        model = saved_model(out, recipe, seed, device)
-        columns[recipe.name] = [saliency_of(model, image, max(height, width)).cpu() for image in images]
-    return example_page(images, columns, Path(out) / "examples.png")
