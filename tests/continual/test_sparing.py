@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from congruency.continual import Method, incremental, learner, permutations, rotations, run_together
 from congruency.continual.course import Course
-from congruency.continual.sparing import SparingGEM, _first, _Pass, spares
+from congruency.continual.sparing import SparingGEM, _in_sets, _Pass, spares
 from congruency.continual.stacked_learners import Constrained
 from congruency.continual.vectorised import learner_for
 
@@ -86,10 +86,14 @@ def test_products_are_those_of_gradients_by_autograd():
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)])
 
     wanted = torch.stack([gradient(part) @ gradient(parts[0]) for part in parts[1:]])
-    batch, memory = inputs[:, :3], inputs[:, 3:]
-    own = _Pass(layers, batch, _first(layers, batch), labels[:3], None, 1)
-    theirs = _Pass(layers, memory, _first(layers, memory), labels[3:], None, 2)
-    torch.testing.assert_close(own.products(theirs, batch.T @ memory + 1), wanted)
+    joined = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in layers]
+    batch, memory = functional.pad(inputs, (0, 0, 0, 1), value=1.0).split([3, 14], 1)
+    own, theirs = _Pass(joined, 1, 3), _Pass(joined, 2, 7)
+    for one, samples, answers in ((own, batch, labels[:3]), (theirs, memory, labels[3:])):
+        sets = len(one.first)
+        one.enter(_in_sets(samples, sets))
+        one.run(answers.view(sets, 1, -1), None)
+    torch.testing.assert_close(own.products(theirs, _in_sets(batch.T @ memory, 2)), wanted)
 
 
 @pytest.mark.parametrize("kind", ["rotations", "incremental"])
