@@ -151,3 +151,40 @@ def test_a_run_that_diverges_ends():
     )
     assert outcome.matrix.shape == (1, 1, 4, 4)
     assert not outcome.losses.isfinite().all()
+
+
+def test_inputs_dark_in_a_task_and_its_memory_are_left_out_of_its_steps():
+    stream, method = stream_of("rotations"), Method("GEM", "gem", memory_margin=0.5)
+    course = Course([stream], HIDDEN, 10, 17, "first", torch.device("cpu"), torch.float64)
+    one = learner_for(course.network, [method], course.start(), [stream.seed], 17, agreement=False)
+    inputs = [course._training_inputs(task) for task in range(2)]
+    inputs[1][:, :, :9] = 0
+    inputs[0][:, :17, :7] = 0  # the memory's; beyond it the first task lights them
+    labels = [course._labels("training", task) for task in range(2)]
+    for task in range(2):
+        before = one.weights.clone()
+        one.begin(task, inputs[task], 10)
+        for x, y in zip(inputs[task].split(10, 1), labels[task].split(10, 1), strict=True):
+            one.step(x, y, None)
+        one.remember(inputs[task][:, :17], labels[task][:, :17], None)
+        one.finish(inputs[task], None)
+    moved = (course.network.layers(one.weights)[0][0] != course.network.layers(before)[0][0])[0, 0].any(0)
+    lit = (inputs[1][0] != 0).any(0) | (inputs[0][0, :17] != 0).any(0)
+    assert not lit.all()
+    assert not lit[:7].any()
+    assert torch.equal(moved, lit)
+    assert one._layers[0].shape[1] == int(lit.sum()) + 1
+
+
+def test_networks_without_hidden_layers_are_learned_alike():
+    stream, method = stream_of("rotations", samples=45), Method("GEM", "gem", memory_margin=0.5)
+    settings = {"hidden": (), "memory": 11, "dtype": torch.float64}
+    followed, spared = (run_together([stream], [method], agreement=a, **settings) for a in (True, False))
+    torch.testing.assert_close(spared.losses, followed.losses, rtol=1e-8, atol=0)
+
+
+def test_a_memory_smaller_than_a_batch_is_learned_alike():
+    stream, method = stream_of("rotations", samples=45), Method("GEM", "gem", memory_margin=0.5)
+    settings = {"hidden": HIDDEN, "memory": 3, "dtype": torch.float64}
+    followed, spared = (run_together([stream], [method], agreement=a, **settings) for a in (True, False))
+    torch.testing.assert_close(spared.losses, followed.losses, rtol=1e-8, atol=0)

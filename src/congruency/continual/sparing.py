@@ -34,7 +34,7 @@ class SparingGEM(Constrained):
     layer says of the memory moves by ``-lr sum_i d_i (a_i . a_j)`` and is not computed anew. A step that violates a
     constraint makes all gradients from what is there already, and goes on like any other.
 
-    While a task is learned, its weights are kept apart, layer by layer and without those of inputs that are 0 in all of
+    While a task is learned the weights are kept apart, layer by layer and without those of inputs that are 0 in all of
     the task and the memory, which do not move; :meth:`finish` puts them back.
     """
 
@@ -55,7 +55,7 @@ class SparingGEM(Constrained):
         self._layers = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in pairs]
         self._gradients = [layer.new_empty(1 + sets, *layer.shape) for layer in self._layers]
         self._own, self._theirs = _Pass(self._layers, 1, batch), _Pass(self._layers, sets, self._kept.shape[2])
-        self._held = False
+        self._held = False  # whether the memory's pass has what the first layer, as it is now, says
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._past is None:
@@ -118,7 +118,8 @@ class _Pass:
     def __init__(self, layers: list[Tensor], sets: int, size: int) -> None:
         self.size, self._layers = size, layers
         self.first = layers[0].new_empty(sets, len(layers[0]), size)  # what the first layer says
-        self.activations = [layer.new_ones(sets, layer.shape[1], size) for layer in layers]
+        hidden = [layer.new_ones(sets, layer.shape[1], size) for layer in layers[1:]]
+        self.activations = [self.first.new_empty(sets, 0, size), *hidden]  # the inputs come later
         self.deltas = [layer.new_empty(sets, len(layer), size) for layer in layers]
         # views, made once
         self._hidden = [activation[:, :-1] for activation in self.activations]
