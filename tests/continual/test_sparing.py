@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from congruency.continual import Method, incremental, learner, permutations, rotations, run_together
 from congruency.continual.course import Course
-from congruency.continual.sparing import SparingGEM, _first, _Pass, spares
+from congruency.continual.sparing import SparingGEM, _in_sets, _Pass, spares
 from congruency.continual.stacked_learners import Constrained
 from congruency.continual.vectorised import learner_for
 
@@ -86,10 +86,14 @@ def test_products_are_those_of_gradients_by_autograd():
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)])
 
     wanted = torch.stack([gradient(part) @ gradient(parts[0]) for part in parts[1:]])
-    batch, memory = inputs[:, :3], inputs[:, 3:]
-    own = _Pass(layers, batch, _first(layers, batch), labels[:3], None, 1)
-    theirs = _Pass(layers, memory, _first(layers, memory), labels[3:], None, 2)
-    torch.testing.assert_close(own.products(theirs, batch.T @ memory + 1), wanted)
+    joined = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in layers]
+    batch, memory = functional.pad(inputs, (0, 0, 0, 1), value=1.0).split([3, 14], 1)
+    own, theirs = _Pass(joined, 1, 3), _Pass(joined, 2, 7)
+    for one, samples, answers in ((own, batch, labels[:3]), (theirs, memory, labels[3:])):
+        sets = len(one.first)
+        one.enter(_in_sets(samples, sets))
+        one.run(answers.view(sets, 1, -1), None)
+    torch.testing.assert_close(own.products(theirs, _in_sets(batch.T @ memory, 2)), wanted)
 
 
 @pytest.mark.parametrize("kind", ["rotations", "incremental"])
@@ -147,3 +151,40 @@ def test_a_run_that_diverges_ends():
     )
     assert outcome.matrix.shape == (1, 1, 4, 4)
     assert not outcome.losses.isfinite().all()
+
+
+def test_inputs_dark_in_a_task_and_its_memory_are_left_out_of_its_steps():
+    stream, method = stream_of("rotations"), Method("GEM", "gem", memory_margin=0.5)
+    course = Course([stream], HIDDEN, 10, 17, "first", torch.device("cpu"), torch.float64)
+    one = learner_for(course.network, [method], course.start(), [stream.seed], 17, agreement=False)
+    inputs = [course._training_inputs(task) for task in range(2)]
+    inputs[1][:, :, :9] = 0
+    inputs[0][:, :17, :7] = 0  # the memory's; beyond it the first task lights them
+    labels = [course._labels("training", task) for task in range(2)]
+    for task in range(2):
+        before = one.weights.clone()
+        one.begin(task, inputs[task], 10)
+        for x, y in zip(inputs[task].split(10, 1), labels[task].split(10, 1), strict=True):
+            one.step(x, y, None)
+        one.remember(inputs[task][:, :17], labels[task][:, :17], None)
+        one.finish(inputs[task], None)
+    moved = (course.network.layers(one.weights)[0][0] != course.network.layers(before)[0][0])[0, 0].any(0)
+    lit = (inputs[1][0] != 0).any(0) | (inputs[0][0, :17] != 0).any(0)
+    assert not lit.all()
+    assert not lit[:7].any()
+    assert torch.equal(moved, lit)
+    assert one._layers[0].shape[1] == int(lit.sum()) + 1
+
+
+def test_networks_without_hidden_layers_are_learned_alike():
+    stream, method = stream_of("rotations", samples=45), Method("GEM", "gem", memory_margin=0.5)
+    settings = {"hidden": (), "memory": 11, "dtype": torch.float64}
+    followed, spared = (run_together([stream], [method], agreement=a, **settings) for a in (True, False))
+    torch.testing.assert_close(spared.losses, followed.losses, rtol=1e-8, atol=0)
+
+
+def test_a_memory_smaller_than_a_batch_is_learned_alike():
+    stream, method = stream_of("rotations", samples=45), Method("GEM", "gem", memory_margin=0.5)
+    settings = {"hidden": HIDDEN, "memory": 3, "dtype": torch.float64}
+    followed, spared = (run_together([stream], [method], agreement=a, **settings) for a in (True, False))
+    torch.testing.assert_close(spared.losses, followed.losses, rtol=1e-8, atol=0)
