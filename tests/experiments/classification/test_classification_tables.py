@@ -11,6 +11,7 @@ from congruency import cli
 from congruency.experiments.classification import running, task
 from congruency.experiments.classification.jobs import changed, pick
 from congruency.experiments.classification.tables import TITLES, paper_table
+from congruency.training.record import RunRecord
 
 DIGITS = ["--base", "digits", "--budget", "small", "--device", "cpu", "--epochs", "1"]
 
@@ -263,3 +264,13 @@ def test_a_set_with_other_classes_is_refused(tmp_path, monkeypatch):
     result = call("reproduce", "cifar", *words, "--data", tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "cifar10 has 10 classes, and the set that was found 2" in said(result)
+
+
+def test_a_cost_is_the_median_of_the_steps_that_count():
+    """Ten steps: two warm up, a third records; one of the others was held up by its host."""
+    seconds = [9.0, 9.0, 9.0, 0.3, 0.5, 0.4, 99.0, 0.4, 0.4, 0.4]
+    steps = [{"samples": 4, "seconds": each, "data_seconds": 0.1 if each < 1 else 0.0} for each in seconds]
+    found = running._costs(RunRecord(run={}, steps=steps, epochs=[]), 1.5, recording=3)
+    assert found == {"ms": pytest.approx(75.0), "parameters": 1.5, "images_per_second": pytest.approx(10.0)}
+    later = running._costs(RunRecord(run={}, steps=steps, epochs=[]), 1.5, recording=0)
+    assert later["ms"] == pytest.approx(75.0)
