@@ -172,7 +172,7 @@ def main() -> None:
     doubles = [np.array(way(stream, torch.float64)["matrix"]) for way in (ours, straightforward)]
     difference = float(np.abs(doubles[0] - doubles[1]).max())
     result = {
-        "command": "python benchmarks/continual.py",
+        "command": f"python benchmarks/continual.py --threads {options.threads} --repeats {options.repeats}",
         "threads": options.threads,
         "tasks": options.tasks,
         "torch": torch.__version__,

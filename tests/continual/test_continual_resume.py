@@ -192,6 +192,14 @@ def test_another_memory_is_another_run_only_to_those_that_have_one(change, tmp_p
             assert same(run_together(streams(), methods, resume=path, **{**SETTINGS, **change}), first)
 
 
+def test_a_run_that_did_not_follow_agreement_is_another_run(tmp_path):
+    """Its finished tasks have none to show."""
+    one, path = streams()[:1], tmp_path / "state"
+    run_together(one, [plain("gem")], resume=path, agreement=False, **SETTINGS)
+    with pytest.raises(ValueError, match="holds another run"):
+        run_together(one, [plain("gem")], resume=path, **SETTINGS)
+
+
 def test_two_runs_whose_names_share_a_beginning_do_not_share_a_file(tmp_path):
     """A dot in the name is part of the name."""
     for name in ("lr0.1", "lr0.2"):

@@ -22,6 +22,14 @@ def test_by_hand(average, backward, forward):
     assert float(found.forward_transfer) == pytest.approx(forward)
 
 
+def test_baselines_are_one_for_all_or_one_a_matrix():
+    three, two = torch.tensor(MATRIX).repeat(3, 1, 1), torch.tensor(BASELINE).repeat(2, 1)
+    with pytest.raises(ValueError, match=r"one for all or one a matrix, got \(2, 3\) for \(3, 3, 3\)"):
+        scores(three, two)
+    shared, own = scores(three, BASELINE), scores(three, torch.tensor(BASELINE).repeat(3, 1))
+    torch.testing.assert_close(shared.forward_transfer, own.forward_transfer)
+
+
 def test_gem_averages_are_the_default():
     assert float(scores(MATRIX, BASELINE).backward_transfer) == pytest.approx(-0.35)
 

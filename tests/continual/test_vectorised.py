@@ -288,3 +288,9 @@ def test_streams_whose_masks_differ_in_kind_are_refused():
 def test_no_streams_are_refused():
     with pytest.raises(ValueError, match="give at least one stream"):
         run_together([], [plain("single")])
+
+
+@pytest.mark.parametrize("settings", [{"batch": 0}, {"hidden": (0,)}, {"hidden": (5, -1)}], ids=str)
+def test_sizes_that_cannot_be_are_named(settings):
+    with pytest.raises(ValueError, match="batch and hidden layers must be of at least 1, got batch"):
+        run_together([rotations(*digits(), tasks=2, samples=20)], [Method("plain", "single")], **settings)

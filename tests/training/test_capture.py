@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 import torch
-from training_toy import DEVICE, SAMPLES, Numbers, build, evaluation, everything, flat
+from torch import nn
+from training_toy import CLASSES, DEVICE, FEATURES, SAMPLES, Numbers, assert_same, build, evaluation, everything, flat
 
-from congruency.training import Method, TrainingConfig, read_record, train
+from congruency.training import CheckpointError, Method, TrainingConfig, read_record, train
 
 gpu = pytest.mark.skipif(DEVICE.type != "cuda", reason="CUDA graphs need a GPU: CONGRUENCY_TEST_DEVICE=cuda")
 METHODS = [Method(), Method(name="dcl", window=5, scope="all"), Method(name="dcl", mode="anchor", margin=0.1, offset=1),
-           Method(name="gem")]  # fmt: skip
+           Method(name="gem"), Method(name="gem", scope="all")]  # fmt: skip
 
 
 class Uneven(Numbers):
@@ -46,7 +47,7 @@ def lines(record, *names):
 
 @gpu
 @pytest.mark.parametrize("precision", ["32", "bf16"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.mode}")
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.mode}-{method.scope}")
 def test_replayed_steps_are_those_of_the_eager_run(tmp_path, method, precision):
     near = {"rtol": 1e-3, "atol": 1e-4} if precision == "32" else {"rtol": 0.05, "atol": 0.02}
     settings = {"method": method, "precision": precision}
@@ -94,6 +95,26 @@ def test_a_captured_run_goes_on_after_sigterm(tmp_path):
 
 
 @gpu
+def test_normalisation_and_clipping(tmp_path):
+    """Running statistics are moved by replays, and clipping sees the gradients that they leave."""
+
+    def one(folder, **settings):
+        models = []
+
+        def make(place):
+            first, last = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+            models.append(nn.Sequential(first, nn.BatchNorm1d(8), nn.ReLU(), last))
+            return task(place, model=models[0])
+
+        train(make, TrainingConfig(epochs=4, accelerator="cuda", clip=0.5, **settings), folder)
+        return models[0].state_dict()
+
+    eager, replayed = one(tmp_path / "eager"), one(tmp_path / "captured", capture=True)
+    assert int(replayed["1.num_batches_tracked"]) == 20
+    torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+
+
+@gpu
 def test_compiled_and_captured(tmp_path):
     weights, _ = trained(tmp_path / "eager")
     replayed, _ = trained(tmp_path / "captured", capture=True, compile=True)
@@ -107,5 +128,29 @@ def test_what_cannot_be_captured(settings):
 
 
 def test_a_cpu_has_no_graphs(tmp_path):
-    with pytest.raises(ValueError, match="capture needs a GPU"):
+    with pytest.raises(ValueError, match="capture needs one process on a GPU"):
         train(build, TrainingConfig(epochs=1, accelerator="cpu", capture=True), tmp_path / "run")
+
+
+def test_a_mode_that_makes_graphs_itself_is_refused():
+    with pytest.raises(ValueError, match="makes CUDA graphs itself; leave capture off"):
+        TrainingConfig(epochs=1, capture=True, compile="reduce-overhead")
+
+
+def test_a_checkpoint_from_before_there_was_capture_is_resumed(tmp_path):
+    stopping = TrainingConfig(epochs=3, accelerator=DEVICE.type, checkpoint_epochs=1)
+    train(build, stopping, tmp_path / "whole")
+    train(build, stopping, tmp_path / "old")
+    first, last = sorted((tmp_path / "old" / "checkpoints").glob("*.pt"))
+    last.unlink()
+    state = torch.load(first, weights_only=True)
+    del state["config"]["capture"], state["config"]["method"]["trigger"]
+    torch.save(state, first)
+    assert train(build, stopping, tmp_path / "old", resume=True).finished
+    assert_same(everything(tmp_path / "old")[0][1:], everything(tmp_path / "whole")[0][1:])
+    for checkpoint in (tmp_path / "old" / "checkpoints").iterdir():
+        checkpoint.unlink()
+    state["config"]["colour"] = "red"
+    torch.save(state, first)
+    with pytest.raises(CheckpointError, match="has no colour; it was written by another release"):
+        train(build, stopping, tmp_path / "old", resume=True)

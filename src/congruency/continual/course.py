@@ -117,7 +117,9 @@ class Course:
             for s in self.streams
         ]
         memory = (self.memory, self.policy) if learner.methods[0].has_memory else None
-        return repr((learner.methods, self.whole.shapes, self.batch, memory, self.dtype, streams))
+        return repr(
+            (type(learner).__name__, learner.methods, self.whole.shapes, self.batch, memory, self.dtype, streams)
+        )
 
     def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """(S, M, width) -> (S, M, T) twice: accuracies and losses on all tasks."""

@@ -52,9 +52,19 @@ def scores(
         raise ValueError(f"matrix must be square, (..., T, T), one row a task, got shape {tuple(r.shape)}")
     if b.ndim < 1 or b.shape[-1] != tasks:
         raise ValueError(f"baseline must be (..., {tasks}), one accuracy a task, got shape {tuple(b.shape)}")
+    if not _fits(b.shape[:-1], r.shape[:-2]):
+        raise ValueError(f"baseline must be one for all or one a matrix, got {tuple(b.shape)} for {tuple(r.shape)}")
     terms = tasks - 1 if average == "gem" else tasks
     final, learned = r[..., -1, :], r.diagonal(dim1=-2, dim2=-1)
     before = r.diagonal(offset=1, dim1=-2, dim2=-1)  # R[i-1, i]
     backward = (final - learned)[..., :-1].sum(-1) / terms if tasks > 1 else torch.full_like(final[..., 0], torch.nan)
     forward = (before - b[..., 1:]).sum(-1) / terms if tasks > 1 else torch.full_like(final[..., 0], torch.nan)
     return Scores(final.mean(-1), backward, forward)
+
+
+def _fits(own: torch.Size, of: torch.Size) -> bool:
+    """Whether something of one shape can be repeated to another."""
+    try:
+        return bool(torch.broadcast_shapes(own, of) == of)
+    except RuntimeError:
+        return False

@@ -17,7 +17,7 @@ from congruency.continual.stacked import StackedMLP
 from congruency.continual.stacked_learners import Consolidating, Constrained, StackedLearner
 from congruency.continual.streams import Stream
 
-__all__ = ["STACKED_KINDS", "learner_for", "run_together"]
+__all__ = ["STACKED_KINDS", "learner_for", "run_together", "stream_shape"]
 
 STACKED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
 
@@ -53,6 +53,8 @@ def run_together(
             single run of GEM on a CPU does with less arithmetic.
     """
     _check(streams, methods, memory, policy)
+    if batch < 1 or min(hidden, default=1) < 1:
+        raise ValueError(f"batch and hidden layers must be of at least 1, got batch {batch}, hidden {tuple(hidden)}")
     course = Course(streams, hidden, batch, memory, policy, torch.device(device), dtype)
     start = course.start()
     groups = group(methods)
@@ -100,6 +102,12 @@ def learner_for(
     return kind(network, methods, start, seeds, sample=memory)
 
 
+def stream_shape(stream: Stream) -> tuple[Any, ...]:
+    """All that streams which are learned together must have in common."""
+    tasks = tuple((len(task.train), len(task.test), task.classes is None) for task in stream.tasks)
+    return tasks, stream.shape, stream.classes
+
+
 def _check(streams: Sequence[Stream], methods: Sequence[Method], memory: int, policy: Policy) -> None:
     """Refuse what cannot be learned together."""
     for method in methods:
@@ -107,12 +115,11 @@ def _check(streams: Sequence[Stream], methods: Sequence[Method], memory: int, po
             raise ValueError(f"{method.name} ({method.kind}) cannot run stacked; use congruency.continual.run")
     if not streams:
         raise ValueError("there is nothing to learn: give at least one stream")
-    shapes = {
-        (tuple((len(t.train), len(t.test), t.classes is None) for t in s.tasks), s.shape, s.classes) for s in streams
-    }
+    shapes = {stream_shape(stream) for stream in streams}
     if len(shapes) != 1:
         raise ValueError(
-            f"the streams must have the same tasks, samples, classes and image size, got {len(shapes)} kinds"
+            f"the streams must have the same tasks, samples, classes and image size, got {len(shapes)} kinds; "
+            "run those of each kind by themselves"
         )
     if any(method.has_memory for method in methods):
         memory_places(policy, memory, min(len(task.train) for task in streams[0].tasks))

@@ -71,7 +71,7 @@ def _told(read: Results, expected: list[str]) -> str:
     counts = sorted({len(seeds_of(metrics)) for name, metrics in repeated.items() if not expected or name in expected})
     seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0]) if counts else "no"
     if not expected:
-        return f"{len(read.rows)} rows, {seeds} seeds"
+        return f"{len(repeated)} rows, {seeds} seeds"
     done = sum(name in read.rows for name in expected)
     whole = "complete" if done == len(expected) else f"incomplete, {done} of {len(expected)} rows"
     return f"{whole}, {seeds} {'seed' if seeds == '1' else 'seeds'}"

@@ -15,10 +15,10 @@ __all__ = ["reproduce"]
 _ONLY: dict[Family, tuple[str, ...]] = {  # options that some families do not understand
     "continual learning": ("base", "labels", "network", "tasks", "samples", "memory", "policy", "tune"),
     "classification": (
-        "base", "budget", "model", "epochs", "batch_size", "lr", "pretrained", "precision", "compile", "channels_last",
-        "processes", "minutes", "cache", "show", "order", "order_seed", "record_steps",
+        "base", "budget", "model", "epochs", "batch_size", "lr", "pretrained", "precision", "capture", "compile",
+        "channels_last", "processes", "minutes", "cache", "show", "order", "order_seed", "record_steps",
     ),
-    "saliency": ("model", "epochs", "batch_size", "lr", "pretrained", "precision", "order", "order_seed"),
+    "saliency": ("model", "epochs", "batch_size", "lr", "pretrained", "precision", "capture", "order", "order_seed"),
 }  # fmt: skip
 
 
@@ -114,6 +114,14 @@ def reproduce(
     precision: Annotated[
         str | None,
         typer.Option("--precision", metavar="32|bf16|16", help="(default: 32; bf16 for grids on GPUs)"),
+    ] = None,
+    capture: Annotated[
+        bool | None,
+        typer.Option(
+            "--capture/--no-capture",
+            help="Classification and saliency: replay the networks' passes as CUDA graphs. (default: for the grids and "
+            "saliency, on a GPU)",
+        ),
     ] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Classification: torch.compile the networks, once for all runs.")
@@ -227,6 +235,8 @@ def reproduce(
         "table": table, "seeds": range(first_seed, first_seed + seeds), "rows": rows or (), "data": data, "out": folder,
     }  # fmt: skip
     with interruptible("stopped; the same command goes on where it stopped"):
+        from congruency.training import CheckpointError
+
         try:
             if family == "continual learning":
                 from congruency.experiments.continual import command as continual
@@ -240,22 +250,23 @@ def reproduce(
                 from congruency.experiments.saliency import command as saliency
 
                 code = saliency.run(
-                    **common, device=device or "auto", precision=precision, backbone=model, pretrained=pretrained,
-                    epochs=epochs, batch_size=batch_size, lr=lr, order=order, order_seed=order_seed,
+                    **common, device=device or "auto", precision=precision, capture=capture, backbone=model,
+                    pretrained=pretrained, epochs=epochs, batch_size=batch_size, lr=lr, order=order,
+                    order_seed=order_seed,
                 )  # fmt: skip
             else:
                 from congruency.experiments.classification import command as classification
 
                 code = classification.run(
                     **common, device=device or "auto", base=base, budget=budget, precision=precision, compile=compile,
-                    channels_last=channels_last, cache=cache, processes=processes, minutes=minutes, only_show=show,
-                    record_steps=record_steps,
+                    capture=capture, channels_last=channels_last, cache=cache, processes=processes, minutes=minutes,
+                    only_show=show, record_steps=record_steps,
                     changes={
                         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr,
                         "pretrained": pretrained, "sample_order": order, "order_seed": order_seed,
                     },
                 )  # fmt: skip
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, FileNotFoundError, CheckpointError) as error:
             raise typer.BadParameter(str(error)) from None
     raise typer.Exit(code)
 

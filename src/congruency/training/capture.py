@@ -17,9 +17,10 @@ _WARM = 3  # batches that choose algorithms, compile kernels and fill caches bef
 class Captured:
     """Work on batches that leaves gradients behind, without its Python and without its many launches.
 
-    The first batches run as they always would, and a few later one is recorded. From then on a batch of the same shapes
-    is copied to where the recorded one lay, and the recording is replayed; other shapes (the smaller last batch of an
-    epoch) always run as they would. Each batch is worked on once, either way, with the random numbers of its turn.
+    The first batches run as they always would, and the fourth in a row of the same shapes is recorded. From then on a
+    batch of these shapes is copied to where the recorded one lay, and the recording is replayed; others (the smaller
+    last batch of an epoch) run as they would. Each batch is worked on once either way, with the GPU's random numbers of
+    its turn; what the work draws from Python's, numpy's or the CPU's generators would be the recorded one's forever.
 
     Args:
         work: ``work(inputs, targets)`` makes gradients where there are none, and returns a tensor of figures.
@@ -36,10 +37,10 @@ class Captured:
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         """The work on one batch: its figures; the gradients are in ``.grad``."""
         leaves, layout = _laid_out((inputs, targets))
-        if self._layout is None:
-            self._layout = layout
         if layout != self._layout:
-            return self._work(inputs, targets)
+            if self._graph is not None:
+                return self._work(inputs, targets)
+            self._layout, self._seen = layout, 0
         self._seen += 1
         if self._seen <= _WARM:
             return self._aside(inputs, targets)
@@ -65,9 +66,15 @@ class Captured:
             lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (inputs, targets)
         )
         self._held, _ = _laid_out((inputs, targets))
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._figures = self._work(inputs, targets)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may pin memory meanwhile
+                self._figures = self._work(inputs, targets)
+        except RuntimeError as reason:
+            raise RuntimeError(
+                f"this network's passes cannot be recorded as a CUDA graph ({reason}); leave capture off"
+            ) from reason
+        self._graph = graph
         self._gradients = [parameter.grad for parameter in self._parameters]
 
     def _replay(self) -> Tensor:

@@ -155,6 +155,10 @@ class TrainingConfig:
                 "capture is for one process, one batch a step and precision '32' or 'bf16'; leave it off, or change "
                 "accumulate, precision or strategy"
             )
+        if self.capture and self.compile in ("reduce-overhead", "max-autotune"):
+            raise ValueError(
+                f"compile mode {self.compile!r} makes CUDA graphs itself; leave capture off, or compile=True"
+            )
         if self.strategy != "fsdp":
             return
         if self.precision == "16":

@@ -232,7 +232,11 @@ class _Files:
         return found[1] if found is not None else load_checkpoint(path)
 
     def _check_same(self, state: dict[str, Any]) -> None:
-        saved, here = state["config"], self._config.binding()
+        try:  # what an older release did not know was as it is by default
+            saved = TrainingConfig.from_dict(state["config"]).binding()
+        except (TypeError, ValueError) as reason:
+            raise CheckpointError(f"the run's configuration cannot be read ({reason}); start a new run") from None
+        here = self._config.binding()
         different = [name for name in here if saved.get(name) != here[name]]
         if different:
             told = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)

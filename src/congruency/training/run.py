@@ -107,7 +107,7 @@ class Run:
 
     def _capture(self) -> Captured:
         if not self._alone or self.fabric.device.type != "cuda":
-            raise ValueError("capture needs a GPU and one process; leave it off")
+            raise ValueError("capture needs one process on a GPU; leave it off")
         parameters = [parameter for parameter in self.bare.parameters() if parameter.requires_grad]
         return Captured(lambda inputs, targets: self._gradients(inputs, targets, 1, last=True), parameters)
 

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.experiments.classification import running
+from congruency.experiments.classification import command, running
 from congruency.experiments.classification.grids import GRIDS, TITLES, grid
 from congruency.experiments.classification.jobs import changed, pick
 from congruency.experiments.classification.showing import collect, findings
@@ -110,3 +110,25 @@ def test_a_folder_keeps_to_its_settings(tmp_path):
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
         read_settings(tmp_path)
+
+
+def test_the_switches_that_an_older_release_did_not_know_were_off(tmp_path):
+    check_settings(tmp_path, {"machine": {"compile": True}})
+    check_settings(tmp_path, {"machine": {"compile": True, "capture": False}})
+    for other in ({"compile": True, "capture": True}, {"capture": False}, {"compile": False}):
+        with pytest.raises(ValueError, match="holds runs with other settings"):
+            check_settings(tmp_path, {"machine": other})
+
+
+def test_grids_are_captured_in_one_process_on_a_gpu(monkeypatch):
+    def captured(table="cifar10_grid", device="cuda", precision=None, capture=None):
+        return command._machine(table, device, precision, False, capture, None).capture
+
+    assert captured()
+    assert not captured(capture=False)
+    assert not captured(device="cpu")
+    assert not captured(precision="16")
+    assert not captured(table="cost")
+    assert captured(table="cifar", capture=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not captured()

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -158,6 +159,21 @@ def test_incremental_classes_with_a_network_of_timm(tmp_path):
     assert sum(p.numel() for p in reproduce.network(settings, stream, 1.0, 0).parameters()) > 1e7
 
 
+def test_seeds_whose_classes_differ_in_size_run_apart(tmp_path):
+    """Digits have not equally many images of each; seeds deal the classes out in other orders."""
+    settings = small(
+        table="icifar100", tasks=5, samples=200, memory=20, network="mlp", rows=["ResNet GEM"], seeds=range(4)
+    )
+    streams = reproduce._Streams(settings)
+    shapes = [streams.shape(seed) for seed in range(4)]
+    assert len(set(shapes)) > 1
+    together = reproduce.run_rows(settings, tmp_path / "together")["ResNet GEM"]
+    assert together.matrix.shape[:2] == (4, 1)
+    for seed in (0, 3):
+        alone = reproduce.run_rows(replace(settings, seeds=[seed]), tmp_path / str(seed))["ResNet GEM"]
+        torch.testing.assert_close(together.matrix[seed], alone.matrix[0], rtol=0, atol=0.1)
+
+
 def test_tuning_searches_held_out_seeds(tmp_path):
     result = invoke("mnist_r", *SMALL, "--tune", "ewc", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -192,6 +208,9 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         (["mnist_r", "--base", "nowhere/at/all"], "nowhere/at/all"),
         (["mnist_r", "--tune", "gem"], "nothing to tune"),
         (["icifar100", "--network", "nonet", "--tasks", "2"], "there is no network 'nonet'"),
+        (["mnist_r", "--labels", "tidy"], "labels must be one of clean, noisy, given, got 'tidy'"),
+        (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),
+        (["icifar100", "--labels", "clean"], "labels 'clean' are for CIFAR-100"),
         (["icifar100", "--tasks", "3"], "10 classes cannot be dealt out evenly to 3 tasks"),
     ],
 )

@@ -1,6 +1,7 @@
 """The commands: maps from images, scores of folders, prepared sets; what they say when something is wrong."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from saliency_data import picture, small_osie
 from typer.testing import CliRunner
 
+from congruency.experiments.saliency import study
 from congruency.experiments.saliency.commands import app
 from congruency.saliency import data, models
 from congruency.saliency.pictures import example_page, overlay, save_grey
@@ -181,3 +183,26 @@ def test_the_overlay_colours_what_is_salient():
 def test_a_page_needs_a_map_for_every_image(tmp_path):
     with pytest.raises(ValueError, match="column 'DCL' has 1 maps for 2 images"):
         example_page([torch.zeros(3, 4, 4)] * 2, {"DCL": [torch.zeros(4, 4)]}, tmp_path / "page.png")
+
+
+def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
+    data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
+    monkeypatch.setattr(study, "osie_study", partial(study.osie_study, train=4))
+    out, methods = tmp_path / "out", ["--method", "baseline", "--method", "GEM", "--optimizer", "adam"]
+    words = ["osie", tmp_path / "osie.pt", *methods, "--seeds", 2, "--device", "cpu", "--out", out, "--examples", 2]
+    result = call(*words, "--scratch-epochs", 1)
+    assert result.exit_code == 0, result.output
+    assert "the page:" in result.output
+    text = (out / "table.md").read_text(encoding="utf-8")
+    assert "resnet50 from scratch: 1 epochs in batches of 8" in text
+    assert "| DINet ResNet-50 Adam GEM | 2 |" in text
+    assert "| one human | - |" in text
+    assert "Trained on cpu, precision 32" in text
+    assert "(examples.jpg)" in text
+    result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
+    assert result.exit_code == 0, result.output
+    assert "| DINet ResNet-50 Adam | 2 |" in (out / "table.md").read_text(encoding="utf-8")
+    rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    seeds = {row: metrics["seed"] for row, metrics in rows.items() if "seed" in metrics}
+    assert seeds["DINet ResNet-50 Adam (epochs-1)"] == [0, 1]
+    assert seeds["DINet ResNet-50 Adam (epochs-2)"] == [3, 4]

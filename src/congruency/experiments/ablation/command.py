@@ -22,7 +22,6 @@ from congruency.experiments.ablation.local import run_here
 from congruency.experiments.ablation.runs import Failure, Failures, Outcome, tidy
 from congruency.experiments.ablation.showing import show
 from congruency.experiments.classification.jobs import Table
-from congruency.experiments.classification.processes import process_count
 from congruency.experiments.classification.running import Machine, Run, Stopped, Work, unfinished
 from congruency.experiments.classification.sets import ImageOptions
 from congruency.experiments.classification.showing import collect, narrow
@@ -31,6 +30,7 @@ from congruency.experiments.progress import progress
 from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.tables import to_rich
 from congruency.training import STOPPED_EXIT_CODE
+from congruency.training.processes import process_count
 
 __all__ = ["FAILED_EXIT_CODE", "Place", "Training", "run"]
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from congruency.experiments.classification.grids import GRIDS, grid
 from congruency.experiments.classification.grids import TITLES as GRID_TITLES
 from congruency.experiments.classification.jobs import Table, changed, pick
-from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.running import Machine, Stopped, Work, run_table
 from congruency.experiments.classification.showing import collect, narrow, show
 from congruency.experiments.classification.store import Store, check_settings, read_settings
@@ -26,6 +25,7 @@ from congruency.experiments.progress import progress
 from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.tables import to_rich
 from congruency.training import STOPPED_EXIT_CODE
+from congruency.training.processes import first_process, process_count
 
 __all__ = ["TITLES", "run"]
 
@@ -45,6 +45,7 @@ def run(
     device: str = "auto",
     precision: str | None = None,
     compile: bool = False,
+    capture: bool | None = None,
     channels_last: bool | None = None,
     changes: dict[str, Any] | None = None,
     cache: Path | None = None,
@@ -66,6 +67,7 @@ def run(
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         precision: None takes bf16 for grids on a GPU, else 32.
         compile: run networks through ``torch.compile``.
+        capture: replay their passes as CUDA graphs; None does so for the grids, on a GPU.
         channels_last: None takes it on a GPU.
         changes: other attributes of every training's setup.
         cache: a folder for decoded images.
@@ -78,7 +80,7 @@ def run(
     held = read_settings(out)
     if only_show and held is None:
         raise ValueError(f"{out} holds no runs to show; leave --show off to make some")
-    machine = _machine(table, device, precision, compile, channels_last)
+    machine = _machine(table, device, precision, compile, capture, channels_last)
     settings = {
         "table": table, "budget": budget or "paper", "base": Path(base).name if base else None,
         "real_images": data is not None or base is not None, "changes": _told(changes), "machine": asdict(machine),
@@ -136,7 +138,14 @@ def run(
     return 0
 
 
-def _machine(table: str, device: str, precision: str | None, compile: bool, channels_last: bool | None) -> Machine:
+def _machine(
+    table: str,
+    device: str,
+    precision: str | None,
+    compile: bool,
+    capture: bool | None,
+    channels_last: bool | None,
+) -> Machine:
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(
             f"device must be auto, cpu or cuda for classification, got {device!r}; "
@@ -145,11 +154,12 @@ def _machine(table: str, device: str, precision: str | None, compile: bool, chan
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     cuda = device == "cuda"
+    captures = cuda and table in GRIDS and precision != "16" and process_count() == 1
     return Machine(
         device=device,
         precision=precision or ("bf16" if cuda and table in GRIDS else "32"),
         compile=compile,
-        capture=cuda and table in GRIDS and precision != "16",
+        capture=captures if capture is None else capture,
         channels_last=cuda if channels_last is None else channels_last,
         tf32=cuda,
     )

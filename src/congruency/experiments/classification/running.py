@@ -21,12 +21,12 @@ import torch
 
 from congruency.datasets import SETS, LabelledImages, catalogue, load
 from congruency.experiments.classification.jobs import Data, Job, Table
-from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.store import Store
 from congruency.experiments.classification.task import Images
 from congruency.experiments.terminal import plain_warnings
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
+from congruency.training.processes import first_process, process_count
 
 __all__ = [
     "ImageSets",

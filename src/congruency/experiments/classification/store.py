@@ -78,10 +78,19 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if held is None:
         write_together(folder, {_SETTINGS: json.dumps(settings, indent=1) + "\n"})
         return
-    different = [name for name in settings if held.get(name) != settings[name]]
+    different = [name for name in settings if not _same(held.get(name), settings[name])]
     if different:
         told = "; ".join(f"{name} was {held.get(name)!r} and is {settings[name]!r}" for name in different)
         raise ValueError(f"{folder} holds runs with other settings ({told}); give the same options or another --out")
+
+
+def _same(held: Any, wanted: Any) -> bool:
+    """Whether settings agree; a switch that an older release did not write down was off."""
+    if isinstance(held, dict) and isinstance(wanted, dict):
+        return all(wanted.get(name) == value for name, value in held.items()) and not any(
+            value for name, value in wanted.items() if name not in held
+        )
+    return bool(held == wanted)
 
 
 def _last_byte(file: IO[bytes]) -> bytes:

@@ -10,13 +10,13 @@ from typing import Any
 from rich.console import Console
 
 from congruency.classification.models import check
-from congruency.experiments.classification.processes import first_process, process_count
 from congruency.experiments.classification.sets import ImageOptions, augmentation, read_sets
 from congruency.experiments.classification.task import Images, Setup, build, describe, ordered
 from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table, to_rich
 from congruency.training import Origin, Result, TrainingConfig, read_record, train
+from congruency.training.processes import first_process, process_count
 from congruency.training.record import RECORD_NAME
 
 __all__ = ["Training", "run"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torch import nn
 from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run, run_together
 from congruency.continual.methods import Method
 from congruency.continual.networks import NarrowResNet18
-from congruency.continual.vectorised import STACKED_KINDS
+from congruency.continual.vectorised import STACKED_KINDS, stream_shape
 from congruency.datasets import LabelledImages, load
 from congruency.experiments.continual.store import Store
 from congruency.experiments.continual.tables import TABLES, Row, StreamTable, pick
@@ -70,6 +70,10 @@ class Settings:
             raise ValueError(f"there is no table {self.table!r}; the tables are {', '.join(TABLES)}")
         if not self.seeds:
             raise ValueError("at least one seed is needed")
+        if self.labels not in get_args(Labels):
+            raise ValueError(f"labels must be one of {', '.join(get_args(Labels))}, got {self.labels!r}")
+        if self.labels != "given" and (self.table != "icifar100" or self.base is not None):
+            raise ValueError(f"labels {self.labels!r} are for CIFAR-100, the images of icifar100; leave them as given")
 
     @property
     def stream_table(self) -> StreamTable:
@@ -119,7 +123,7 @@ def run_rows(
     missing = {method: [seed for seed in settings.seeds if store.load(method, seed) is None] for method in wanted}
     total = sum(map(len, missing.values())) * settings.tasks
     bar = _Bar(progress, total)
-    for seeds, group in _together(settings, missing):
+    for seeds, group in _together(settings, missing, streams):
         _run_together(settings, streams, store, folder, seeds, group, bar)
     for method, seeds in missing.items():
         if not _stacks(settings, method):
@@ -150,6 +154,12 @@ class _Streams:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._images: tuple[LabelledImages, LabelledImages] | None = None
+        self._shapes: dict[int, tuple[Any, ...]] = {}
+
+    def shape(self, seed: int) -> tuple[Any, ...]:
+        if seed not in self._shapes:
+            self._shapes[seed] = stream_shape(self(seed))
+        return self._shapes[seed]
 
     def __call__(self, seed: int) -> Stream:
         settings = self._settings
@@ -171,18 +181,29 @@ def _stacks(settings: Settings, method: Method) -> bool:
     return settings.network_name == "mlp" and method.kind in STACKED_KINDS
 
 
-def _together(settings: Settings, missing: dict[Method, list[int]]) -> list[tuple[list[int], list[Method]]]:
-    """Seeds and methods that can run as one batch: the same seeds missing, and room in memory for all."""
+def _together(
+    settings: Settings, missing: dict[Method, list[int]], streams: _Streams
+) -> list[tuple[list[int], list[Method]]]:
+    """Seeds and methods that can run as one batch: streams of one shape, the same seeds missing, room for all."""
     alike: dict[tuple[int, ...], list[Method]] = {}
     for method, seeds in missing.items():
-        if seeds and _stacks(settings, method):
-            alike.setdefault(tuple(seeds), []).append(method)
+        if _stacks(settings, method):
+            for part in _of_one_shape(seeds, streams):
+                alike.setdefault(part, []).append(method)
     batches = []
     for missed, group in alike.items():
         rows = 4 * 90_000 * (settings.tasks + 4) * len(group) + 4 * 784 * settings.memory * settings.tasks
         size = max(1, _ROOM["cpu" if settings.device == "cpu" else "cuda"] // rows)
         batches += [(list(missed[i : i + size]), group) for i in range(0, len(missed), size)]
     return batches
+
+
+def _of_one_shape(seeds: Sequence[int], streams: _Streams) -> list[tuple[int, ...]]:
+    """The seeds in parts: where classes differ in size, what is in a task differs between seeds."""
+    parts: dict[tuple[Any, ...], list[int]] = {}
+    for seed in seeds:
+        parts.setdefault(streams.shape(seed), []).append(seed)
+    return [tuple(part) for part in parts.values()]
 
 
 def _run_together(

@@ -11,13 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
-from congruency.experiments.saliency.experiment import collect
+from congruency.experiments.saliency.experiment import Stopped, collect
 from congruency.experiments.saliency.recipes import PRINTED
 from congruency.experiments.saliency.showing import show
 from congruency.experiments.saliency.study import reproduce_table, table_recipes
 from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.tables import Table, to_rich
-from congruency.training import Origin
+from congruency.training import STOPPED_EXIT_CODE, Origin
 
 __all__ = ["SETS", "find_set", "run"]
 
@@ -53,6 +53,7 @@ def run(
     data: Path | None = None,
     device: str = "auto",
     precision: str | None = None,
+    capture: bool | None = None,
     backbone: str | None = None,
     pretrained: str | None = None,
     epochs: int | None = None,
@@ -71,6 +72,7 @@ def run(
         data: the folder with the sets.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         precision: None for 32.
+        capture: replay passes as CUDA graphs; None does so on a GPU.
         backbone: another one than ResNet-50.
         pretrained: a file of weights for it; ``"none"`` trains from scratch; None fetches timm's.
         epochs: None for the paper's 10.
@@ -94,19 +96,24 @@ def run(
         **{name: value for name, value in changes.items() if value is not None},
     )
     places = [find_set(name, data) for name in SETS[table]]
-    with plain_warnings():
-        reproduce_table(
-            table,  # type: ignore[arg-type]
-            places,
-            out,
-            seeds=seeds,
-            recipes=recipes,
-            device=device,
-            precision=precision or "32",
-            origin=Origin(command=typed(), data=SETS[table][0], table=table),
-            say=lambda text: console.print(text, markup=False, highlight=False),
-        )
-    page, paths = show(table, recipes, collect(out), out, shlex.join(["congruency", *sys.argv[1:]]))
+    try:
+        with plain_warnings():
+            reproduce_table(
+                table,  # type: ignore[arg-type]
+                places,
+                out,
+                seeds=seeds,
+                recipes=recipes,
+                device=device,
+                precision=precision or "32",
+                capture=capture,
+                origin=Origin(command=typed(), data=SETS[table][0], table=table),
+                say=lambda text: console.print(text, markup=False, highlight=False),
+            )
+    except Stopped as reason:
+        console.print(str(reason), markup=False, highlight=False)
+        return STOPPED_EXIT_CODE
+    page, paths = show(table, recipes, collect(out, recipes), out, shlex.join(["congruency", *sys.argv[1:]]))
     console.print(to_rich(_narrow(page.table)))
     console.print(f"\nThe page: {paths[0]}", markup=False, highlight=False)
     return 0

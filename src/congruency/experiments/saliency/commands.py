@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,7 +189,13 @@ def osie(
         int, typer.Option("--order-seed", min=0, metavar="N", help="Of the one order of --order fixed.")
     ] = 0,
     precision: Annotated[str, typer.Option("--precision", metavar="32|bf16", help="Of the training.")] = "32",
-    examples: Annotated[int, typer.Option("--examples", min=0, metavar="N", help="Images on the page.")] = 8,
+    capture: Annotated[
+        bool | None,
+        typer.Option("--capture/--no-capture", help="Replay passes as CUDA graphs. (default: on a GPU)"),
+    ] = None,
+    examples: Annotated[
+        int, typer.Option("--examples", min=0, metavar="N", help="Images in examples.jpg, of seed 0; 0 for none.")
+    ] = 8,
     device: _DEVICE = "auto",
 ) -> None:
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
@@ -197,12 +205,12 @@ def osie(
     Run the same command again to go on where it stopped. Several may work on one
     folder at once, each on seeds of its own (--first-seed 0 --seeds 1, and so on).
     """
-    from congruency.experiments.saliency.experiment import collect
+    from congruency.experiments.saliency.experiment import Stopped, collect
     from congruency.experiments.saliency.showing import show
     from congruency.experiments.saliency.study import osie_recipes, osie_study
-    from congruency.training import Origin
+    from congruency.training import STOPPED_EXIT_CODE, CheckpointError, Origin
 
-    with _told_plainly():
+    with _told_plainly(CheckpointError):
         recipes = osie_recipes(
             models=model or ["dinet"],
             optimizers=optimizer or ["adam", "rmsprop"],
@@ -214,18 +222,24 @@ def osie(
             sample_order=order,  # type: ignore[arg-type]
             order_seed=order_seed,
         )
-        osie_study(
-            data,
-            recipes,
-            range(first_seed, first_seed + seeds),
-            out,
-            device="auto" if device == "auto" else _device(device).split(":")[0],
-            precision=precision,
-            examples=examples,
-            origin=Origin(command=typed(), data="OSIE"),
-            say=typer.echo,
-        )
-        _, paths = show("osie_study", recipes, collect(out), out, f"congruency {typed()}")
+        try:
+            osie_study(
+                data,
+                recipes,
+                range(first_seed, first_seed + seeds),
+                out,
+                device="auto" if device == "auto" else _device(device).split(":")[0],
+                precision=precision,
+                capture=capture,
+                examples=examples,
+                origin=Origin(command=typed(), data="OSIE"),
+                say=typer.echo,
+            )
+        except Stopped as reason:
+            typer.echo(str(reason))
+            raise typer.Exit(STOPPED_EXIT_CODE) from None
+        command = shlex.join(["congruency", *sys.argv[1:]])
+        _, paths = show("osie_study", recipes, collect(out, recipes), out, command)
         typer.echo(f"the page: {paths[0]}")
 
 
@@ -238,11 +252,12 @@ def _device(name: str) -> str:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _told_plainly(*others: type[Exception]) -> Iterator[None]:
     """What is wrong with the user's files and options as one line, not as a traceback."""
+    plain: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, TypeError, *others)
     try:
         yield
-    except (ValueError, FileNotFoundError, TypeError) as reason:
+    except plain as reason:
         typer.echo(f"congruency saliency: {reason}", err=True)
         raise typer.Exit(1) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,14 +23,19 @@ from congruency.saliency.models.base import SaliencyModel, finish
 from congruency.saliency.models.registry import create, load_model, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
 from congruency.training import Origin, Place, Task, TrainingConfig, train
+from congruency.training.processes import process_count
 
-__all__ = ["Results", "build_task", "collect", "experiment", "run", "saved_model", "scores_of"]
+__all__ = ["Results", "Stopped", "build_task", "collect", "experiment", "run", "saved_model", "scores_of"]
 
 Results = dict[str, dict[str, list[float]]]
 Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
 _EVALUATED = 40  # images of a batch without gradients
-_SECONDS_LONG = 10_000  # on a GPU, trainings on so many images are over before a checkpoint would pay
+_SOON_OVER = 10_000  # images; on a GPU a training on no more of them is over before a checkpoint would pay
+
+
+class Stopped(Exception):
+    """SIGTERM asked the comparison to stop; the same call goes on."""
 
 
 def build_task(
@@ -80,13 +86,18 @@ def run(
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32", "bf16", "16"] = "32",
+    capture: bool | None = None,
     keep_model: bool = True,
     progress: bool = False,
     origin: Origin | None = None,
-) -> dict[str, float] | None:
+) -> dict[str, float]:
     """Train one network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
 
-    A run that was finished is read, one that was interrupted goes on. None where it was stopped by SIGTERM.
+    A run that was finished is read, one that was interrupted goes on from its last checkpoint; on a GPU short trainings
+    have none but SIGTERM's. ``capture`` is None for replaying passes as CUDA graphs where that is possible.
+
+    Raises:
+        Stopped: SIGTERM came.
     """
     folder = Path(folder)
     done = folder / "scores.json"
@@ -94,7 +105,7 @@ def run(
         scores: dict[str, float] = json.loads(done.read_text(encoding="utf-8"))["scores"]
         return scores
     cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    short = recipe.epochs * len(train_set.images) <= _SECONDS_LONG
+    short = recipe.epochs * len(train_set.images) <= _SOON_OVER
     config = TrainingConfig(
         epochs=recipe.epochs,
         seed=seed,
@@ -102,7 +113,7 @@ def run(
         accelerator=device,
         precision=precision,
         channels_last=cuda,
-        capture=cuda and precision != "16",
+        capture=cuda and precision != "16" and process_count() == 1 if capture is None else capture,
         tf32=cuda,
         checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
         record_steps=10,
@@ -117,7 +128,7 @@ def run(
 
     result = train(build, config, folder, resume=True, origin=origin)
     if not result.finished:
-        return None
+        raise Stopped(f"stopped in {folder}; the same command goes on from there")
     if keep_model:
         save_model(kept[0], folder / "model.pt")
     scores = scores_of(kept[0], test_set, precision=precision)
@@ -125,6 +136,8 @@ def run(
     _write(done, content)
     for checkpoint in (folder / "checkpoints").glob("*.pt"):
         checkpoint.unlink()  # those of a grid of runs would fill a disk
+    if result.asked_to_stop:
+        raise Stopped(f"stopped after {folder}; the same command goes on from there")
     return scores
 
 
@@ -175,6 +188,7 @@ def experiment(
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32", "bf16", "16"] = "32",
+    capture: bool | None = None,
     keep_models: Sequence[int] = (0,),
     origin: Origin | None = None,
     say: Callable[[str], None] = print,
@@ -191,6 +205,7 @@ def experiment(
         out: The folder; the same call goes on where it stopped.
         device: ``"auto"`` takes a GPU where there is one.
         precision: Of the training.
+        capture: See :func:`run`.
         keep_models: The seeds whose networks are kept, as ``model.pt``.
         origin: What the records of the runs say about where they come from; the row is filled in.
         say: Told what was done.
@@ -207,37 +222,48 @@ def experiment(
             folder = out / "runs" / recipe.folder / f"seed-{seed}"
             keep = seed in keep_models
             found = run(
-                recipe, seed, train_set, test_set, folder, device=device, precision=precision, keep_model=keep,
+                recipe, seed, train_set, test_set, folder, device=device, precision=precision, capture=capture,
+                keep_model=keep,
                 origin=replace(origin or Origin(), row=recipe.paper_row if origin and origin.table else recipe.name),
             )  # fmt: skip
-            if found is None:
-                say(f"stopped in {folder}; the same command goes on from there")
-                return collect(out)
             gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
             say(f"{recipe.name}, seed {seed}: {_told(found)}")
             _write(out / "results.json", collect(out))
-    return collect(out)
+    return collect(out, recipes)
 
 
-def collect(out: str | Path) -> Results:
-    """Row -> metric -> one value a seed, in the order of the seeds, of all finished runs in a folder.
+def collect(out: str | Path, recipes: Sequence[Recipe] | None = None) -> Results:
+    """Row -> metric -> one value a seed, in the order of the seeds, of the finished runs in a folder.
 
-    The metric ``"seed"`` says which.
+    The metric ``"seed"`` says which. Floor and ceiling are rows with one value: there is nothing random in them.
 
-    Floor and ceiling are rows with one value: there is nothing random in them.
+    Args:
+        out: The folder.
+        recipes: Only their runs; all if None, where rows of one name with other settings, such as more epochs, stand
+            apart.
     """
     out = Path(out)
     results: Results = {}
     if (out / "bounds.json").is_file():
         bounds = json.loads((out / "bounds.json").read_text(encoding="utf-8"))
         results = {name: {metric: [value] for metric, value in scores.items()} for name, scores in bounds.items()}
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("runs/*/seed-*/scores.json"))]
-    for done in sorted(runs, key=lambda done: int(done["seed"])):
-        row = results.setdefault(done["row"], {})
-        row.setdefault("seed", []).append(done["seed"])
-        for metric, value in done["scores"].items():
-            row.setdefault(metric, []).append(value)
+    chosen = sorted(out.glob("runs/*")) if recipes is None else [out / "runs" / recipe.folder for recipe in recipes]
+    found = {folder.name: runs for folder in chosen if (runs := _finished(folder))}
+    names = Counter(runs[0]["row"] for runs in found.values())
+    for folder, runs in found.items():
+        row = runs[0]["row"]
+        if names[row] > 1:
+            row = f"{row} ({folder.partition('_')[2] or 'usual settings'})"
+        results[row] = {"seed": [run["seed"] for run in runs]}
+        for metric in runs[0]["scores"]:
+            results[row][metric] = [run["scores"][metric] for run in runs]
     return results
+
+
+def _finished(folder: Path) -> list[dict[str, Any]]:
+    """What the runs of a row have left, by seed."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("seed-*/scores.json")]
+    return sorted(runs, key=lambda run: int(run["seed"]))
 
 
 def _bounds(train_set: Prepared, test_set: Prepared, out: Path, device: str) -> dict[str, dict[str, float]]:

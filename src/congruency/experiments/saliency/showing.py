@@ -103,8 +103,8 @@ def _trained(recipes: Sequence[Recipe]) -> str:
 def runs_made_on(out: Path) -> str:
     """On what the runs in a folder were made, as their records say; empty where there is none."""
     found = set()
-    for path in sorted(out.glob("runs/*/seed-*/record.jsonl")):
-        run = read_record(path.parent).run
+    for done in sorted(out.glob("runs/*/seed-*/scores.json")):  # of others the record may have no whole line yet
+        run = read_record(done.parent).run
         found.add(f"{run['device']}, precision {run['config']['precision']}, PyTorch {run['versions']['torch']}")
     return f"Trained on {'; '.join(sorted(found))}. " if found else ""
 

@@ -61,6 +61,7 @@ def reproduce_table(
     size: tuple[int, int] = (240, 320),
     device: Any = "auto",
     precision: Any = "32",
+    capture: bool | None = None,
     origin: Origin | None = None,
     say: Callable[[str], Any] = print,
 ) -> Results:
@@ -76,6 +77,7 @@ def reproduce_table(
         size: What images are resized to for the network; scores are at the images' own sizes.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         precision: ``"32"``, ``"bf16"`` or ``"16"``.
+        capture: See :func:`congruency.experiments.saliency.experiment.run`.
         origin: For the records of the runs.
         say: Told what was done.
     """
@@ -84,7 +86,9 @@ def reproduce_table(
     say(test_data.summary())
     sets = read_whole(train_data, size), read_whole(test_data, size)
     rows = table_recipes(table) if recipes is None else recipes
-    return experiment(rows, list(seeds), *sets, out, device=device, precision=precision, origin=origin, say=say)
+    return experiment(
+        rows, list(seeds), *sets, out, device=device, precision=precision, capture=capture, origin=origin, say=say
+    )
 
 
 def paper_sets(table: Table, places: Sequence[str | Path]) -> tuple[SaliencyData, SaliencyData]:
@@ -110,8 +114,7 @@ def osie_recipes(
 ) -> list[Recipe]:
     """Every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a ResNet-50 from scratch.
 
-    A network from scratch gets more epochs; in both the learning rate is halved ten times on the way, which is every
-    epoch for ten of them, as in the paper.
+    The learning rate is halved every epoch, as in the paper; in longer trainings every tenth of them.
     """
     starts: list[dict[str, Any]] = []
     if lite is not None:
@@ -147,6 +150,7 @@ def osie_study(
     *,
     device: Any = "auto",
     precision: Any = "32",
+    capture: bool | None = None,
     examples: int = 8,
     train: int = 500,
     origin: Origin | None = None,
@@ -159,7 +163,16 @@ def osie_study(
     say(f"{len(train_set.data)} images to train on, {len(test_set.data)} to score")
     seeds = list(seeds)
     results = experiment(
-        recipes, seeds, train_set, test_set, out, device=device, precision=precision, origin=origin, say=say
+        recipes,
+        seeds,
+        train_set,
+        test_set,
+        out,
+        device=device,
+        precision=precision,
+        capture=capture,
+        origin=origin,
+        say=say,
     )
     made = all((Path(out) / "runs" / recipe.folder / "seed-0" / "model.pt").is_file() for recipe in recipes)
     if examples and made and 0 in seeds:
