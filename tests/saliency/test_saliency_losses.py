@@ -20,6 +20,8 @@ def test_losses_worked_out_by_hand():
     truth = Target(torch.tensor([[[2.0, 0.0], [0.0, 2.0]]]), torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]))
     assert make_loss("l1")(saliency, truth).item() == pytest.approx(4 * 0.25)
     assert make_loss("kl")(saliency, truth).item() == pytest.approx(math.log(2), abs=1e-5)
+    assert make_loss("bhattacharyya")(saliency, truth).item() == pytest.approx(math.log(2) / 2, abs=1e-5)
+    assert make_loss("cosine")(saliency, truth).item() == pytest.approx(1 - math.sqrt(0.5), abs=1e-6)
     uneven = torch.tensor([[[3.0, 1.0], [1.0, 3.0]]])
     assert make_loss("cc")(uneven, truth).item() == pytest.approx(0, abs=1e-6)
     assert make_loss("cc")(4 - uneven, truth).item() == pytest.approx(2)
@@ -30,6 +32,7 @@ def test_losses_worked_out_by_hand():
     ("name", "expected"),
     [
         ("kl", lambda s, t: metrics.kl(s, t.density)),
+        ("l1", lambda s, t: 2 - 2 * metrics.sim(s, t.density)),
         ("cc", lambda s, t: 1 - metrics.cc(s, t.density)),
         ("nss", lambda s, t: -metrics.nss(s, t.fixations)),
     ],
@@ -77,7 +80,12 @@ def test_an_image_without_fixations_teaches_nothing(name):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("l2", "losses must be among l1, kl, cc, nss, got 'l2'"), ("x*kl", "a weight that is not a number: 'x'")],
+    [
+        ("l2", "losses must be among l1, cosine, bhattacharyya, kl, cc, nss, got 'l2'"),
+        ("x*kl", "a weight that is not a number: 'x'"),
+        ("-1*kl", "a weight that is not a positive number: '-1'"),
+        ("kl+nan*cc", "a weight that is not a positive number: 'nan'"),
+    ],
 )
 def test_unknown_losses_are_named(text, message):
     with pytest.raises(ValueError, match=message):

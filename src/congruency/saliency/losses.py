@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["LOSSES", "SaliencyLoss", "Target", "cc_loss", "kl_loss", "l1_loss", "make_loss", "nss_loss"]
+__all__ = [
+    "LOSSES",
+    "SaliencyLoss",
+    "Target",
+    "bhattacharyya_loss",
+    "cc_loss",
+    "cosine_loss",
+    "kl_loss",
+    "l1_loss",
+    "make_loss",
+    "nss_loss",
+]
 
 _TINY = 1e-8
 
@@ -24,6 +36,18 @@ class Target:
 def l1_loss(saliency: Tensor, target: Target) -> Tensor:
     """``sum_p |p_p - q_p|`` of the maps divided by their sums, the distance DINet trains with; between 0 and 2."""
     return _mean((_normalised(saliency) - _normalised(target.density)).abs().sum((-2, -1)), target.density)
+
+
+def cosine_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``1 - sum_p p_p q_p / (|p| |q|)``, between 0 and 1; dividing the maps by their sums makes no difference to it."""
+    s, q = (x.flatten(-2) for x in (saliency, target.density))
+    return _mean(1 - torch.nn.functional.cosine_similarity(s, q, dim=-1, eps=_TINY), target.density)
+
+
+def bhattacharyya_loss(saliency: Tensor, target: Target) -> Tensor:
+    """``-log sum_p sqrt(p_p q_p)`` of the maps divided by their sums, at least 0."""
+    overlap = (_normalised(saliency) * _normalised(target.density) + _TINY**2).sqrt().sum((-2, -1))
+    return _mean(-overlap.clamp(max=1.0).log(), target.density)
 
 
 def kl_loss(saliency: Tensor, target: Target) -> Tensor:
@@ -48,7 +72,14 @@ def nss_loss(saliency: Tensor, target: Target) -> Tensor:
     return _mean(value, target.fixations)
 
 
-LOSSES: dict[str, Callable[[Tensor, Target], Tensor]] = {"l1": l1_loss, "kl": kl_loss, "cc": cc_loss, "nss": nss_loss}
+LOSSES: dict[str, Callable[[Tensor, Target], Tensor]] = {
+    "l1": l1_loss,
+    "cosine": cosine_loss,
+    "bhattacharyya": bhattacharyya_loss,
+    "kl": kl_loss,
+    "cc": cc_loss,
+    "nss": nss_loss,
+}
 
 
 class SaliencyLoss:
@@ -83,9 +114,12 @@ def make_loss(text: str = "l1") -> SaliencyLoss:
     for part in text.replace(" ", "").split("+"):
         weight, star, name = part.rpartition("*")
         try:
-            weights[name] = weights.get(name, 0.0) + (float(weight) if star else 1.0)
+            number = float(weight) if star else 1.0
         except ValueError:
             raise ValueError(f"the loss {text!r} has a weight that is not a number: {weight!r}") from None
+        if not 0 < number < math.inf:
+            raise ValueError(f"the loss {text!r} has a weight that is not a positive number: {weight!r}")
+        weights[name] = weights.get(name, 0.0) + number
     return SaliencyLoss(weights)
 
 

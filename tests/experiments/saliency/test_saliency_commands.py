@@ -194,9 +194,11 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "the page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
-    assert "resnet50 from scratch: 1 epochs in batches of 8" in text
+    assert "resnet50 from scratch: 1 epochs (the paper: 10) in batches of 8" in text
     assert "| DINet ResNet-50 Adam GEM | 2 |" in text
     assert "| one human | - |" in text
+    assert "- Humans: One human: a viewer's fixations" in text
+    assert "SALICON's evaluation" not in text
     assert "Trained on cpu, precision 32" in text
     assert "(examples.jpg)" in text
     result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)

@@ -17,10 +17,11 @@ from congruency.saliency.predict import saliency_of
 __all__ = ["EXAMPLES", "write_examples"]
 
 EXAMPLES = "examples.jpg"
+_COLUMNS = 5  # networks on the page, those without a method first
 
 
 def write_examples(out: str | Path, recipes: Sequence[Recipe], seed: int, test_set: Prepared, count: int) -> Path:
-    """A page of test images, evenly spaced: where people looked, and what the first rows' networks of a seed say."""
+    """A page of test images, evenly spaced: where people looked, and what networks of a seed say."""
     chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
     images = [test_set.images[i] for i in chosen]
     height, width = test_set.images.shape[-2:]
@@ -35,7 +36,7 @@ def write_examples(out: str | Path, recipes: Sequence[Recipe], seed: int, test_s
         )
     }
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for recipe in recipes[:5]:
+    for recipe in sorted(recipes, key=lambda recipe: recipe.method != "baseline")[:_COLUMNS]:
         model = saved_model(out, recipe, seed, device)
         columns[recipe.name] = [saliency_of(model, image, max(height, width)).cpu() for image in images]
     return example_page(images, columns, Path(out) / EXAMPLES)
