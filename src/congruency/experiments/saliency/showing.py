@@ -44,8 +44,8 @@ _NOTES = (
     (
         "Metrics",
         "NSS, sAUC, AUC and CC, all better when higher, at the images' own size; results.json has the others too. AUC "
-        "is exact, against all other pixels of the image; sAUC against the fixations of all other images of the set. CC "
-        "is with a density of all fixations, blurred with a Gaussian of one degree (24 pixels of OSIE's 800, 35 on "
+        "is exact, against all other pixels of the image; sAUC against the fixations of all other images of the set. "
+        "CC is with a density of all fixations, blurred with a Gaussian of one degree (24 pixels of OSIE's 800, 35 on "
         "MIT1003), or of 3 % of the width where that is not known (SALICON).",
     ),
     (
