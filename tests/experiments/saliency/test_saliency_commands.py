@@ -1,13 +1,14 @@
 """The commands: maps from images, scores of folders, prepared sets; what they say when something is wrong."""
 
 import json
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from saliency_data import picture, small_osie
+from saliency_data import picture, small_mit1003, small_osie
 from typer.testing import CliRunner
 
 from congruency.experiments.saliency import study
@@ -16,10 +17,16 @@ from congruency.saliency import data, models
 from congruency.saliency.pictures import example_page, overlay, save_grey
 from congruency.saliency.predict import saliency_of
 from congruency.saliency.score_maps import score_maps
+from congruency.training import read_record
 
 
 def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def unboxed(result):
+    """What was said, without its frame and line breaks."""
+    return " ".join(re.sub("[│╭╰─╮╯]", " ", result.output).split())
 
 
 @pytest.fixture
@@ -208,3 +215,66 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
     seeds = {row: metrics["seed"] for row, metrics in rows.items() if "seed" in metrics}
     assert seeds["DINet ResNet-50 Adam (epochs-1)"] == [0, 1]
     assert seeds["DINet ResNet-50 Adam (epochs-2)"] == [3, 4]
+
+
+@pytest.mark.parametrize("kind", ["osie", "prepared", "mit1003"])
+def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_path):
+    small_mit1003(tmp_path / "mit1003")
+    small_osie(tmp_path / "osie", images=6)
+    path = {"osie": tmp_path / "osie", "mit1003": tmp_path / "mit1003", "prepared": tmp_path / "osie.pt"}[kind]
+    data.prepare(data.osie(tmp_path / "osie"), tmp_path / "osie.pt", (32, 32))
+    out = tmp_path / "run"
+    words = ["train", path, "--out", out, "--backbone", "resnet10t", "--epochs", 1, "--device", "cpu", "--width", 32]
+    words += ["--height", 32, "--method", "DCL-inf-1", "--loss", "kl+cc"]
+    if kind == "mit1003":
+        words += ["--test", tmp_path / "osie"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    told, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
+    assert f": {told} images" in result.output
+    assert f": {scored} images" in result.output
+    assert "NSS" in result.output
+    assert read_record(out).run["config"]["method"]["name"] == "dcl"
+    again = call(*words)
+    assert again.exit_code == 0, again.output
+    other = call(*words, "--seed", 1)
+    assert other.exit_code == 2
+    assert "holds another finished run" in unboxed(other)
+    photo = picture(tmp_path / "a.jpg", 50, 70)
+    assert (
+        call(
+            "predict", photo, "--checkpoint", out / "model.pt", "--out", tmp_path / "maps", "--device", "cpu"
+        ).exit_code
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--holdout", 6], "must leave images on both sides of 6"),
+        (["--holdout", 2, "--test", "there"], "with --test leave it out"),
+        (["--method", "magic"], "method must be one of"),
+        (["--loss", "l3"], "losses must be among"),
+        (["--model", "vgg"], "there is no saliency model"),
+        (["--device", "tpu"], "must be auto, cpu or cuda"),
+        (["--pretrained", "nowhere.pth"], "nowhere.pth"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(words, message, tmp_path):
+    small_osie(tmp_path / "osie", images=6)
+    usual = [
+        "train",
+        tmp_path / "osie",
+        "--out",
+        tmp_path / "run",
+        "--backbone",
+        "resnet10t",
+        "--width",
+        32,
+        "--height",
+        32,
+    ]
+    result = call(*usual, *words)
+    assert result.exit_code == 2
+    assert message in unboxed(result)

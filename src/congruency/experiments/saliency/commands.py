@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from congruency.experiments.saliency.train import train
 from congruency.experiments.terminal import typed
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
+
+app.command()(train)
 
 _DEVICE = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1; auto takes a GPU.")

@@ -101,6 +101,8 @@ class Recipe:
     order_seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.model not in _MODEL_NAMES:
+            raise ValueError(f"there is no saliency model {self.model!r}; choose one of {', '.join(_MODEL_NAMES)}")
         if self.optimizer not in _RATES:
             raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
         if self.method not in METHODS:
