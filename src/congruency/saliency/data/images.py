@@ -13,7 +13,7 @@ from torch import Tensor
 
 from congruency.saliency.data.viewings import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "image_files", "image_header", "open_rgb", "read_image", "read_map"]
+__all__ = ["IMAGE_SUFFIXES", "image_files", "image_header", "map_bits", "open_rgb", "read_image", "read_map"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MOST_PIXELS = 100_000_000
@@ -56,6 +56,14 @@ def read_map(path: Path) -> Tensor:
     with _opened(path, "map") as image, _decoding(path):
         grey = image if image.mode.startswith(("I", "F")) else image.convert("L")
         return torch.from_numpy(np.array(grey).astype(np.float32))
+
+
+def map_bits(path: Path) -> int | None:
+    """How many bits a pixel of a map's picture has, 8 or 16 (and more); None for an array of numbers."""
+    if path.suffix.lower() == ".npy":
+        return None
+    with _opened(path, "map") as image:
+        return 16 if image.mode.startswith(("I", "F")) else 8
 
 
 def _array(path: Path) -> Tensor:
