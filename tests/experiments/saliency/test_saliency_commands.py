@@ -310,7 +310,9 @@ def test_what_cannot_be_used_is_said_before_any_work(tmp_path, monkeypatch, argu
     (tmp_path / "folder").mkdir()
     result = call(*arguments)
     assert result.exit_code == 2, result.output
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert "".join(message.split()) in "".join(
+        result.output.replace("│", " ").split()
+    )  # a long path is broken anywhere
     assert isinstance(result.exception, SystemExit)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
