@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from congruency.saliency.data import DataError, SaliencyData, folder, mit1003, open_data, osie, read_image, salicon
-from congruency.saliency.data.images import image_size, read_map
+from congruency.saliency.data.images import image_header, read_map
 
 
 @cache
@@ -193,11 +193,11 @@ def saliency_images(data: st.DataObject, folder: Path) -> str:
         raw, suffix = _npy(data), ".npy"
     path = folder / f"broken{suffix}"
     path.write_bytes(raw)
-    call = data.draw(st.sampled_from([image_size, read_image, read_map]))
+    call = data.draw(st.sampled_from([image_header, read_image, read_map]))
     found = attempt(lambda: call(path), folder, named=("broken",), errors=DataError)
     if isinstance(found, Exception):
         return "refused"
-    assert call is image_size or found.dim() == (2 if call is read_map else 3)
+    assert call is image_header or found.dim() == (2 if call is read_map else 3)
     return "read"
 
 

@@ -11,6 +11,7 @@ from scipy.io import savemat
 from scipy.ndimage import gaussian_filter
 
 from congruency.saliency import data
+from congruency.saliency.batches import HeldBatches
 from congruency.saliency.data.mit1003 import fixations_in_gaze
 
 
@@ -65,6 +66,27 @@ def test_salicon_of_2017(tmp_path):
     assert first.density.name == "COCO_train2014_000000000007.png"
     assert "1 fixations outside" in salicon.summary()
     assert data.salicon(tmp_path, version="2015").version == "2015"
+    with pytest.raises(ValueError, match=r"version must be '2015' or '2017'.*got '2016'"):
+        data.salicon(tmp_path, version="2016")
+
+
+def test_the_sets_own_densities_are_read(tmp_path):
+    salicon = data.salicon(small_salicon(tmp_path / "salicon"))
+    first = salicon[0]
+    stored = np.asarray(Image.open(tmp_path / "salicon" / "maps" / "train" / f"{first.image.stem}.png"))
+    read = data.official_density(first)
+    assert (read.dtype, tuple(read.shape)) == (torch.float32, (480, 640))
+    np.testing.assert_array_equal(read, stored)
+    expected = Image.fromarray(stored.astype(np.float32)).resize((320, 240), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(data.official_density(first, (240, 320)), np.asarray(expected), atol=1e-2)
+    mit = data.mit1003(small_mit1003(tmp_path / "mit1003"))
+    assert data.official_density(mit[1]).shape == (90, 70)
+    own = data.osie(small_osie(tmp_path / "osie"))
+    with pytest.raises(data.DataError, match=r"no density map of the set's own for 1001.jpg; SALICON"):
+        data.official_density(own[0])
+    picture(first.density, 20, 20, mode="L")
+    with pytest.raises(data.DataError, match=r"is \(20, 20\) \(height, width\) and its image \(480, 640\)"):
+        data.official_density(first)
 
 
 def test_salicons_test_images_have_no_fixations(tmp_path):
@@ -146,9 +168,74 @@ def test_the_density_is_scipys_gaussian(sigma):
     np.testing.assert_allclose(data.density(counts.to(torch.int64), sigma), expected, atol=1e-6)
 
 
-def test_a_density_needs_a_width():
-    with pytest.raises(ValueError, match="sigma must be a positive number of pixels, got 0"):
-        data.density(torch.zeros(1, 4, 4), 0)
+@pytest.mark.parametrize("sigma", [0, -1, float("inf"), float("nan"), 1e12])
+def test_a_density_needs_a_width(sigma):
+    with pytest.raises(ValueError, match="sigma must be a positive number of pixels, at most 100000, got"):
+        data.density(torch.zeros(1, 4, 4), sigma)
+
+
+def test_a_density_may_be_wider_than_high():
+    counts = torch.zeros(1, 33, 47)
+    counts[0, 20, 30] = 1
+    expected = gaussian_filter(counts[0].double().numpy(), (2.0, 5.0), mode="constant", radius=(8, 20))
+    np.testing.assert_allclose(data.density(counts, (2.0, 5.0))[0], expected, atol=1e-6)
+
+
+def in_the_middle(folder, *sizes):
+    """One image of each size, a fixation in its middle."""
+    lines = ["image,x,y"]
+    for i, (height, width) in enumerate(sizes):
+        picture(folder / f"{i}.png", height, width)
+        lines.append(f"{i},{width // 2},{height // 2}")
+    (folder / "fixations.csv").write_text("\n".join(lines))
+
+
+def spread(maps):
+    """(B, 2): the standard deviation of each map's mass, down and across."""
+    shares = maps.double() / maps.double().sum((-2, -1), keepdim=True)
+    found = []
+    for axis in (1, 2):
+        mass = shares.sum(3 - axis)
+        places = torch.arange(mass.shape[1], dtype=torch.float64)
+        mean = (mass * places).sum(1, keepdim=True)
+        found.append((mass * (places - mean) ** 2).sum(1).sqrt())
+    return torch.stack(found, 1)
+
+
+def test_the_blur_of_a_batch_is_one_degree_where_the_set_knows_it(tmp_path):
+    in_the_middle(tmp_path, (600, 800))
+    known, unknown = data.folder(tmp_path, pixels_per_degree=60), data.folder(tmp_path)
+    at_half = data.collate(known.viewings, (300, 400))
+    torch.testing.assert_close(at_half.density, data.density(at_half.fixations, 30.0))
+    without = data.collate(unknown.viewings, (300, 400))
+    torch.testing.assert_close(without.density, data.density(without.fixations, 12.0))
+    stated = data.collate(known.viewings, (300, 400), sigma=5.0)
+    torch.testing.assert_close(stated.density, data.density(stated.fixations, 5.0))
+
+
+def test_every_image_of_a_batch_is_blurred_by_its_own_width(tmp_path):
+    in_the_middle(tmp_path, (300, 400), (600, 800), (600, 400))
+    uneven = data.folder(tmp_path, pixels_per_degree=20)
+    expected = torch.tensor([[20.0, 20.0], [10.0, 10.0], [10.0, 20.0]], dtype=torch.float64)
+    maps = data.collate(uneven.viewings, (300, 400)).density
+    torch.testing.assert_close(spread(maps), expected, rtol=0.01, atol=0)
+    held = HeldBatches(data.read_whole(uneven, (300, 400)))
+    torch.testing.assert_close(spread(held.density), expected, rtol=0.01, atol=0)
+    narrower = HeldBatches(data.read_whole(uneven, (300, 400)), sigma=10.0)
+    torch.testing.assert_close(spread(narrower.density), expected / 2, rtol=0.01, atol=0)
+
+
+def test_mit1003_is_blurred_by_35_pixels(tmp_path):
+    mit = data.mit1003(small_mit1003(tmp_path))
+    batch = data.collate(mit.viewings[:1], (60, 80))
+    torch.testing.assert_close(batch.density, data.density(batch.fixations, 35.0))
+
+
+@pytest.mark.parametrize("degree", [0, -1, float("inf"), float("nan")])
+def test_a_degree_is_a_positive_number_of_pixels(tmp_path, degree):
+    in_the_middle(tmp_path, (30, 40))
+    with pytest.raises(ValueError, match="pixels_per_degree must be a positive number or None, got"):
+        data.folder(tmp_path, pixels_per_degree=degree)
 
 
 def test_different_sizes_and_grey_images_fit_one_batch(tmp_path):
@@ -159,6 +246,7 @@ def test_different_sizes_and_grey_images_fit_one_batch(tmp_path):
     assert batch.images.shape == (2, 3, 24, 32)
     assert batch.images.dtype == torch.uint8
     assert batch.images[0, 0].equal(batch.images[0, 2])
+    assert data.folder(tmp_path).summary().startswith(f"{tmp_path.name}: 2 images (of 2 sizes, 1 grey), 2 fixations;")
     assert batch.fixations.flatten(1).sum(1).tolist() == [1, 1]
     assert batch.frames == ((30, 40), (50, 20))
 
@@ -181,6 +269,7 @@ def test_a_prepared_set_is_what_was_there(tmp_path):
     prepared = data.load_prepared(path)
     assert prepared.images.shape == (4, 3, 24, 32)
     assert prepared.data.summary() == osie.summary()
+    assert [p.name for p in path.parent.iterdir()] == ["osie.pt"]  # nothing half written is left beside it
     assert prepared.data.pixels_per_degree == 24
     for ours, theirs in zip(prepared.data.viewings, osie.viewings, strict=True):
         assert ours.image.name == theirs.image.name
@@ -244,6 +333,11 @@ def test_what_is_wrong_with_a_set_is_said(tmp_path, spoil, message):
             '"images": [{"id": 1, "file_name": "x.jpg", "height": 4, "width": 5}]}',
             "1 images of .* are missing, the first is x.jpg",
         ),
+        (
+            '{"info": {"date_created": "2017-04-25"}, "images": [], '
+            '"annotations": [{"image_id": 5, "fixations": [[1, 2, 3], [4, 5, 6]]}]}',
+            r"fixations_train2014.json, image 5: fixations must be pairs of two numbers.*got \[\[1, 2, 3\]",
+        ),
     ],
 )
 def test_what_is_wrong_with_salicons_json_is_said(tmp_path, content, message):
@@ -259,6 +353,7 @@ def test_what_is_wrong_with_salicons_json_is_said(tmp_path, content, message):
     [
         ("a,b\n1,2\n", r"must begin with a line image,x,y\[,viewer\], got a,b"),
         ("image,x,y\na,one,2\n", "line 2: x and y must be numbers"),
+        ("image,x,y\na,1,5,2\n", r"line 2: more values than columns \(image,x,y\)"),
         ("image,x,y\nz,1,2\n", "names 1 images that are not in .*, the first is z"),
     ],
 )
@@ -266,6 +361,46 @@ def test_what_is_wrong_with_a_file_of_fixations_is_said(tmp_path, content, messa
     picture(tmp_path / "a.png")
     (tmp_path / "fixations.csv").write_text(content)
     with pytest.raises(data.DataError, match=message):
+        data.folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "points",
+    ["[[1, 2, 3], [4, 5, 6]]", "[[1], [2]]", "[1, 2]", "[[]]", "null", "3", '[["a", "b"]]', "[[1, [2]]]", '["ab"]'],
+)
+def test_points_that_are_not_pairs_are_refused(tmp_path, points):
+    picture(tmp_path / "a.png")
+    (tmp_path / "fixations.json").write_text(f'{{"a": {points}}}')
+    with pytest.raises(data.DataError, match=r"fixations.json, image 'a': fixations must be pairs of two numbers"):
+        data.folder(tmp_path)
+
+
+def test_no_points_are_none(tmp_path):
+    picture(tmp_path / "a.png")
+    (tmp_path / "fixations.json").write_text('{"a": []}')
+    assert data.folder(tmp_path)[0].points.shape == (0, 2)
+
+
+def test_matlab_fixations_that_are_not_pairs_are_refused(tmp_path):
+    small_salicon(tmp_path)
+    path = next((tmp_path / "fixations" / "train").glob("*.mat"))
+    savemat(path, {"gaze": {"fixations": np.ones((2, 3))}})
+    with pytest.raises(data.DataError, match=r"has fixations of shape \(2, 3\); expected rows of x and y"):
+        data.salicon(tmp_path)
+
+
+def test_a_name_that_fits_two_images_is_refused(tmp_path):
+    for name in ("a.jpg", "a.png"):
+        picture(tmp_path / name)
+    points = tmp_path / "fixations.csv"
+    points.write_text("image,x,y\na,1,2\n")
+    with pytest.raises(data.DataError, match=r"names a, which could be a.jpg and a.png; name it with its suffix"):
+        data.folder(tmp_path)
+    points.write_text("image,x,y\na.png,1,2\na.jpg,3,4\n")
+    assert [v.points.tolist() for v in data.folder(tmp_path).viewings] == [[[3, 4]], [[1, 2]]]
+    (tmp_path / "a.jpg").unlink()
+    points.write_text("image,x,y\na,1,2\na.png,3,4\n")
+    with pytest.raises(data.DataError, match=r"names one image in two ways, a and a.png"):
         data.folder(tmp_path)
 
 
@@ -277,8 +412,16 @@ def test_what_else_is_missing_is_said(tmp_path):
         data.mit1003(tmp_path)
     with pytest.raises(data.DataError, match=r"has no fixations.csv and no fixations.json"):
         data.folder(tmp_path)
+    with pytest.raises(data.DataError, match="is not laid out like a set known here: it holds neither stimuli/"):
+        data.open_data(tmp_path / "images")
+    small_mit1003(tmp_path / "mit1003")
+    (tmp_path / "mit1003" / "ALLFIXATIONMAPS" / "i2_fixPts.jpg").unlink()
+    with pytest.raises(data.DataError, match=r"the fixation points .*i2_fixPts.jpg are missing; unpack ALLFIX"):
+        data.mit1003(tmp_path / "mit1003")
     with pytest.raises(data.DataError, match="congruency saliency prepare"):
         data.load_prepared(tmp_path / "none.pt")
+    with pytest.raises(data.DataError, match="is a folder; make one file of it with: congruency saliency prepare"):
+        data.load_prepared(tmp_path)
     (tmp_path / "bad.pt").write_bytes(b"1234")
     with pytest.raises(data.DataError, match="cannot be read"):
         data.load_prepared(tmp_path / "bad.pt")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.data.batches import blurred
+from congruency.saliency.data.points import fixation_counts
 from congruency.saliency.data.prepared import Prepared
 
 __all__ = ["HeldBatches"]
@@ -26,7 +27,7 @@ class HeldBatches:
         batch: Images of a batch, over all processes.
         seed: Of the order.
         device: Where everything is kept: the training's device, or the CPU for a set that does not fit.
-        sigma: Width of the blur in the images' original pixels; the set's default if not given.
+        sigma: Width of the blur in the images' original pixels; each image's default if not given.
         rank: This process's number.
         world_size: How many processes there are.
     """
@@ -71,15 +72,13 @@ def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tupl
     viewings = prepared.data.viewings
     height, width = prepared.images.shape[-2:]
     counts = torch.empty(len(viewings), height, width, dtype=torch.uint8, device=device)
-    blurred = torch.empty(len(viewings), height, width, dtype=torch.float16, device=device)
-    frame = viewings[0].width
-    own = (prepared.data.sigma(frame) if sigma is None else sigma) * width / frame
+    densities = torch.empty(len(viewings), height, width, dtype=torch.float16, device=device)
     for start in range(0, len(viewings), _CHUNK):
         part = viewings[start : start + _CHUNK]
         frames = [(v.height, v.width) for v in part]
         some = fixation_counts([v.points for v in part], (height, width), frames=frames, device=device)
-        maps = density(some, own)
+        maps = blurred(some, part, sigma)
         peak = maps.amax((-2, -1), keepdim=True)
         counts[start : start + _CHUNK] = some.clamp(max=255).to(torch.uint8)
-        blurred[start : start + _CHUNK] = (maps / peak.masked_fill(peak == 0, 1.0)).half()
-    return counts, blurred
+        densities[start : start + _CHUNK] = (maps / peak.masked_fill(peak == 0, 1.0)).half()
+    return counts, densities

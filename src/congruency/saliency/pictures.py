@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 
@@ -11,7 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-__all__ = ["example_page", "overlay", "save_grey", "save_overlay", "unit_range"]
+from congruency.report.files import write_files
+
+__all__ = ["example_page", "overlay", "save_grey", "save_overlay", "save_values", "unit_range"]
 
 _HEADING = 28  # characters of a line above a picture
 
@@ -30,9 +33,23 @@ def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
     if bits not in (8, 16):
         raise ValueError(f"bits must be 8 or 16, got {bits}")
     values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)).save(path)
-    return path
+    return _write_png(Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)), path)
+
+
+def save_values(saliency: Tensor, path: Path) -> Path:
+    """Write an (H, W) map as it is, float32, as a numpy array (.npy).
+
+    A grey picture keeps neither the zero nor the scale of a map, on which KL and information gain depend.
+    """
+    buffer = BytesIO()
+    np.save(buffer, saliency.float().cpu().numpy())
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+
+
+def _write_png(image: Image.Image, path: Path) -> Path:
+    buffer = BytesIO()
+    image.save(buffer, "PNG")
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
@@ -54,9 +71,7 @@ def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
 
 def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
     """Write :func:`overlay` as a PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(overlay(image, saliency).permute(1, 2, 0).numpy()).save(path)
-    return path
+    return _write_png(Image.fromarray(overlay(image, saliency).permute(1, 2, 0).numpy()), path)
 
 
 def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
@@ -81,7 +96,6 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
             axes.set_axis_off()
             if i == 0:
                 axes.set_title(fill(heading, _HEADING), fontsize=9)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-    return path
+    path, buffer = Path(path), BytesIO()
+    figure.savefig(buffer, dpi=100, format=path.suffix.removeprefix(".") or "png")
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from congruency.saliency.data.images import read_image
 from congruency.saliency.models.base import SaliencyModel
 from congruency.saliency.models.registry import load_model
-from congruency.saliency.pictures import save_grey, save_overlay
+from congruency.saliency.pictures import save_grey, save_overlay, save_values
 from congruency.saliency.scorer import resized
 
 __all__ = ["Prediction", "predict", "saliency_of"]
@@ -20,11 +20,12 @@ __all__ = ["Prediction", "predict", "saliency_of"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """The files made of one image; ``overlay`` is None where none was wanted."""
+    """The files made of one image; ``overlay`` and ``values`` are None where they were not wanted."""
 
     image: Path
     map: Path
     overlay: Path | None
+    values: Path | None = None
 
 
 @torch.no_grad()
@@ -51,8 +52,9 @@ def predict(
     longest: int = 320,
     bits: int = 8,
     overlays: bool = True,
+    values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``<name>.png`` into ``out/maps`` for every image, and into ``out/overlays``.
+    """Write ``<name>.png`` into ``out/maps`` for every image, and into ``out/overlays``, and what else is wanted.
 
     Args:
         images: Files of any kind that Pillow reads; two of the same name would overwrite each other and are refused.
@@ -62,7 +64,11 @@ def predict(
         longest: See :func:`saliency_of`.
         bits: Of the grey maps, 8 or 16.
         overlays: Whether to write those too.
+        values: Whether to write the maps' numbers too, as ``out/values/<name>.npy``: what KL, SIM and information gain
+            are to be computed from, which the pictures' scaling changes.
     """
+    if bits not in (8, 16):
+        raise ValueError(f"bits must be 8 or 16, got {bits}")
     paths = [Path(image) for image in images]
     names = [path.stem for path in paths]
     twice = {name for name in names if names.count(name) > 1}
@@ -74,4 +80,5 @@ def predict(
         saliency = saliency_of(model, image, longest)
         written = save_grey(saliency, folder / "maps" / f"{path.stem}.png", bits)
         over = save_overlay(image, saliency, folder / "overlays" / f"{path.stem}.png") if overlays else None
-        yield Prediction(path, written, over)
+        kept = save_values(saliency, folder / "values" / f"{path.stem}.npy") if values else None
+        yield Prediction(path, written, over, kept)

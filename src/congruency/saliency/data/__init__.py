@@ -4,6 +4,7 @@ from congruency.saliency.data.batches import Batch, collate
 from congruency.saliency.data.folder import folder
 from congruency.saliency.data.images import read_image
 from congruency.saliency.data.mit1003 import mit1003
+from congruency.saliency.data.official import official_density
 from congruency.saliency.data.opening import open_data
 from congruency.saliency.data.osie import osie, osie_split
 from congruency.saliency.data.points import density, fixation_counts
@@ -23,6 +24,7 @@ __all__ = [
     "folder",
     "load_prepared",
     "mit1003",
+    "official_density",
     "open_data",
     "osie",
     "osie_split",

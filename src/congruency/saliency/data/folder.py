@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import image_files, image_size
+from congruency.saliency.data.images import image_files, image_header
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 
-__all__ = ["folder", "read_fixations"]
+__all__ = ["folder", "pairs", "read_fixations"]
 
 _Points = dict[str, dict[str, list[tuple[float, float]]]]
 
@@ -29,8 +30,8 @@ def folder(
     - CSV with a header ``image,x,y`` and, if viewers are to be told apart, a column ``viewer``; one fixation a line.
     - JSON: ``{"a.jpg": [[x, y], ...]}``, or ``{"a.jpg": {"viewer": [[x, y], ...]}}``.
 
-    Images are named with or without their suffix. An image that the file does not name has no fixations; a name
-    without an image is an error.
+    Images are named with or without their suffix, each in one way. An image that the file does not name has no
+    fixations; a name without an image, or one that fits two images, is an error.
 
     Args:
         images: The folder of images; those of folders within it are not taken.
@@ -39,10 +40,12 @@ def folder(
     """
     images = Path(images)
     path = _fixation_file(images) if fixations is None else Path(fixations)
-    named, viewings = read_fixations(path), []
-    for image in image_files(images):
+    named, files, viewings = read_fixations(path), image_files(images), []
+    _check_names(named, files, path)
+    for image in files:
         viewers = named.pop(image.name, None) or named.pop(image.stem, {})
-        viewings.append(viewing(image, image_size(image), list(viewers.values())))
+        size, grey = image_header(image)
+        viewings.append(viewing(image, size, list(viewers.values()), grey=grey))
     if not viewings:
         raise DataError(f"{images} holds no images")
     if named:
@@ -57,13 +60,38 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
     try:
         named = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
         return {
-            image: {viewer: torch.tensor(points, dtype=torch.float64).reshape(-1, 2) for viewer, points in v.items()}
-            for image, v in named.items()
+            image: {viewer: pairs(points, f"{path}, image {image!r:.80}") for viewer, points in viewers.items()}
+            for image, viewers in named.items()
         }
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError, csv.Error) as reason:
         if isinstance(reason, DataError):
             raise
         raise DataError(f"{path} does not hold fixation points: {type(reason).__name__} {reason}") from None
+
+
+def pairs(points: Any, place: str) -> Tensor:
+    """(n, 2) float64 from a list of pairs; anything else is refused, since its numbers could be paired wrongly."""
+    if not isinstance(points, list) or not all(
+        isinstance(point, (list, tuple)) and len(point) == 2 for point in points
+    ):
+        raise DataError(f"{place}: fixations must be pairs of two numbers, [[x, y], ...], got {points!r:.80}")
+    try:
+        return torch.tensor(points, dtype=torch.float64).reshape(len(points), 2)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise DataError(f"{place}: fixations must be pairs of two numbers, got {points!r:.80}") from None
+
+
+def _check_names(named: Iterable[str], files: Sequence[Path], path: Path) -> None:
+    """Refuse a name that could be one image's or another's, and an image named in two ways."""
+    names, stems = set(named), Counter(image.stem for image in files)
+    for image in files:
+        if image.stem not in names or image.stem == image.name:
+            continue
+        if stems[image.stem] > 1:
+            both = " and ".join(other.name for other in files if other.stem == image.stem)
+            raise DataError(f"{path} names {image.stem}, which could be {both}; name it with its suffix")
+        if image.name in names:
+            raise DataError(f"{path} names one image in two ways, {image.stem} and {image.name}; name it in one")
 
 
 def _fixation_file(images: Path) -> Path:
@@ -81,6 +109,8 @@ def _from_csv(path: Path) -> _Points:
         if not {"image", "x", "y"} <= set(columns):
             raise DataError(f"{path} must begin with a line image,x,y[,viewer], got {','.join(columns)}")
         for row in rows:
+            if None in row:  # where DictReader puts what is beyond the header
+                raise DataError(f"{path}, line {rows.line_num}: more values than columns ({','.join(columns)})")
             try:
                 point = (float(row["x"]), float(row["y"]))
             except (TypeError, ValueError):

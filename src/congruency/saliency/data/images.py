@@ -13,7 +13,7 @@ from torch import Tensor
 
 from congruency.saliency.data.viewings import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "image_files", "image_size", "open_rgb", "read_image", "read_map"]
+__all__ = ["IMAGE_SUFFIXES", "image_files", "image_header", "map_bits", "open_rgb", "read_image", "read_map"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MOST_PIXELS = 100_000_000
@@ -26,10 +26,10 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def image_size(path: Path) -> tuple[int, int]:
-    """Height and width, from the file's header."""
+def image_header(path: Path) -> tuple[tuple[int, int], bool]:
+    """((height, width), whether it is stored without colour), from the file's header."""
     with _opened(path) as image:
-        return image.height, image.width
+        return (image.height, image.width), image.mode.startswith(("1", "L", "I", "F"))
 
 
 def open_rgb(path: Path) -> Image.Image:
@@ -53,9 +53,17 @@ def read_map(path: Path) -> Tensor:
     """(height, width) of a grey map in a file: float32, 0 to 255, or 0 to 65535 for 16 bits."""
     if path.suffix.lower() == ".npy":
         return _array(path)
-    with _opened(path) as image, _decoding(path):
+    with _opened(path, "map") as image, _decoding(path):
         grey = image if image.mode.startswith(("I", "F")) else image.convert("L")
         return torch.from_numpy(np.array(grey).astype(np.float32))
+
+
+def map_bits(path: Path) -> int | None:
+    """How many bits a pixel of a map's picture has, 8 or 16 (and more); None for an array of numbers."""
+    if path.suffix.lower() == ".npy":
+        return None
+    with _opened(path, "map") as image:
+        return 16 if image.mode.startswith(("I", "F")) else 8
 
 
 def _array(path: Path) -> Tensor:
@@ -68,11 +76,11 @@ def _array(path: Path) -> Tensor:
         raise DataError(f"{path} is not a numpy array of a map ({reason})") from None
 
 
-def _opened(path: Path) -> Image.Image:
+def _opened(path: Path, what: str = "image") -> Image.Image:
     try:
         image = Image.open(path)
     except FileNotFoundError:
-        raise DataError(f"the image {path} is missing") from None
+        raise DataError(f"the {what} {path} is missing") from None
     except Exception as reason:  # Pillow's readers raise of every kind for a broken header, and for too many pixels
         raise DataError(f"{path} is not an image that can be read ({reason})") from None
     if image.width * image.height > _MOST_PIXELS:

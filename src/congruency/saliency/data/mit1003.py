@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import image_files, image_size, read_map
+from congruency.saliency.data.images import image_files, image_header, read_map
 from congruency.saliency.data.matlab import field, load_mat, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
 
@@ -44,11 +44,14 @@ def _from_maps(root: Path, images: list[Path]) -> list[Viewing]:
     folder = root / "ALLFIXATIONMAPS"
     viewings = []
     for image in images:
-        path, size = folder / f"{image.stem}_fixPts.jpg", image_size(image)
+        path, (size, grey) = folder / f"{image.stem}_fixPts.jpg", image_header(image)
+        if not path.is_file():
+            raise DataError(f"the fixation points {path} are missing; unpack ALLFIXATIONMAPS.zip there")
         points = read_map(path)
         if tuple(points.shape) != size:
             raise DataError(f"{path} is {tuple(points.shape)} (height, width) and its image {size}; fetch it again")
-        viewings.append(viewing(image, size, [(points > _WHITE).nonzero().flip(1)], density=_map(folder, image)))
+        white = (points > _WHITE).nonzero().flip(1)
+        viewings.append(viewing(image, size, [white], density=_map(folder, image), grey=grey))
     return viewings
 
 
@@ -60,7 +63,8 @@ def _from_viewers(root: Path, images: list[Path]) -> list[Viewing]:
     for image in images:
         files = [path for viewer in viewers if (path := viewer / f"{image.stem}.mat").is_file()]
         fixations = [fixations_in_gaze(_gaze(path))[1:] for path in files]
-        viewings.append(viewing(image, image_size(image), fixations, density=_map(root / "ALLFIXATIONMAPS", image)))
+        size, grey = image_header(image)
+        viewings.append(viewing(image, size, fixations, density=_map(root / "ALLFIXATIONMAPS", image), grey=grey))
     return viewings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from congruency.saliency.data.images import image_size
+from congruency.saliency.data.images import image_header
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 
@@ -37,7 +37,8 @@ def osie(root: str | Path) -> SaliencyData:
             points_of(field(s, "fix_x", path), field(s, "fix_y", path), path)
             for s in structs(field(entry, "subjects", path))
         ]
-        viewings.append(viewing(image, image_size(image), viewers))
+        size, grey = image_header(image)
+        viewings.append(viewing(image, size, viewers, grey=grey))
     return SaliencyData("OSIE", tuple(viewings), pixels_per_degree=_PIXELS_PER_DEGREE)
 
 

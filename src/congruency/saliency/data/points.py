@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["density", "fixation_counts"]
+__all__ = ["check_sigma", "density", "fixation_counts"]
+
+_WIDEST = 100_000
 
 
 def fixation_counts(
@@ -43,19 +45,28 @@ def fixation_counts(
     return counts.view(len(points), height, width)
 
 
-def density(counts: Tensor, sigma: float, *, truncate: float = 4.0) -> Tensor:
+def density(counts: Tensor, sigma: float | tuple[float, float], *, truncate: float = 4.0) -> Tensor:
     """(B, H, W) counts -> (B, H, W): each fixation spread by a Gaussian of standard deviation ``sigma`` pixels.
+
+    A pair is (down, across): what a round blur becomes on a grid whose proportions are not the image's.
 
     A separable convolution, as two products with banded matrices: on a CPU fifteen times faster than sliding so wide a
     kernel, on a GPU one call each. The kernel sums to 1 and ends at ``truncate`` standard deviations. What falls
     outside the frame is lost, so a fixation at the border weighs less. The map is not normalised: losses and metrics do
     that.
     """
-    if not sigma > 0:
-        raise ValueError(f"sigma must be a positive number of pixels, got {sigma}")
+    widths = sigma if isinstance(sigma, tuple) else (sigma, sigma)
+    for width in widths:
+        check_sigma(width)
     maps = counts if counts.dtype == torch.float64 else counts.float()
-    rows, columns = (_band(length, sigma, truncate, maps) for length in maps.shape[-2:])
+    rows, columns = (_band(length, s, truncate, maps) for length, s in zip(maps.shape[-2:], widths, strict=True))
     return rows @ maps @ columns
+
+
+def check_sigma(sigma: float) -> None:
+    """Refuse a width of the blur that is none, or wider than any image (its kernel would fill the memory)."""
+    if not 0 < sigma <= _WIDEST:
+        raise ValueError(f"sigma must be a positive number of pixels, at most {_WIDEST}, got {sigma}")
 
 
 def _band(length: int, sigma: float, truncate: float, like: Tensor) -> Tensor:

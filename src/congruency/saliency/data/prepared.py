@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from congruency.report.files import write_files
 from congruency.saliency.data.images import open_rgb, read_image
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
 
@@ -64,18 +65,21 @@ def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 
         "lengths": [len(image) for image in encoded],
         "names": [v.image.name for v in data.viewings],
         "frames": [[v.height, v.width] for v in data.viewings],
+        "grey": [v.grey for v in data.viewings],
         "outside": [v.outside for v in data.viewings],
         "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
     }
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(content, path)
-    return path
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def load_prepared(path: str | Path) -> Prepared:
     """Read what :func:`prepare` wrote; images are decoded into memory."""
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; make one file of it with: congruency saliency prepare {path} FILE.pt")
     if not path.is_file():
         raise DataError(f"the prepared set {path} is missing; make it with congruency saliency prepare")
     try:
@@ -91,10 +95,19 @@ def load_prepared(path: str | Path) -> Prepared:
 
 
 def _prepared(content: dict[str, Any]) -> Prepared:
+    names = content["names"]
+    grey = content.get("grey", [False] * len(names))  # not in files of older releases
     viewings = tuple(
-        Viewing(Path(name), int(height), int(width), tuple(p.double().reshape(-1, 2) for p in points), int(outside))
-        for name, (height, width), points, outside in zip(
-            content["names"], content["frames"], content["fixations"], content["outside"], strict=True
+        Viewing(
+            Path(name),
+            int(height),
+            int(width),
+            tuple(p.double().reshape(-1, 2) for p in points),
+            int(outside),
+            grey=bool(colourless),
+        )
+        for name, (height, width), points, outside, colourless in zip(
+            names, content["frames"], content["fixations"], content["outside"], grey, strict=True
         )
     )
     height, width = content["size"]

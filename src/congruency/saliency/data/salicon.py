@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import IMAGE_SUFFIXES, image_size
+from congruency.saliency.data.folder import pairs
+from congruency.saliency.data.images import IMAGE_SUFFIXES, image_header
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
 
@@ -32,6 +32,8 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
 
     There is no visual angle (each worker had a screen of their own): the default blur is 3 % of the width, 19 pixels.
     """
+    if version not in (None, "2015", "2017"):
+        raise ValueError(f"version must be '2015' or '2017' (or None, to take what the files say), got {version!r}")
     root = Path(root)
     annotations = sorted((root / "annotations").glob(f"fixations_{split}*.json"))
     folder = root / "fixations" / split
@@ -44,7 +46,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
         return _from_json(root, annotations[0], version)
     images = sorted(_images(root, split).values())
     if split.startswith("test") and images:
-        return SaliencyData("SALICON", tuple(viewing(p, image_size(p), []) for p in images), version)
+        return SaliencyData("SALICON", tuple(_viewing(image, []) for image in images), version)
     raise DataError(
         f"{root} has neither {Path('fixations') / split} nor annotations/fixations_{split}*.json; "
         "unpack the official archives there, or name another split"
@@ -73,15 +75,19 @@ def _from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
         if gaze is None:
             raise DataError(f"{path} has no variable 'gaze'; is it SALICON's of 2017?")
         viewers = [_columns(field(worker, "fixations", path), path) for worker in structs(gaze)]
-        image = images[path.stem]
-        viewings.append(viewing(image, image_size(image), viewers, density=maps.get(path.stem)))
+        viewings.append(_viewing(images[path.stem], viewers, maps.get(path.stem)))
     return viewings
+
+
+def _viewing(image: Path, viewers: list[Tensor], density: Path | None = None) -> Viewing:
+    size, grey = image_header(image)
+    return viewing(image, size, viewers, density=density, grey=grey)
 
 
 def _columns(fixations: Any, path: Path) -> Tensor:
     """(n, 2) from MATLAB's n x 2 matrix of x and y; squeezing makes one row a vector, and none an empty array."""
     table = np.asarray(fixations)
-    if table.size % 2:
+    if table.size and (table.ndim > 2 or table.shape[-1:] != (2,)):
         raise DataError(f"{path} has fixations of shape {table.shape}; expected rows of x and y")
     table = table.reshape(-1, 2)
     return points_of(table[:, 0], table[:, 1], path)
@@ -96,17 +102,21 @@ def _from_json(root: Path, path: Path, version: str | None) -> SaliencyData:
         workers: dict[int, list[Tensor]] = defaultdict(list)
         for annotation in content["annotations"]:
             # Each point is (row, column), counted from 1.
-            points = torch.tensor(annotation["fixations"], dtype=torch.float64).reshape(-1, 2)
-            workers[annotation["image_id"]].append(points.flip(1) - 1.0)
+            number = annotation["image_id"]
+            points = pairs(annotation["fixations"], f"{path}, image {number!r:.80}")
+            workers[number].append(points.flip(1) - 1.0)
         entries = [(e["id"], Path(e["file_name"]).stem, (int(e["height"]), int(e["width"]))) for e in content["images"]]
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as reason:
+        if isinstance(reason, DataError):
+            raise
         raise DataError(f"{path} is not SALICON's JSON: {type(reason).__name__} {reason}") from None
     missing = [stem for _, stem, _ in entries if stem not in images]
     if missing:
         raise DataError(f"{len(missing)} images of {path} are missing, the first is {missing[0]}.jpg")
-    viewings = [
-        viewing(images[stem], size, workers.get(number, []), density=maps.get(stem)) for number, stem, size in entries
-    ]
+    viewings = []
+    for number, stem, size in entries:
+        grey = image_header(images[stem])[1]
+        viewings.append(viewing(images[stem], size, workers.get(number, []), density=maps.get(stem), grey=grey))
     return SaliencyData("SALICON", tuple(viewings), version)
 
 

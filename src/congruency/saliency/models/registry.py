@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from congruency.modules import unwrap
+from congruency.report.files import write_files
 from congruency.saliency.models.base import SaliencyModel
 from congruency.saliency.models.dinet import DINet
 from congruency.saliency.models.salicon import SALICON
@@ -42,12 +44,12 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
         raise TypeError(
             f"only {', '.join(k.__name__ for k in MODELS.values())} can be saved, got {type(model).__name__}"
         )
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
     about = {"format": _FORMAT, "model": name, "backbone": model.backbone.name, "options": model.options}
-    torch.save({**about, "state": state}, path)
-    return path
+    buffer = BytesIO()
+    torch.save({**about, "state": state}, buffer)
+    path = Path(path)
+    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def load_model(path: str | Path, device: torch.device | str = "cpu") -> SaliencyModel:
