@@ -74,6 +74,8 @@ def test_the_sort_of_all_pixels_knows_the_undefined():
     saliency, counts = (x.flatten(1) for x in problem())
     saliency[0, 3], counts[1] = torch.nan, 0
     assert roc._area_of_pixels(saliency, counts, (counts == 0).float()).isnan().tolist() == [True, True, False]
+    counts[2, 5] = -1
+    assert roc._area_of_pixels(saliency, counts, torch.ones_like(counts)).isnan().tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("grow", [torch.exp, lambda s: s**3, lambda s: 255 * s - 4, torch.logit])

@@ -186,14 +186,16 @@ def _mass(density: Tensor) -> Tensor:
 def _centred(maps: Tensor) -> tuple[Tensor, Tensor]:
     """(N, P) the maps with mean 0, scaled by a positive number each, and (N,) whether they are constant.
 
-    The lowest value is subtracted before the mean is taken: the mean of a map far from 0 has few digits left for what
-    the map does about it. The scale keeps squares of very small and very large maps in floating point's range; on the
-    CPU, where looking is free, it is left out where there is no need. Whether a map is constant is asked of its range:
-    rounding leaves its deviation above 0.
+    The mean of a map far from 0 is rounded to few of the digits that the map is about: what is left of it is subtracted
+    too. The scale keeps squares of very small and very large maps in floating point's range. On the CPU, where looking
+    is free, both are left out where there is no need. Whether a map is constant is asked of its range: rounding leaves
+    its deviation above 0.
     """
     low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
-    centred, spread = maps - low, high - low
-    centred.sub_(centred.mean(-1, keepdim=True))
-    if maps.device.type != "cpu" or not ((spread > 1e-9) & (spread < 1e9)).all():
+    centred, spread = maps - maps.mean(-1, keepdim=True), high - low
+    elsewhere = maps.device.type != "cpu"
+    if elsewhere or (low.abs() > 10 * spread).any():
+        centred.sub_(centred.mean(-1, keepdim=True))
+    if elsewhere or not ((spread > 1e-9) & (spread < 1e9)).all():
         centred.div_(spread)
     return centred, (low == high).squeeze(-1)

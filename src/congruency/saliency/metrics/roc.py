@@ -48,8 +48,8 @@ def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
     if protocol == "exact":
-        value = _exact(saliency, fixations, "unfixated")
-    elif protocol == "mit":
+        return _exact(saliency, fixations, "unfixated")
+    if protocol == "mit":
         value = _judd_at_fixations(_unit_range(saliency), fixations, seed)
     else:
         value = sampled.uniform(_unit_range(saliency), fixations, fixations == 0, sampled.SALICON, seed)
@@ -80,10 +80,10 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
-    everywhere = torch.ones_like(fixations[..., :1]).expand(fixations.shape)
     if protocol == "exact":
-        value = _exact(saliency, fixations, "all")
-    elif protocol == "mit":
+        return _exact(saliency, fixations, "all")
+    everywhere = torch.ones_like(fixations[..., :1]).expand(fixations.shape)
+    if protocol == "mit":
         once = fixations.sign()
         value = sampled.splits(_unit_range(saliency), once, everywhere, sampled.MIT, seed, replacement=True)
     else:
@@ -129,8 +129,8 @@ def auc_shuffled(
     _, other = working_pair(saliency, negatives, "negatives")
     _check(protocol)
     if protocol == "exact":
-        value = _exact(given, fixations, other.to(given.dtype))
-    elif protocol == "mit":
+        return _exact(given, fixations, other.to(given.dtype))
+    if protocol == "mit":
         value = sampled.splits(_unit_range(given), fixations.sign(), other, sampled.MIT, seed, replacement=False)
     else:
         value = by_parts(_salicons_shuffled, given, fixations, other)
@@ -158,7 +158,10 @@ def _check(protocol: str) -> None:
 
 
 def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
-    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one."""
+    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one.
+
+    nan where a weight is below 0.
+    """
     if saliency.device.type == "cpu":
         return _on_host(saliency, positive, negative)
     if negative == "all":
@@ -183,7 +186,8 @@ def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Ten
     lost = (below * _strictly_before(above, first)).sum(-1)
     pairs = above.sum(-1) * below.sum(-1)
     value = (won + pairs - lost) / (2 * pairs)  # 0 / 0 without positives or negatives: nan
-    return value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
+    value = value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
+    return unless_negative(value, positive, negative)
 
 
 def _strictly_before(weights: Tensor, first: Tensor) -> Tensor:
@@ -213,7 +217,7 @@ def _on_host(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all
 def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal["all", "unfixated"]) -> float:
     places = np.flatnonzero(positive != 0)
     values, weights = saliency[places], positive[places].astype(np.float64)
-    if np.isnan(saliency.max()) or len(places) == 0:
+    if np.isnan(saliency.max()) or len(places) == 0 or weights.min() < 0:
         return _NAN
     if isinstance(negative, str):
         below = _ranks(np.sort(saliency), values)
@@ -226,7 +230,7 @@ def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal[
         order = np.argsort(saliency[others])
         running = np.concatenate([[0.0], np.cumsum(negative[others][order], dtype=np.float64)])
         below = _ranks(saliency[others][order], values, running)
-        total = float(running[-1])
+        total = float(running[-1]) if np.all(negative[others] > 0) else _NAN
     return float(below @ weights / (total * weights.sum())) if total > 0 else _NAN
 
 
