@@ -50,3 +50,27 @@ def stepped_auc(positive, negative, thresholds):
     true = [0.0, *((positive >= t).mean() for t in thresholds), 1.0]
     false = [0.0, *((negative >= t).mean() for t in thresholds), 1.0]
     return area(true, false)
+
+
+def salicons_shuffled(saliency, fixations, negatives, step=0.01):
+    """SALICON's shuffled AUC of one image: every negative off the image's own fixations, one threshold at a time."""
+    saliency = (saliency - saliency.min()) / (saliency.max() - saliency.min())
+    positive = repeated(saliency, fixations)
+    negative = repeated(saliency, np.where(fixations > 0, 0, negatives))
+    return stepped_auc(positive, negative, np.arange(0, max(positive.max(), negative.max()), step))
+
+
+def centre_biased(images, height=60, width=80, fixations=30, seed=0):
+    """Counts of people who look at the middle whatever the image shows, and a map that knows only that."""
+    generator = torch.Generator().manual_seed(seed)
+    middle, spread = torch.tensor([height, width]) / 2, torch.tensor([height, width]) / 8
+    places = (middle + spread * torch.randn(images, fixations, 2, generator=generator)).floor().long()
+    places = places.clamp(torch.zeros(2, dtype=torch.long), torch.tensor([height, width]) - 1)
+    counts = torch.zeros(images, height * width)
+    counts.scatter_add_(1, places[..., 0] * width + places[..., 1], torch.ones(images, fixations))
+    rows, columns = (
+        (torch.arange(height) + 0.5 - middle[0]) / spread[0],
+        (torch.arange(width) + 0.5 - middle[1]) / spread[1],
+    )
+    bias = torch.exp(-0.5 * (rows[:, None] ** 2 + columns**2))
+    return bias.expand(images, -1, -1), counts.view(images, height, width)

@@ -89,6 +89,25 @@ def test_very_small_and_very_large_maps_have_the_same_scores(scale):
     torch.testing.assert_close(cc(scale * saliency, densities() / scale), cc(saliency, densities()), **CLOSE)
 
 
+@pytest.mark.parametrize("offset", [1e4, 1e6, -1e6])
+def test_a_map_far_from_zero_loses_nothing_but_its_own_rounding(offset):
+    """Compared with float64 on the very values that float32 can hold there."""
+    saliency, fixations = problem(height=120, width=160)
+    saliency, density = 10 * saliency + offset, densities(height=120, width=160)
+    assert saliency.dtype == torch.float32
+    torch.testing.assert_close(nss(saliency, fixations).double(), nss(saliency.double(), fixations), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        cc(saliency, density).double(), cc(saliency.double(), density.double()), rtol=0, atol=1e-5
+    )
+
+
+def test_negative_counts_have_no_score():
+    saliency, fixations = problem(images=2)
+    fixations[0, 0, 0] = -1
+    assert nss(saliency, fixations).isnan().tolist() == [True, False]
+    assert information_gain(saliency, fixations, densities(images=2)).isnan().tolist() == [True, False]
+
+
 def test_scaling_leaves_kl_and_sim_alone():
     saliency, density = densities(3), densities(4)
     torch.testing.assert_close(kl(saliency * 255, density / 9), kl(saliency, density), **CLOSE)

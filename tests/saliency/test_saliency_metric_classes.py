@@ -99,6 +99,44 @@ def test_classes_pass_on_protocol_and_seed():
     assert expected.mean() != metrics.auc_borji(saliency, fixations, protocol="mit", seed=6).mean()
 
 
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+def test_one_truth_for_several_maps_counts_the_maps(kind):
+    saliency, *truth = inputs(kind)
+    scores = CASES[kind](saliency, *(x[0] for x in truth))
+    metric = kind()
+    metric.update(saliency, *(x[0] for x in truth))
+    assert metric.compute().item() == pytest.approx(scores.mean().item(), rel=1e-6)
+    assert metric.left_out.item() == 0
+    metric.update(saliency, *(x[2] for x in truth))  # the image without fixations
+    assert metric.compute().item() == pytest.approx(scores.mean().item(), rel=1e-6)
+    assert metric.left_out.item() == len(saliency)
+    single = kind()
+    single.update(saliency[1], *(x[1] for x in truth))
+    assert single.compute().item() == pytest.approx(CASES[kind](saliency, *truth)[1].item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["mit", "salicon"])
+@pytest.mark.parametrize("kind", [metrics.AUCJudd, metrics.AUCBorji, metrics.AUCShuffled], ids=lambda k: k.__name__)
+def test_order_and_batches_change_no_draw(kind, protocol):
+    maps = inputs(kind)
+    forwards, backwards = kind(protocol=protocol), kind(protocol=protocol)
+    forwards.update(*maps)
+    for batch in zip(*(x.flip(0).split(4) for x in maps), strict=True):
+        backwards.update(*batch)
+    assert backwards.compute().item() == pytest.approx(forwards.compute().item(), rel=1e-7)
+
+
+def test_negatives_on_the_fixations_alone_are_no_truth_for_salicon():
+    saliency, fixations = problem()
+    negatives = problem(seed=9)[1]
+    negatives[1] = fixations[1]
+    metric = metrics.AUCShuffled(protocol="salicon")
+    metric.update(saliency, fixations, negatives)
+    expected = metrics.auc_shuffled(saliency, fixations, negatives, protocol="salicon")
+    assert metric.compute().item() == pytest.approx(expected[[0, 2]].mean().item(), rel=1e-6)
+    assert metric.left_out.item() == 1
+
+
 def test_the_means_are_kept_in_double_precision():
     metric = metrics.NSS()
     metric.update(*problem())

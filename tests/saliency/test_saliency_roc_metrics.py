@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from saliency_maps import judd_by_thresholds, pairs_auc, problem, repeated, stepped_auc
+from saliency_maps import (
+    centre_biased,
+    judd_by_thresholds,
+    pairs_auc,
+    problem,
+    repeated,
+    salicons_shuffled,
+    stepped_auc,
+)
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, roc, shuffled_negatives
+from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, draws, roc, shuffled_negatives
 
 LEVELS = [None, 2, 5]
 
@@ -66,6 +74,8 @@ def test_the_sort_of_all_pixels_knows_the_undefined():
     saliency, counts = (x.flatten(1) for x in problem())
     saliency[0, 3], counts[1] = torch.nan, 0
     assert roc._area_of_pixels(saliency, counts, (counts == 0).float()).isnan().tolist() == [True, True, False]
+    counts[2, 5] = -1
+    assert roc._area_of_pixels(saliency, counts, torch.ones_like(counts)).isnan().tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("grow", [torch.exp, lambda s: s**3, lambda s: 255 * s - 4, torch.logit])
@@ -161,49 +171,155 @@ def test_salicons_area_has_100000_negatives_and_steps_of_a_hundredth():
             assert ours[i].item() == pytest.approx(expected, abs=0.005)
 
 
-@pytest.mark.parametrize(("protocol", "thresholds"), [("mit", np.arange(11) / 10), ("salicon", np.arange(100) / 100)])
-def test_shuffled_splits_draw_from_the_negatives(protocol, thresholds):
+def test_mits_shuffled_splits_draw_from_the_negatives():
     saliency, counts = problem(height=40, width=50, fixations=40, dtype=torch.float64)
     negatives = shuffled_negatives(problem(images=3, height=40, width=50, fixations=200, seed=4)[1].double())
-    ours = auc_shuffled(saliency, counts, negatives, protocol=protocol)
+    ours = auc_shuffled(saliency, counts, negatives, protocol="mit")
     random = np.random.default_rng(0)
     for i, (s, f, n) in enumerate(zip(saliency.numpy(), counts.numpy(), negatives.numpy(), strict=True)):
         s = scaled(s)
-        positive = s[f > 0] if protocol == "mit" else repeated(s, f)
-        pool = s[n > 0]
+        positive, pool = s[f > 0], s[n > 0]
         splits = [random.choice(pool, positive.size, replace=False) for _ in range(400)]
-        expected = [stepped_auc(positive, negative, thresholds) for negative in splits]
+        expected = [stepped_auc(positive, negative, np.arange(11) / 10) for negative in splits]
         assert ours[i].item() == pytest.approx(np.mean(expected), abs=5 * np.std(expected) / np.sqrt(100))
 
 
-def test_splits_with_all_candidates_have_no_chance_in_them():
+def test_mits_splits_with_all_candidates_have_no_chance_in_them():
     saliency, counts = problem(images=1, fixations=100, dtype=torch.float64)
     negatives = torch.zeros_like(counts)
-    negatives[0, 2, 3:9] = 1
-    first, second = (auc_shuffled(saliency, counts, negatives, protocol="salicon", seed=seed) for seed in (0, 1))
+    negatives[0, 2, 3:9] = 3
+    first, second = (auc_shuffled(saliency, counts, negatives, protocol="mit", seed=seed) for seed in (0, 1))
     torch.testing.assert_close(first, second)
     s = scaled(saliency[0].numpy())
-    expected = stepped_auc(repeated(s, counts[0].numpy()), s[2, 3:9], np.arange(100) / 100)
+    expected = stepped_auc(s[counts[0].numpy() > 0], s[2, 3:9], np.arange(11) / 10)
     assert first.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("protocol", ["mit", "salicon"])
-def test_draws_are_those_of_the_seed(protocol):
-    saliency, counts = problem(levels=7)
-    negatives = shuffled_negatives(counts)
-    calls = [
-        lambda seed: auc_judd(saliency, counts, protocol=protocol, seed=seed),
-        lambda seed: auc_borji(saliency, counts, protocol=protocol, seed=seed),
-        lambda seed: auc_shuffled(saliency, counts, negatives, protocol=protocol, seed=seed),
+@pytest.mark.parametrize("levels", [None, 2, 4, 100, 255])
+@pytest.mark.parametrize("fixations", [1, 9, 300])
+def test_salicons_shuffled_area_weighs_all_negatives_off_the_images_own_fixations(levels, fixations):
+    saliency, counts = problem(fixations=fixations, levels=levels, dtype=torch.float64)
+    saliency[:, 0, 0], saliency[:, 0, 1] = 1.0, 0.0  # the map's range, mostly not fixated
+    negatives = problem(fixations=400, seed=4, dtype=torch.float64)[1]
+    ours = auc_shuffled(saliency, counts, negatives, protocol="salicon")
+    expected = [
+        salicons_shuffled(*image) for image in zip(*(x.numpy() for x in (saliency, counts, negatives)), strict=True)
     ]
-    for call in calls:
-        assert call(3).equal(call(3))
-        assert not call(3).equal(call(4))
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
+    assert ours.equal(auc_shuffled(saliency, counts, negatives, protocol="salicon", seed=1))
+
+
+def test_salicons_shuffled_area_worked_out_by_hand():
+    saliency = torch.tensor([[[0.0, 0.5, 1.0, 0.25]]])
+    fixations = torch.tensor([[[0, 2, 0, 0]]])
+    negatives = torch.tensor([[[1, 7, 1, 2]]])  # the seven lie where the image is fixated itself
+    # Lines through (0, 0), (1/4, 0) at thresholds above 1/2, (1/4, 1) at 1/2, and (1, 1).
+    assert auc_shuffled(saliency, fixations, negatives, protocol="salicon").item() == pytest.approx(3 / 4)
+
+
+def test_a_threshold_does_not_reach_the_highest_value_in_salicons_area():
+    """Values 0.5 and 0.495 with 0.5 the highest: the curve's first point is at 0.49, which both reach."""
+    saliency = torch.tensor([[[0.0, 0.5, 1.0, 0.495]]], dtype=torch.float64)
+    fixations, negatives = torch.tensor([[[0, 1, 0, 0]]]), torch.tensor([[[0, 0, 0, 1]]])
+    assert auc_shuffled(saliency, fixations, negatives, protocol="salicon").item() == pytest.approx(0.5)
+    assert auc_shuffled(saliency, fixations, negatives).item() == pytest.approx(1)
+
+
+def test_salicons_shuffled_area_needs_negatives_off_the_fixations():
+    saliency, counts = problem()
+    assert auc_shuffled(saliency, counts, counts, protocol="salicon").isnan().all()
+
+
+@pytest.mark.parametrize("protocol", ["exact", "salicon"])
+def test_the_centre_bias_of_many_images_is_chance(protocol):
+    """400 images cover most of the frame: only the counts still say where people look."""
+    saliency, counts = centre_biased(400)
+    area = auc_shuffled(saliency, counts, shuffled_negatives(counts > 0), protocol=protocol).mean().item()
+    assert auc_borji(saliency, counts).mean().item() > 0.8
+    assert area == pytest.approx(0.5, abs=0.02)
+
+
+def test_counts_of_a_pixel_do_not_reach_mits_area():
+    """Why it wants ten images: of the distinct pixels of many, the centre bias looks like skill."""
+    saliency, counts = centre_biased(400)
+    many = auc_shuffled(saliency[:20], counts[:20], shuffled_negatives(counts)[:20], protocol="mit").mean().item()
+    ten = shuffled_negatives(counts[:11])
+    few = auc_shuffled(saliency[:11], counts[:11], ten, protocol="mit").mean().item()
+    assert few < many - 0.1
+
+
+@pytest.mark.parametrize(
+    ("score", "protocol"),
+    [(auc_judd, "mit"), (auc_judd, "salicon"), (auc_borji, "mit"), (auc_borji, "salicon"), (auc_shuffled, "mit")],
+)
+def test_draws_are_those_of_the_seed(score, protocol):
+    saliency, counts = problem(levels=7)
+    maps = (saliency, counts, shuffled_negatives(counts))[: 3 if score is auc_shuffled else 2]
+    first, again, other = (score(*maps, protocol=protocol, seed=seed) for seed in (3, 3, 4))
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+@pytest.mark.parametrize("protocol", ["mit", "salicon"])
+@pytest.mark.parametrize("score", [auc_judd, auc_borji, auc_shuffled])
+def test_neighbours_in_a_batch_do_not_change_the_draws(score, protocol):
+    saliency, counts = problem(images=4, levels=7)
+    maps = (saliency, counts, shuffled_negatives(counts))[: 3 if score is auc_shuffled else 2]
+    together = score(*maps, protocol=protocol, seed=3)
+    alone = torch.cat([score(*(x[i : i + 1] for x in maps), protocol=protocol, seed=3) for i in range(4)])
+    assert together.equal(alone)
+    assert together.equal(score(*(x.flip(0) for x in maps), protocol=protocol, seed=3).flip(0))
+
+
+def test_draws_are_uniform_and_apart():
+    """Moments of [0, 1), no correlation along a stream or between the streams of two images."""
+    keys = draws.image_keys(problem(images=2)[1].flatten(1))
+    first, second = draws.uniform_draws(keys, 0, 100_000)
+    assert first.min() >= 0
+    assert first.max() < 1
+    assert stats.kstest(first.numpy(), "uniform").pvalue > 1e-3
+    pairs = [(first, second), (first[1:], first[:-1]), (first, draws.uniform_draws(keys, 1, 100_000)[0])]
+    for x, y in pairs:
+        assert abs(stats.pearsonr(x, y).statistic) < 5 / np.sqrt(100_000)
+    assert draws.uniform_draws(keys, 0, 10, start=50).equal(draws.uniform_draws(keys, 0, 60)[:, 50:])
+
+
+def test_draws_are_splitmix64s():
+    """The published generator, one 64-bit word at a time."""
+
+    def mixed(word):
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return word ^ word >> 31
+
+    assert mixed(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # what it gives first from state 0
+    state, expected = mixed(12345 ^ mixed(7)), []
+    for _ in range(20):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        expected.append((mixed(state) >> 11) / 2**53)
+    assert draws.uniform_draws(torch.tensor([12345]), 7, 20)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
+def test_negative_counts_have_no_area(protocol):
+    saliency, counts = problem()
+    negatives = shuffled_negatives(counts)
+    wrong, bad = counts.clone(), negatives.clone()
+    wrong[1, 0, 0], bad[2, 0, 0] = -1, -1
+    assert auc_judd(saliency, wrong, protocol=protocol).isnan().tolist() == [False, True, False]
+    assert auc_borji(saliency, wrong, protocol=protocol).isnan().tolist() == [False, True, False]
+    assert auc_shuffled(saliency, wrong, bad, protocol=protocol).isnan().tolist() == [False, True, True]
 
 
 def test_negatives_are_the_other_images_fixations():
     counts = problem()[1]
     torch.testing.assert_close(shuffled_negatives(counts)[0], counts[1] + counts[2])
+
+
+def test_negatives_of_marked_pixels_count_images():
+    marked = problem(fixations=60)[1] > 0
+    assert shuffled_negatives(marked)[0].equal(marked[1].long() + marked[2].long())
+    assert shuffled_negatives(marked).max() == 2
 
 
 def test_one_map_of_negatives_stands_for_all_images():

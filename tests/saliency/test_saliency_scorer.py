@@ -60,6 +60,69 @@ def test_truths_come_in_batches_of_one_size(uneven):
     assert parts[0].negatives.sum() == 3
 
 
+@pytest.fixture
+def columns(tmp_path):
+    """Fourteen images, each with three fixations, two of them on one pixel, all in a column of its own; one is bare."""
+    lines = ["image,x,y"]
+    for i in range(15):
+        picture(tmp_path / f"{i:02}.png", 20, 30)
+        lines += [f"{i:02},{2 * i},3", f"{i:02},{2 * i},3", f"{i:02},{2 * i},{i}"] if i != 5 else []
+    (tmp_path / "fixations.csv").write_text("\n".join(lines))
+    return data.folder(tmp_path)
+
+
+def in_order(viewed, **options):
+    """The negatives of all images, in the set's order."""
+    parts = sorted(
+        (i, n) for part in truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
+    )
+    return torch.stack([negatives for _, negatives in parts])
+
+
+def test_mits_negatives_are_those_of_ten_other_images(columns):
+    negatives = in_order(columns, protocol="mit", seed=3)
+    for i, counts in enumerate(negatives):
+        looked_at = counts.sum(0).nonzero().flatten() // 2
+        assert len(looked_at) == 10
+        assert counts.sum() == 30
+        assert i not in looked_at
+        assert 5 not in looked_at
+    assert len({tuple(counts.sum(0).tolist()) for counts in negatives}) > 10  # each image has ten of its own
+    assert negatives.equal(in_order(columns, protocol="mit", seed=3, batch=4))
+    assert not negatives.equal(in_order(columns, protocol="mit", seed=4))
+
+
+def test_mits_negatives_are_all_others_where_they_are_few(uneven):
+    for few, all_others in zip(truths(uneven, protocol="mit"), truths(uneven), strict=True):
+        assert few.negatives.equal(all_others.negatives)
+
+
+def test_salicons_negatives_count_images(columns):
+    negatives = in_order(columns, protocol="salicon", batch=4)
+    counts = torch.cat([data.fixation_counts([v.points], (20, 30)) for v in columns.viewings])
+    assert negatives.equal(metrics.shuffled_negatives(counts > 0).float())
+
+
+@pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
+def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
+    maps = torch.rand(15, 20, 30, generator=torch.Generator().manual_seed(0))
+    names = ["sAUC", "AUC", "AUC-Judd", "IG"]
+    options = {"sigma": 2.0, "protocol": protocol, "seed": 2}
+    values, apart = (score(lambda i: maps[list(i)], columns, names, batch=batch, **options) for batch in (25, 4))
+    counts = torch.cat([data.fixation_counts([v.points], (20, 30)) for v in columns.viewings])
+    draws = {"protocol": protocol, "seed": 2}
+    expected = {
+        "sAUC": metrics.auc_shuffled(maps, counts, in_order(columns, **draws), **draws),
+        "AUC": metrics.auc_borji(maps, counts, **draws),
+        "AUC-Judd": metrics.auc_judd(maps, counts, **draws),
+        "IG": metrics.information_gain(maps, counts, data.density(metrics.shuffled_negatives(counts), 2.0)),
+    }
+    for name in names:
+        torch.testing.assert_close(values[name], expected[name].double(), equal_nan=True)
+        torch.testing.assert_close(values[name], apart[name], equal_nan=True)
+        assert values[name].isnan().nonzero().flatten().tolist() == [5]
+
+
 def test_centre_biases_follow_the_fixations(tmp_path):
     osie = data.osie(small_osie(tmp_path, images=40))
     gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40), sigma=3.0)

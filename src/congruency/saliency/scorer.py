@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ PAPER_METRICS = ("NSS", "sAUC", "AUC", "CC")
 METRICS = (*PAPER_METRICS, "AUC-Judd", "KL", "SIM", "IG")
 """All of them; IG is the information gain over where people look in the other images, in bits a fixation."""
 
+MIT_IMAGES = 10
+"""How many other images the MIT benchmark's shuffled AUC takes its negatives from."""
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -30,20 +34,26 @@ class Truth:
         indices: Which images of the set.
         fixations: (B, H, W) counts.
         density: (B, H, W) blurred counts.
-        negatives: (B, H, W) counts of all other images' fixations, scaled to this size.
+        others: (B, H, W) counts of all other images' fixations, scaled to this size.
+        negatives: (B, H, W) what the shuffled AUC compares with, as the protocol has it (:func:`truths`).
         sigma: Width of the blur.
+        protocol: Of the AUCs.
+        seed: Of the protocol's draws.
     """
 
     indices: tuple[int, ...]
     fixations: Tensor
     density: Tensor
+    others: Tensor
     negatives: Tensor
     sigma: float
+    protocol: Protocol = "exact"
+    seed: int = 0
 
     @property
     def baseline(self) -> Tensor:
-        """(B, H, W) the negatives blurred alike: what is known without looking at the image. Made when asked for."""
-        return density(self.negatives, self.sigma)
+        """(B, H, W) the others blurred alike: what is known without looking at the image. Made when asked for."""
+        return density(self.others, self.sigma)
 
 
 def truths(
@@ -53,8 +63,14 @@ def truths(
     device: torch.device | str | None = None,
     batch: int = 25,
     points: Sequence[Tensor] | None = None,
+    protocol: Protocol = "exact",
+    seed: int = 0,
 ) -> Iterator[Truth]:
     """The truth of a set, some images of one size at a time: nothing large is kept.
+
+    The negatives of the shuffled AUC are the fixations of all other images. For ``"salicon"`` they are how many other
+    images have a fixation on each pixel; for ``"mit"`` the fixations of ten other images (all, if they are fewer) among
+    those that have any, drawn for each image by the seed and its place in the set.
 
     Args:
         data: The set.
@@ -62,39 +78,64 @@ def truths(
         device: Where the maps are made.
         batch: Images at a time.
         points: The fixations to take, instead of all viewers' (one viewer's, say), in the set's order.
+        protocol: Of the AUCs.
+        seed: Of the protocol's draws.
     """
     points = [v.points for v in data.viewings] if points is None else points
     frames = [(v.height, v.width) for v in data.viewings]
+    seen = [i for i, some in enumerate(points) if len(some) > 0]
     for frame in dict.fromkeys(frames):
         members = [i for i, other in enumerate(frames) if other == frame]
-        everyone = _sum_of_counts(points, frames, frame, device)
+        scaled = _scaled(points, frames, frame)
+        everyone = fixation_counts([_joined(scaled, seen)], frame, device=device)[0]
+        marked = _images_on_pixels(scaled, frame, device, batch) if protocol == "salicon" else None
         width = data.sigma(frame[1]) if sigma is None else sigma
         for start in range(0, len(members), batch):
             indices = members[start : start + batch]
             counts = fixation_counts([points[i] for i in indices], frame, device=device)
-            yield Truth(tuple(indices), counts, density(counts, width), everyone - counts, width)
+            others = negatives = everyone - counts
+            if marked is not None:
+                negatives = marked - counts.sign()
+            elif protocol == "mit":
+                chosen = [_joined(scaled, _some_others(i, seen, seed)) for i in indices]
+                negatives = fixation_counts(chosen, frame, device=device)
+            yield Truth(tuple(indices), counts, density(counts, width), others, negatives, width, protocol, seed)
 
 
-def _sum_of_counts(
-    points: Sequence[Tensor],
-    frames: Sequence[tuple[int, int]],
-    frame: tuple[int, int],
-    device: torch.device | str | None,
-) -> Tensor:
-    """(H, W) the fixations of all images, scaled to one size."""
+def _scaled(points: Sequence[Tensor], frames: Sequence[tuple[int, int]], frame: tuple[int, int]) -> list[Tensor]:
+    """The fixations of all images, each image's moved to where they would be in one of another size."""
     height, width = frame
     scaled = []
     for some, (h, w) in zip(points, frames, strict=True):
         scale = torch.tensor([width / w, height / h], dtype=torch.float64)
         scaled.append((some.to(torch.float64) + 0.5) * scale - 0.5 if (h, w) != frame else some.to(torch.float64))
-    return fixation_counts([torch.cat(scaled)], frame, device=device)[0]
+    return scaled
 
 
-def score_truth(
-    saliency: Tensor, truth: Truth, metrics: Sequence[str] = METRICS, *, protocol: Protocol = "exact", seed: int = 0
-) -> dict[str, Tensor]:
-    """(B,) of each metric for (B, H, W) maps of the truth's size."""
-    draws = {"protocol": protocol, "seed": seed}
+def _joined(points: Sequence[Tensor], indices: Sequence[int]) -> Tensor:
+    """(n, 2) the points of these images, which may be none."""
+    return torch.cat([torch.zeros(0, 2, dtype=torch.float64), *(points[i] for i in indices)])
+
+
+def _images_on_pixels(
+    points: Sequence[Tensor], frame: tuple[int, int], device: torch.device | str | None, batch: int
+) -> Tensor:
+    """(H, W) how many images have a fixation on each pixel."""
+    total = torch.zeros(frame, device=device)
+    for start in range(0, len(points), batch):
+        total += fixation_counts(points[start : start + batch], frame, device=device).sign().sum(0)
+    return total
+
+
+def _some_others(index: int, seen: Sequence[int], seed: int) -> list[int]:
+    """Ten of the images seen, without the image itself; all, if they are fewer."""
+    drawn = random.Random(f"{seed} {index}").sample(seen, min(MIT_IMAGES + 1, len(seen)))
+    return [i for i in drawn if i != index][:MIT_IMAGES]
+
+
+def score_truth(saliency: Tensor, truth: Truth, metrics: Sequence[str] = METRICS) -> dict[str, Tensor]:
+    """(B,) of each metric for (B, H, W) maps of the truth's size; the AUCs by the truth's protocol."""
+    draws = {"protocol": truth.protocol, "seed": truth.seed}
     makers: dict[str, Callable[[], Tensor]] = {
         "NSS": lambda: nss(saliency, truth.fixations),
         "sAUC": lambda: auc_shuffled(saliency, truth.fixations, truth.negatives, **draws),  # type: ignore[arg-type]
@@ -131,15 +172,15 @@ def score(
         sigma: Width of the density's blur in the images' pixels; the set's default if not given.
         device: Where scoring happens.
         batch: Images at a time.
-        protocol: Of the AUCs.
+        protocol: Of the AUCs; the shuffled one's negatives are chosen as it asks (:func:`truths`).
         seed: Of the protocol's draws.
     """
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
-    for truth in truths(data, sigma=sigma, device=device, batch=batch):
+    for truth in truths(data, sigma=sigma, device=device, batch=batch, protocol=protocol, seed=seed):
         height, width = truth.fixations.shape[-2:]
         maps = resized(predict(truth.indices).to(truth.fixations.device), (height, width))
         places = torch.tensor(truth.indices, device=maps.device)
-        for name, scores in score_truth(maps, truth, metrics, protocol=protocol, seed=seed).items():
+        for name, scores in score_truth(maps, truth, metrics).items():
             values[name].index_copy_(0, places, scores.double())
     return values
 

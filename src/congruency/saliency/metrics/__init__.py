@@ -7,7 +7,8 @@ One rule for the undefined, in all of them: what is wrong with the *truth* is na
 is scored as what it says. An image without fixations, or with a density that is constant where a correlation is asked,
 has no score: nan, left out of the classes' means and counted there (``left_out``). A constant saliency map says nothing
 and scores chance: NSS 0, CC 0, AUC 1/2. A saliency map with a nan has the score nan, and is not left out of the means:
-leaving it out would flatter the model that failed.
+leaving it out would flatter the model that failed. A negative count is a mistake of the caller's, not a missing truth:
+the score is nan and is not left out either.
 """
 
 from congruency.saliency.metrics.accumulate import (

@@ -20,8 +20,9 @@ class ImageMean(Metric):
     """The mean of a per-image score over all images that have one.
 
     Images without a truth to compare with (no fixations) are left out, and counted in :attr:`left_out`. A score that is
-    nan although the truth is there (a map with a nan) stays in, and makes the mean nan. Sums are float64, so the order
-    of batches and the number of ranks change nothing beyond its rounding.
+    nan although the truth is there (a map with a nan, a negative count) stays in, and makes the mean nan. Sums are
+    float64 and random draws belong to their image, so the order of images, their batches and the number of ranks change
+    nothing beyond rounding.
     """
 
     full_state_update = False
@@ -46,6 +47,8 @@ class ImageMean(Metric):
         return self.seen - self.scored
 
     def _add(self, scores: Tensor, defined: Tensor) -> None:
+        """Add images' scores; ``defined`` says which images have a truth, once for all of them if they share it."""
+        defined = defined.expand(scores.shape)
         self.total += scores.where(defined, 0.0).sum(dtype=torch.float64)
         self.scored += defined.sum()
         self.seen += defined.numel()
@@ -111,7 +114,7 @@ class InformationGain(ImageMean):
 
 
 class _Area(ImageMean):
-    """What the AUCs share: a protocol, and the seed of its draws, which every batch begins with again."""
+    """What the AUCs share: a protocol, and the seed of its draws."""
 
     def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -142,5 +145,6 @@ class AUCShuffled(_Area):
     """Mean :func:`congruency.saliency.metrics.auc_shuffled` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor, negatives: Tensor) -> None:
-        defined = self._any(fixations) & self._any(negatives)
+        usable = negatives.ne(0) & fixations.eq(0) if self.protocol == "salicon" else negatives
+        defined = self._any(fixations) & self._any(usable)
         self._add(roc.auc_shuffled(saliency, fixations, negatives, **self._draws), defined)

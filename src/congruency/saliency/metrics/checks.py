@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["by_parts", "working", "working_pair"]
+__all__ = ["by_parts", "unless_negative", "working", "working_pair"]
 
 # Pixels worked on at a time: on the CPU what stays in a core's cache, on an accelerator about 1 GB of temporary memory.
 _HOST_PART = 2**18
@@ -56,6 +56,13 @@ def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Te
         raise ValueError(f"saliency is on {saliency.device} and {name} on {truth.device}; put both on one device")
     dtype = saliency.dtype if counts else torch.promote_types(saliency.dtype, truth.dtype)
     return saliency.to(dtype).flatten(-2), truth.to(dtype).expand(saliency.shape).flatten(-2)
+
+
+def unless_negative(scores: Tensor, *counts: Tensor) -> Tensor:
+    """The scores (...), nan where one of the counts (..., P) is negative: said without waiting for the device."""
+    for some in counts:
+        scores = scores.masked_fill(some.amin(-1) < 0, float("nan"))
+    return scores
 
 
 def _size(maps: Tensor) -> str:

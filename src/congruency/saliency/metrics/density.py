@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from congruency.saliency.metrics.checks import by_parts, working_pair
+from congruency.saliency.metrics.checks import by_parts, unless_negative, working_pair
 
 __all__ = ["cc", "information_gain", "kl", "nss", "sim"]
 
@@ -31,7 +31,7 @@ def nss(saliency: Tensor, fixations: Tensor, *, ddof: int = 0) -> Tensor:
             For a map of 480 x 640 they agree to six digits.
 
     Returns:
-        (B,). nan for an image without fixations; 0 for a constant map.
+        (B,). nan for an image without fixations or with a negative count; 0 for a constant map.
     """
 
     def score(saliency: Tensor, fixations: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def information_gain(saliency: Tensor, fixations: Tensor, baseline: Tensor, *, e
         epsilon: Added before taking logarithms.
 
     Returns:
-        (B,). nan for an image without fixations or where a map has a negative value; an all-zero map counts as
+        (B,). nan for an image without fixations or where a map or a count is negative; an all-zero map counts as
         uniform.
     """
 
@@ -161,9 +161,9 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _total(fixations: Tensor) -> Tensor:
-    """(N,) the number of fixations, nan where there are none."""
+    """(N,) the number of fixations, nan where there are none or a count is negative."""
     total = fixations.sum(-1)
-    return total.masked_fill(total == 0, _NAN)
+    return unless_negative(total.masked_fill(total == 0, _NAN), fixations)
 
 
 def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,12 +186,16 @@ def _mass(density: Tensor) -> Tensor:
 def _centred(maps: Tensor) -> tuple[Tensor, Tensor]:
     """(N, P) the maps with mean 0, scaled by a positive number each, and (N,) whether they are constant.
 
-    The scale keeps squares of very small and very large maps in floating point's range; on the CPU, where looking is
-    free, it is left out where there is no need. Whether a map is constant is asked of its range: rounding leaves its
-    deviation above 0.
+    The mean of a map far from 0 is rounded to few of the digits that the map is about: what is left of it is subtracted
+    too. The scale keeps squares of very small and very large maps in floating point's range. On the CPU, where looking
+    is free, both are left out where there is no need. Whether a map is constant is asked of its range: rounding leaves
+    its deviation above 0.
     """
     low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
     centred, spread = maps - maps.mean(-1, keepdim=True), high - low
-    if maps.device.type != "cpu" or not ((spread > 1e-9) & (spread < 1e9)).all():
+    elsewhere = maps.device.type != "cpu"
+    if elsewhere or (low.abs() > 10 * spread).any():
+        centred.sub_(centred.mean(-1, keepdim=True))
+    if elsewhere or not ((spread > 1e-9) & (spread < 1e9)).all():
         centred.div_(spread)
     return centred, (low == high).squeeze(-1)

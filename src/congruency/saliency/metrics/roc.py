@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from congruency.saliency.metrics import sampled
-from congruency.saliency.metrics.checks import by_parts, working_pair
+from congruency.saliency.metrics.checks import by_parts, unless_negative, working_pair
+from congruency.saliency.metrics.draws import image_keys, uniform_draws
 
 __all__ = ["Protocol", "auc_borji", "auc_judd", "auc_shuffled", "shuffled_negatives"]
 
@@ -39,19 +40,20 @@ def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact
         fixations: (B, H, W), how many fixations fell on each pixel. A blurred density would make nearly every pixel
             a positive: pass counts.
         protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of the other protocols.
+        seed: Of the random draws of the other protocols; they depend on it and the image's fixations alone.
 
     Returns:
-        (B,). nan for an image without fixations, or with one on every pixel.
+        (B,). nan for an image without fixations, with one on every pixel, or with a negative count.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
     if protocol == "exact":
         return _exact(saliency, fixations, "unfixated")
     if protocol == "mit":
-        return _judd_at_fixations(_unit_range(saliency), fixations, seed).to(saliency.dtype)
-    value = sampled.uniform(_unit_range(saliency), fixations, fixations == 0, sampled.SALICON, seed)
-    return value.to(saliency.dtype)
+        value = _judd_at_fixations(_unit_range(saliency), fixations, seed)
+    else:
+        value = sampled.uniform(_unit_range(saliency), fixations, fixations == 0, sampled.SALICON, seed)
+    return unless_negative(value.to(saliency.dtype), fixations)
 
 
 def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact", seed: int = 0) -> Tensor:
@@ -71,22 +73,22 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
         saliency: (B, H, W).
         fixations: (B, H, W), how many fixations fell on each pixel; not a density.
         protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of the other protocols.
+        seed: Of the random draws of the other protocols; they depend on it and the image's fixations alone.
 
     Returns:
-        (B,). nan for an image without fixations; 1/2 for a constant map.
+        (B,). nan for an image without fixations or with a negative count; 1/2 for a constant map.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
     if protocol == "exact":
         return _exact(saliency, fixations, "all")
-    everywhere = torch.ones_like(fixations)
-    scaled = _unit_range(saliency)
+    everywhere = torch.ones_like(fixations[..., :1]).expand(fixations.shape)
     if protocol == "mit":
-        value = sampled.splits(scaled, fixations.sign(), everywhere, sampled.MIT, seed, replacement=True)
+        once = fixations.sign()
+        value = sampled.splits(_unit_range(saliency), once, everywhere, sampled.MIT, seed, replacement=True)
     else:
-        value = sampled.uniform(scaled, fixations, everywhere > 0, sampled.SALICON, seed)
-    return value.to(saliency.dtype)
+        value = sampled.uniform(_unit_range(saliency), fixations, everywhere > 0, sampled.SALICON, seed)
+    return unless_negative(value.to(saliency.dtype), fixations)
 
 
 def auc_shuffled(
@@ -95,40 +97,59 @@ def auc_shuffled(
     """Shuffled AUC: fixated pixels against pixels that people fixated in *other* images, which cancels the centre bias.
 
     - ``"exact"``: ``P(s_+ > s_-) + 1/2 P(s_+ = s_-)``, s_- the saliency at a random one of the negatives; every
-      fixation counts on both sides.
-    - ``"mit"``: the mean of 100 splits, each with as many negatives as there are fixated pixels, drawn without
-      replacement from the distinct pixels of ``negatives``; each fixated pixel once; thresholds in steps of 0.1.
-    - ``"salicon"``: the same with thresholds in steps of 0.01, and every fixation counts.
+      fixation counts on both sides. Neither benchmark's numbers are computed like this.
+    - ``"salicon"``: the shuffled AUC of the SALICON challenge's toolkit. Nothing is drawn: all negatives with their
+      weights, but those on pixels where the image has a fixation of its own; every fixation is a positive. The map is
+      scaled to 0..1; the rates at the thresholds 0, 0.01, 0.02, ... below the highest of these values are joined by
+      straight lines. The toolkit takes all other images of the set, and a pixel weighs as many as the *images* with a
+      fixation on it: ``negatives=shuffled_negatives(fixations > 0)``. (Earlier versions of the toolkit counted each
+      pixel once, or drew splits; they cancel less of the centre bias.)
+    - ``"mit"``: the shuffled AUC of the MIT benchmark's code: the mean of 100 splits, each with as many negatives as
+      there are fixated pixels, drawn without replacement from the *distinct* pixels of ``negatives``; each fixated
+      pixel once; thresholds in steps of 0.1. Published numbers have the fixations of ten random other images as
+      ``negatives``. Give it no more: counts are not looked at, so the fixations of hundreds of images cover the whole
+      frame and this becomes an AUC with uniform negatives, which rewards the centre bias again.
+
+    ``congruency.saliency.scorer`` gives each protocol the negatives that belong to it.
 
     Args:
         saliency: (B, H, W).
         fixations: (B, H, W), how many fixations fell on each pixel; not a density.
         negatives: (B, H, W), or (H, W) for all images: counts of the other images' fixations on each pixel
-            (:func:`shuffled_negatives`). Their choice is part of the score: the published protocols take ten random
-            other images, all others is the choice without chance. An image's own fixations must not be among them.
+            (:func:`shuffled_negatives`). Their choice is part of the score; for ``"exact"`` all other images is the
+            choice without chance. An image's own fixations must not be among them.
         protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of the other protocols.
+        seed: Of the random draws of ``"mit"``; they depend on it and the image's fixations alone.
 
     Returns:
-        (B,). nan for an image without fixations or negatives; 1/2 for a constant map.
+        (B,). nan for an image without fixations or negatives (for ``"salicon"``: negatives elsewhere than its
+        fixations), or with a negative count; 1/2 for a constant map.
     """
     given, fixations = working_pair(saliency, fixations, "fixations")
     _, other = working_pair(saliency, negatives, "negatives")
     _check(protocol)
     if protocol == "exact":
         return _exact(given, fixations, other.to(given.dtype))
-    once = fixations.sign() if protocol == "mit" else fixations
-    recipe = sampled.MIT if protocol == "mit" else sampled.SALICON_SHUFFLED
-    value = sampled.splits(_unit_range(given), once, other.sign(), recipe, seed, replacement=False)
-    return value.to(given.dtype)
+    if protocol == "mit":
+        value = sampled.splits(_unit_range(given), fixations.sign(), other, sampled.MIT, seed, replacement=False)
+    else:
+        value = by_parts(_salicons_shuffled, given, fixations, other)
+    return unless_negative(value.to(given.dtype), fixations, other)
 
 
 def shuffled_negatives(fixations: Tensor) -> Tensor:
     """(B, H, W) -> (B, H, W): for each image the fixations of all the others, for :func:`auc_shuffled`.
 
-    Images of different sizes have no pixels in common; rescale their fixations to one size first.
+    Of ``fixations > 0``: how many other images have a fixation on each pixel. Images of different sizes have no pixels
+    in common; rescale their fixations to one size first.
     """
-    return fixations.sum(0, keepdim=True) - fixations
+    counts = fixations.long() if fixations.dtype == torch.bool else fixations
+    return counts.sum(0, keepdim=True) - counts
+
+
+def _salicons_shuffled(saliency: Tensor, fixations: Tensor, negatives: Tensor) -> Tensor:
+    elsewhere = negatives.masked_fill(fixations != 0, 0.0)
+    return sampled.weighted(_unit_range(saliency), fixations, elsewhere, sampled.SALICON)
 
 
 def _check(protocol: str) -> None:
@@ -137,7 +158,10 @@ def _check(protocol: str) -> None:
 
 
 def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
-    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one."""
+    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one.
+
+    nan where a weight is below 0.
+    """
     if saliency.device.type == "cpu":
         return _on_host(saliency, positive, negative)
     if negative == "all":
@@ -162,7 +186,8 @@ def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Ten
     lost = (below * _strictly_before(above, first)).sum(-1)
     pairs = above.sum(-1) * below.sum(-1)
     value = (won + pairs - lost) / (2 * pairs)  # 0 / 0 without positives or negatives: nan
-    return value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
+    value = value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
+    return unless_negative(value, positive, negative)
 
 
 def _strictly_before(weights: Tensor, first: Tensor) -> Tensor:
@@ -192,7 +217,7 @@ def _on_host(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all
 def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal["all", "unfixated"]) -> float:
     places = np.flatnonzero(positive != 0)
     values, weights = saliency[places], positive[places].astype(np.float64)
-    if np.isnan(saliency.max()) or len(places) == 0:
+    if np.isnan(saliency.max()) or len(places) == 0 or weights.min() < 0:
         return _NAN
     if isinstance(negative, str):
         below = _ranks(np.sort(saliency), values)
@@ -205,7 +230,7 @@ def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal[
         order = np.argsort(saliency[others])
         running = np.concatenate([[0.0], np.cumsum(negative[others][order], dtype=np.float64)])
         below = _ranks(saliency[others][order], values, running)
-        total = float(running[-1])
+        total = float(running[-1]) if np.all(negative[others] > 0) else _NAN
     return float(below @ weights / (total * weights.sum())) if total > 0 else _NAN
 
 
@@ -223,9 +248,7 @@ def _judd_at_fixations(saliency: Tensor, fixations: Tensor, seed: int) -> Tensor
     Between two neighbouring fixated values the curve is a step; the line adds half of it, in all
     ``P(s_- >= min s_+) / (2 N)``.
     """
-    noise = torch.rand(
-        saliency.shape, generator=_generator(saliency, seed), device=saliency.device, dtype=saliency.dtype
-    )
+    noise = uniform_draws(image_keys(fixations).flatten(), seed, saliency.shape[-1]).view(saliency.shape)
     jittered = saliency + noise * 1e-7
     fixated = (fixations > 0).to(saliency.dtype)
     exact = _exact(jittered, fixated, "unfixated")
@@ -239,7 +262,3 @@ def _unit_range(saliency: Tensor) -> Tensor:
     saliency = saliency.double()
     low, high = saliency.amin(-1, keepdim=True), saliency.amax(-1, keepdim=True)
     return (saliency - low) / (high - low).masked_fill(high == low, 1.0)
-
-
-def _generator(like: Tensor, seed: int) -> torch.Generator:
-    return torch.Generator(like.device).manual_seed(seed)
