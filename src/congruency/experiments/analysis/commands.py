@@ -30,7 +30,7 @@ def illustrate(
             "--function",
             metavar="NAME|FORMULA",
             help="paper (its Figure 5), rosenbrock, himmelblau, ravine, waves; or a formula in x and y with + - * / ** "
-            "and sin, cos, exp, sqrt, pow, such as 'x**2 + 10*sin(y)**2' (needs --start).",
+            "and sin, cos, tanh, exp, log, sqrt, abs, pow, such as 'x**2 + 10*sin(y)**2' (needs --start).",
         ),
     ] = "paper",
     start: Annotated[
@@ -280,6 +280,7 @@ def pairs(
                 raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
             return found
 
+        samples.all_different(checkpoints)
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
         if len(results) == 1:
