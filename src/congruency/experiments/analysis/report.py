@@ -28,6 +28,8 @@ __all__ = ["commands", "compose", "differing", "findings", "left_out", "narrow",
 
 _AT_MOST = 6  # lines in a chart: so many colours there are
 
+_NOT_NEGATIVE = (0.0, math.inf)
+
 _CURVES = (
     ("loss", "Training loss", "loss", "Mean over the samples of an epoch."),
     ("error", "Training error, mean of each epoch", "% wrong", "Mean over the samples of an epoch."),
@@ -218,7 +220,7 @@ def compose(loaded: Loaded, command: str) -> Page:
         findings=[*findings(groups), *left, *left_out(groups), *loaded.messages],
         headline=_switches(drawn) if len(drawn) > 1 else None,
         figures=_figures(drawn),
-        figures_note="Lines: means over seeds. Bands: 95 % intervals. Point at a chart, or tap it, for its values.",
+        figures_note="Lines: means over seeds. Bands: 95 % intervals, as far as values can be. Point at a chart, or tap it, for its values.",
         tables=[("What differs", differing(groups))],
         commands=commands(groups),
         notes=_notes(groups),
@@ -232,15 +234,17 @@ def compose(loaded: Loaded, command: str) -> Page:
 def _figures(groups: Sequence[Group]) -> list[Figure]:
     """Those that the records have numbers for."""
     made = [
-        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error")
+        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
         for name, title, y_label, note in _CURVES
     ]
     for name in curves.evaluated(groups):
         title = f"Validation {name.replace('_', ' ')}"
         series = curves.by_epoch(groups, "evaluation", name)
-        made.append(_chart(series, title, name.replace("_", " "), "On held-out data."))
+        unit = "% wrong" if "error" in name else name.replace("_", " ")
+        made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name)))
     title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
-    made.insert(2, _chart(curves.spread_by_epoch(groups, "error"), title, "% wrong", note, log=True))
+    spread = curves.spread_by_epoch(groups, "error")
+    made.insert(2, _chart(spread, title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
     for epoch in curves.representative(groups):
         title = f"Training error by iteration, epoch {epoch + 1}"
         made.append(_chart(curves.within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
@@ -248,14 +252,34 @@ def _figures(groups: Sequence[Group]) -> list[Figure]:
 
 
 def _chart(
-    series: Sequence[Series], title: str, y_label: str, note: str, x_label: str = "epoch", log: bool = False
+    series: Sequence[Series],
+    title: str,
+    y_label: str,
+    note: str,
+    x_label: str = "epoch",
+    log: bool = False,
+    possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> Figure | None:
     """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
     finite = [value for one in series for value in one.y if math.isfinite(value)]
     if not finite:
         return None
     log = log and min(finite) > 0
-    return Figure(title, line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log), note)
+    if not possible[0] <= min(finite) <= max(finite) <= possible[1]:
+        possible = (-math.inf, math.inf)  # a task of its own, that counts otherwise
+    chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible)
+    return Figure(title, chart, note)
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """The values that a figure can have at all, where that is known; errors are percentages."""
+    if "error" in name:
+        return 0.0, 100.0
+    if "congruency" in name:
+        return -1.0, 1.0
+    if name == "corrected_share":
+        return 0.0, 1.0
+    return _NOT_NEGATIVE if name == "loss" or name.startswith("magnitude") else (-math.inf, math.inf)
 
 
 def _switches(groups: Sequence[Group]) -> Figure:

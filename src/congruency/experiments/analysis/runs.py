@@ -36,6 +36,13 @@ _OF_METHODS = {setting.name for setting in fields(Method)}
 
 _WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
 
+# What tables write of a finished run where they keep no record: those of continual learning, and the short grids.
+_FINISHED_RUNS = ({"setting", "method", "matrix"}, {"row", "seed", "job", "figures"})
+_OWN_PAGE = (
+    "it is of results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
+    "tiny_subset) keep none, and have pages of their own (index.html, by congruency reproduce)"
+)
+
 _FIRST_TOLD = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
 
@@ -118,9 +125,23 @@ def find_records(places: Iterable[Path]) -> list[Path]:
             continue
         below = sorted(place.rglob(RECORD_NAME))
         if not below:
+            if any(map(_of_a_table, [*sorted(place.glob("*.json*")), *sorted(place.glob("runs/*.json"))])):
+                raise FileNotFoundError(f"{place} has no {RECORD_NAME}: {_OWN_PAGE}")
             raise FileNotFoundError(f"{place} holds no run: there is no {RECORD_NAME} in it or below it")
         found += below
     return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _of_a_table(path: Path) -> bool:
+    """Whether a file is what a table keeps instead of records: its results, or a finished run of it."""
+    if path.name == "results.json":
+        return True
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and any(keys <= first.keys() for keys in _FINISHED_RUNS)
 
 
 def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
@@ -131,6 +152,9 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
         try:
             run = _run(path, name)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as reason:
+            if _of_a_table(path):
+                loaded.messages.append(f"{name} was skipped: {_OWN_PAGE}")
+                continue
             told = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
             loaded.messages.append(f"{name} was skipped: {told}")
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import replace
 from datetime import datetime
@@ -117,13 +118,14 @@ def _curves(result: Result) -> list[Figure]:
         return []
     areas = charts.line_chart(
         [_series(result, name, score, "area") for score, name in _EPOCH_SCORES.items()],
-        title="AUC by epoch", x_label="epoch", y_label="AUC",
+        title="AUC by epoch", x_label="epoch", y_label="AUC", possible=(0.0, 1.0),
     )  # fmt: skip
     figures = [Figure("How well each epoch's scores find them", areas, "AUC by the score of one epoch alone.")]
     for score, name in _EPOCH_SCORES.items():
         chart = charts.line_chart(
             [_series(result, title, score, title) for title in ("not flipped", "flipped")],
             title=name, x_label="epoch", y_label=name if score == "loss" else "congruency",
+            possible=(0.0, math.inf) if score == "loss" else (-1.0, 1.0),
         )  # fmt: skip
         figures.append(Figure(name[0].upper() + name[1:], chart, "Means over the samples."))
     return figures
