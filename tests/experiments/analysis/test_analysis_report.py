@@ -352,6 +352,33 @@ def test_only_a_methods_own_settings_are_listed_with_the_values_it_had(tmp_path)
     assert [one["window"] for one in (base, dcl, gem)] == ["-", "None", "-"]
 
 
+def test_a_setting_of_the_method_is_told_from_one_of_the_training_of_that_name(tmp_path):
+    for place, (rows, batches) in enumerate([("weights", 1), ("gradients", 4)]):
+        write_run(tmp_path / str(place), {**DCL, "accumulate": rows}, accumulate=batches)
+    table = report.differing(group(loaded(tmp_path).runs))
+    cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [one["accumulate (method)"] for one in cells] == ["weights", "gradients"]
+    assert [one["accumulate"] for one in cells] == ["1", "4"]
+
+
+def test_two_seeds_do_not_stretch_a_chart_beyond_what_can_be(tmp_path):
+    for seed, error in enumerate((10.0, 70.0)):
+        write_run(tmp_path / str(seed), seed=seed, error=error)
+    figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
+    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Validation error"])]
+    assert (min(marks), max(marks)) == (0.0, 100.0)
+    assert "% wrong, log scale" in figures["Training error, mean of each epoch"]
+    assert "log scale" not in figures["Training loss"]
+
+
+def test_losses_below_zero_are_drawn_where_they_are(tmp_path):
+    path = write_run(tmp_path / "a") / "record.jsonl"
+    path.write_text(path.read_text().replace('"loss": 1.0', '"loss": -3.0'))
+    figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
+    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Training loss"])]
+    assert min(marks) < 0
+
+
 def test_equal_results_are_called_identical(tmp_path):
     for seed in range(2):
         write_run(tmp_path / f"base-{seed}", seed=seed, error=10.0 + seed)

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 import typer
+from browser import Browser, needs_browser
 from torch.nn import functional
 from typer.testing import CliRunner
 
@@ -133,6 +134,19 @@ def test_the_page_opens_in_a_browser_without_complaints(flipped, tmp_path):
     )  # fmt: skip
     assert "<title>Which labels disagree with what the network learns</title>" in shown.stdout
     assert "CONSOLE" not in shown.stderr
+
+
+@needs_browser
+def test_every_chart_stands_under_its_caption(flipped, tmp_path):
+    """Not at the foot of a card that is as high as the pictures beside it."""
+    browser = Browser(tmp_path / "profile")
+    browser.open(flipped[0] / "index.html", width=1200, height=900)
+    gaps = browser.run("""[...document.querySelectorAll('.figures figure svg')].map(each =>
+        each.getBoundingClientRect().top - each.parentElement.querySelector('figcaption').getBoundingClientRect().bottom
+    )""")
+    browser.close()
+    assert len(gaps) == 5
+    assert max(gaps) < 40
 
 
 def test_labels_as_they_are_are_ranked_without_judging(tmp_path):

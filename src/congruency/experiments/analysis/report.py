@@ -148,7 +148,8 @@ def differing(groups: Sequence[Group]) -> Table:
     add("method", lambda run: run.kind)
     for part in ("correction", "settings", "machine"):
         for key in dict.fromkeys(key for run in runs for key in getattr(run, part)):
-            add(key, partial(_recorded, part, key))
+            shared = part == "correction" and any(key in run.settings for run in runs)
+            add(f"{key} (method)" if shared else key, partial(_recorded, part, key))
     caption = (
         "Runs of one row differ in their seeds alone, and where a cell has several values in those. What is not listed "
         f"is the same in all; {NOTHING} stands where a setting does not apply or is not recorded."
@@ -220,7 +221,10 @@ def compose(loaded: Loaded, command: str) -> Page:
         findings=[*findings(groups), *left, *left_out(groups), *loaded.messages],
         headline=_switches(drawn) if len(drawn) > 1 else None,
         figures=_figures(drawn),
-        figures_note="Lines: means over seeds. Bands: 95 % intervals, as far as values can be. Point at a chart, or tap it, for its values.",
+        figures_note=(
+            "Lines: means over seeds. Bands: 95 % intervals, as far as values can be. Point at a chart, or tap it, for "
+            "its values."
+        ),
         tables=[("What differs", differing(groups))],
         commands=commands(groups),
         notes=_notes(groups),

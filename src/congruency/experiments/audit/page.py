@@ -158,7 +158,8 @@ def _pictures(result: Result, top: int) -> list[Figure]:
         cells = "".join(_cell(result, audit, place, start + i + 1) for i, place in enumerate(part))
         style = "display: grid; margin-top: 0.6rem; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); "
         title = f"Most incongruent, {start + 1} to {start + len(part)}"
-        figures.append(Figure(title, f'<div style="{style}gap: 0.8rem;">{cells}</div>'))
+        row = "" if start else ' class="new-row"'  # a chart beside them would stand in a card far too high for it
+        figures.append(Figure(title, f'<div{row} style="{style}gap: 0.8rem;">{cells}</div>'))
     return figures
 
 
