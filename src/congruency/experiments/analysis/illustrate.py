@@ -140,8 +140,8 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
         windows = _listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
         count = never[0].references
         told.append(
-            f"With {_listed([result.descent.name for result in never])} DCL could never correct a step: in a window of "
-            f"{windows} steps, recording {count} reference{'s' * (count > 1)} leaves none over. Its paths are the "
+            f"With {_listed([result.descent.name for result in never])} DCL could never correct a step: recording "
+            f"{count} reference{'s' * (count > 1)} takes up the whole window of {windows}. Its paths are the "
             "baseline's, point for point; give a --window larger than --references."
         )
     same = [
