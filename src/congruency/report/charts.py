@@ -98,11 +98,14 @@ def line_chart(
     y_label: str,
     log: bool = False,
     x_names: Sequence[str] | None = None,
+    possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
     """Lines with shaded bands over a common x; `log` makes the y axis logarithmic, and skips what is not positive.
 
-    With `x_names` the places x = 0, 1, ... stand evenly and are called so.
+    With `x_names` the places x = 0, 1, ... stand evenly and are called so. Bands end at the values that are `possible`:
+    an interval of two seeds may reach far beyond them. What is told on hovering is the whole margin.
     """
+    y_label = f"{y_label}, log scale" if log else y_label
     legend, top = _legend([one.name for one in series])
     low, high = _HEIGHT - _BOTTOM, top + 12
     xs = [value for one in series for value in one.x]
@@ -110,15 +113,16 @@ def line_chart(
     x_axis = scales.linear(xs, _LEFT, _WIDTH - _RIGHT, ticks=7, whole=whole, snug=True)
     if x_names is not None:
         x_axis = scales.Scale(-0.4, len(x_names) - 0.6, _LEFT, _WIDTH - _RIGHT, tuple(range(len(x_names))))
-    ys = [edge for one in series for edge in (*one.y, *_edges(one, +1), *([] if log else _edges(one, -1)))]
+    sides = (+1,) if log else (+1, -1)
+    ys = [edge for one in series for edge in (*one.y, *(e for side in sides for e in _edges(one, side, possible)))]
     y_axis = scales.logarithmic(ys, low, high) if log else scales.linear(ys, low, high)
     parts = [legend, *_y_grid(y_axis, y_label), *_x_marks(x_axis, x_label, low, x_names)]
     barred = [index for index, one in enumerate(series) if one.bars]
     for index, one in enumerate(series):
         if one.bars:
-            parts.extend(_barred(one, index, barred.index(index) - (len(barred) - 1) / 2, x_axis, y_axis))
+            parts.extend(_barred(one, index, barred.index(index) - (len(barred) - 1) / 2, x_axis, y_axis, possible))
         else:
-            parts.extend(_line(one, index, x_axis, y_axis))
+            parts.extend(_line(one, index, x_axis, y_axis, possible))
     if not any(math.isfinite(y) and (y > 0 or not log) for one in series for y in one.y):
         parts.append(f'<text x="{_WIDTH / 2:g}" y="{(low + high) / 2:.1f}" text-anchor="middle">nothing to show</text>')
     parts.extend(_hover(series, x_label, x_axis, low, high, x_names))
@@ -265,13 +269,18 @@ def _called(x: float, names: Sequence[str] | None) -> str:
     return _mark(x) if names is None else names[round(x)]
 
 
-def _edges(one: Series, side: int) -> list[float]:
-    return [y + side * margin for y, margin in zip(one.y, one.margins, strict=True)]
+def _edges(one: Series, side: int, possible: tuple[float, float]) -> list[float]:
+    """An edge of the band, within what is possible; nan where there is no margin."""
+    low, high = possible
+    edges = [y + side * margin for y, margin in zip(one.y, one.margins, strict=True)]
+    return [edge if math.isnan(edge) else min(max(edge, low), high) for edge in edges]
 
 
-def _line(one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale) -> Iterator[str]:
+def _line(
+    one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale, possible: tuple[float, float]
+) -> Iterator[str]:
     """Band, then line, for every unbroken stretch; a stretch of one point is a dot with a bar."""
-    points = list(zip(one.x, one.y, _edges(one, -1), _edges(one, +1), strict=True))
+    points = list(zip(one.x, one.y, _edges(one, -1, possible), _edges(one, +1, possible), strict=True))
     for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
         for banded in _unbroken(stretch, lambda point: math.isfinite(point[3])):
             upper = [(x_axis(x), y_axis(top)) for x, _, _, top in banded]
@@ -288,9 +297,16 @@ def _line(one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale) -
             yield f'<circle cx="{line[0][0]:.1f}" cy="{line[0][1]:.1f}" r="4" style="fill: {colour(index)}"/>'
 
 
-def _barred(one: Series, index: int, place: float, x_axis: scales.Scale, y_axis: scales.Scale) -> Iterator[str]:
+def _barred(
+    one: Series,
+    index: int,
+    place: float,
+    x_axis: scales.Scale,
+    y_axis: scales.Scale,
+    possible: tuple[float, float],
+) -> Iterator[str]:
     """The line with a dot and a bar at every point, moved aside by `place`: those of several lines stand apart."""
-    points = list(zip(one.x, one.y, _edges(one, -1), _edges(one, +1), strict=True))
+    points = list(zip(one.x, one.y, _edges(one, -1, possible), _edges(one, +1, possible), strict=True))
     for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
         spots = [(x_axis(x) + _APART * place, y_axis(y)) for x, y, _, _ in stretch]
         if len(spots) > 1:

@@ -1,5 +1,6 @@
 """Writing a report so that a reader finds the old files or the new ones, never half of one."""
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -24,9 +25,21 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
     """The same for pictures beside the texts: every `name: text or bytes`."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as aside:
-        for name, content in contents.items():
-            (Path(aside) / name).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        for name in contents:
-            os.replace(Path(aside) / name, folder / name)
-    return [folder / name for name in contents]
+    return write_apart({folder / name: content for name, content in contents.items()})
+
+
+def write_apart(contents: Mapping[Path, str | bytes]) -> list[Path]:
+    """The same for files that go to different folders: each is written aside in its own, then all are renamed."""
+    with contextlib.ExitStack() as stack:
+        asides: dict[Path, Path] = {}
+        for path, content in contents.items():
+            if path.parent not in asides:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                aside = stack.enter_context(tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent))
+                asides[path.parent] = Path(aside)
+            (asides[path.parent] / path.name).write_bytes(
+                content.encode("utf-8") if isinstance(content, str) else content
+            )
+        for path in contents:
+            os.replace(asides[path.parent] / path.name, path)
+    return list(contents)

@@ -18,6 +18,7 @@ X, Y = torch.tensor([0.3, -1.2], dtype=torch.float64), torch.tensor([0.7, 2.0], 
         ("x**2**y", lambda x, y: x ** (2**y)),
         ("sin(x)*cos(y) + exp(-x)", lambda x, y: math.sin(x) * math.cos(y) + math.exp(-x)),
         ("sqrt(y) + pow(y, 3)", lambda x, y: math.sqrt(y) + y**3),
+        ("log(y) + abs(x) - tanh(x*y)", lambda x, y: math.log(y) + abs(x) - math.tanh(x * y)),
         ("pi*e", lambda x, y: math.pi * math.e),
     ],
 )

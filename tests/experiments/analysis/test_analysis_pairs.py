@@ -2,10 +2,12 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
 import typer
+from PIL import Image
 from saliency.saliency_data import picture, small_osie
 from torch.nn import functional
 from typer.testing import CliRunner
@@ -162,10 +164,50 @@ def test_what_is_no_checkpoint_is_told(run, tmp_path):
         assert message in said
 
 
+@pytest.mark.parametrize("again", [".", "checkpoints", "checkpoints/checkpoint-*.pt"])
+def test_a_network_counts_once(run, tmp_path, again):
+    place = min(run.glob(again)) if "*" in again else run / again
+    result, said = call("pairs", run, place, "--data", "digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "are of one run; give each network once" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_of_another_size_are_refused(run, tmp_path):
+    for name in range(10):
+        folder = tmp_path / "larger" / "test" / str(name)
+        folder.mkdir(parents=True)
+        Image.new("L", (16, 16), 10 * name).save(folder / "one.png")
+    result, said = call("pairs", run, "--data", tmp_path / "larger", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "the weights of mlp do not fit images of 1 x 16 x 16" in said
+
+
+def test_a_run_without_its_record_or_with_half_a_checkpoint(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    path = max((tmp_path / "run" / "checkpoints").iterdir())
+    whole = path.read_bytes()
+    for length in (0, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+        assert result.exit_code == 2
+        assert "is cut short or damaged; give another one of the run" in said
+        assert "Errno" not in said
+    (tmp_path / "run" / "record.jsonl").write_text('{"kind": "run"}\n')
+    result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "does not describe a run" in said
+    (tmp_path / "run" / "record.jsonl").unlink()
+    result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "has checkpoints and no record.jsonl" in said
+
+
 def test_several_networks_are_compared_by_classes(run, tmp_path):
-    """The same network three times: its own means, and no spread for an interval or a test."""
+    """The same network in three places: its own means, and no spread for an interval or a test."""
     alone = pairs.means(pairs.compare(classifier_samples(run, "digits", (), 20)))
-    result, shown = call("pairs", run, run, run, "--data", "digits", "--samples", "20", "--out", tmp_path)
+    copies = [shutil.copytree(run, tmp_path / "runs" / str(i)) for i in range(3)]
+    result, shown = call("pairs", *copies, "--data", "digits", "--samples", "20", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
     for name in ("congruency", "similarity"):
@@ -188,6 +230,7 @@ def test_over_networks_by_hand():
 
 
 def test_several_networks_need_classes(run, tmp_path):
-    result, shown = call("pairs", run, run, "--data", "digits", "--samples", "2", "--out", tmp_path)
+    other = shutil.copytree(run, tmp_path / "other")
+    result, shown = call("pairs", run, other, "--data", "digits", "--samples", "2", "--out", tmp_path)
     assert result.exit_code != 0
     assert "--classes A B" in shown

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,20 @@ def test_findings_turn_with_the_numbers(figure):
     results = illustrate.illustrate(steep)
     assert {verdict.agree for verdict in results[0].agreements} == {None}
     assert "0.1 at none" in " ".join(illustrate.findings(results))
+
+
+@pytest.mark.parametrize(
+    ("window", "references", "never"), [(1, 1, True), (2, 3, True), (2, 1, False), (None, 3, False)]
+)
+def test_a_window_that_leaves_no_step_to_correct_is_told(window, references, never):
+    gd = replace(OPTIMIZERS["gd"], window=window)
+    settings = illustrate.Settings(descents=[gd], correction=Correction(references=references))
+    results = illustrate.illustrate(settings)
+    told = " ".join(illustrate.findings(results))
+    assert ("could never correct a step" in told) is never
+    if never:
+        assert all(path.corrected == 0 for path in results[0].paths)
+        assert "turned back" not in told
 
 
 def test_a_saddle_is_no_minimum():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import statistics
+from dataclasses import asdict
 from html.parser import HTMLParser
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from congruency.experiments.analysis import curves, report
 from congruency.experiments.analysis.commands import register
 from congruency.experiments.analysis.runs import Loaded, find_records, group, load, method_name
+from congruency.training.config import Method
 
 BASELINE = {"name": "baseline", "scope": "head"}
 DCL = {"name": "dcl", "scope": "head", "window": 5, "references": 1, "mode": "concentrate", "margin": None, "offset": 0}
@@ -86,13 +88,56 @@ def test_names_say_no_more_than_tells_groups_apart(tmp_path):
     ("method", "expected"),
     [
         (BASELINE, "baseline"),
-        ({"name": "gem", "scope": "all", "margin": 0.5}, "GEM, margin 0.5, whole network"),
+        ({**BASELINE, "margin": 0.3, "window": 7}, "baseline"),
+        ({"name": "gem", "scope": "all", "margin": 0.5}, "GEM, whole network"),
+        ({"name": "gem", "margin": None, "memory": 20, "trigger": "always", "window": 3, "mode": "anchor"},
+         "GEM, memory 20, always"),
+        ({"name": "gem", "margin": 0, "memory": 1, "trigger": "violated"}, "GEM, margin 0"),
+        ({**DCL, "accumulate": "gradients", "trigger": "violated", "scope": "all", "memory": 9},
+         "DCL-5-1 concentrate, violated, accumulating gradients, whole network"),
+        ({**DCL, "margin": 0.0, "trigger": "always", "accumulate": "weights"}, "DCL-5-1 concentrate"),
+        ({**DCL, "lookahead": 4}, "DCL-5-1 concentrate, lookahead 4"),
         ({"name": "dcl", "window": None, "references": 2, "mode": "anchor", "margin": 0.5, "offset": 1},
          "DCL-∞-2 anchor, margin 0.5, offset 1"),
     ],
 )  # fmt: skip
 def test_methods_in_words(method, expected):
     assert method_name(method) == expected
+
+
+@pytest.mark.parametrize("name", ["gem", "dcl"])
+def test_every_setting_that_a_method_trains_by_makes_another_row(tmp_path, name):
+    changes = {
+        "gem": {"memory": 2, "margin": 0.1, "trigger": "always", "scope": "all"},
+        "dcl": {"window": 5, "references": 2, "offset": 3, "mode": "anchor", "margin": 0.1, "trigger": "violated",
+                "accumulate": "gradients", "scope": "all"},
+    }  # fmt: skip
+    usual = asdict(Method(name=name))
+    for place, changed in enumerate([{}, *({key: value} for key, value in changes[name].items())]):
+        write_run(tmp_path / str(place), usual | changed)
+    rows = [one.name for one in group(loaded(tmp_path).runs)]
+    assert len(set(rows)) == len(rows) == 1 + len(changes[name])
+
+
+def test_a_second_run_of_a_row_and_seed_is_said_to_be_left_out(tmp_path, runs):
+    write_run(runs / "once-more", DCL, seed=1, error=99.0)
+    result = call(runs, "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    told = (
+        "runs/once-more/record.jsonl was left out: DCL-5-1 concentrate has seed 1 already, by runs/dcl-1/record.jsonl"
+    )
+    page = (tmp_path / "page.html").read_text()
+    assert told in page
+    assert told in result.output
+    assert "Report on 6 runs" in page
+    assert "-1.000 against the baseline" in page, "the run that was left out does not count"
+
+
+def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
+    write_run(tmp_path / "a", epochs=2, planned=3)
+    write_run(tmp_path / "b", epochs=3)
+    (one,) = group(load(find_records([tmp_path]), unfinished=True).runs)
+    assert ([len(run.epochs) for run in one.runs], len(one.left_out)) == ([3], 1)
 
 
 def test_the_table_has_the_known_means_and_the_paired_test(runs):
@@ -195,6 +240,26 @@ def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
     assert len(load(find_records([runs]), unfinished=True).runs) == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("runs/EWC-seed0-322b.json", {"setting": {"table": "icifar100"}, "method": {"name": "EWC"}, "matrix": [[1.0]]}),
+        ("finished.jsonl", {"row": "baseline", "label": "", "seed": 0, "job": "fc93", "figures": {"error": 18.9}}),
+        ("results.json", {"single": {"accuracy": [0.3]}}),
+    ],
+)
+def test_tables_without_records_are_said_to_have_pages_of_their_own(tmp_path, name, content):
+    path = tmp_path / "table" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content) + "\n")
+    for place in (tmp_path / "table", path):
+        result = call(place, "-o", tmp_path / "page.html")
+        said = " ".join(result.output.replace("│", " ").split())
+        assert result.exit_code == 2
+        assert "have pages of their own" in said
+        assert "damaged" not in said
+
+
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_no_runs_is_an_error(tmp_path, name):
     result = call(tmp_path / name, "-o", tmp_path / "page.html")
@@ -261,9 +326,11 @@ def test_what_differs_is_listed_setting_by_setting(tmp_path):
     write_run(tmp_path / "a", first={"device": "cpu", **versions}, sample_order="seed", order_seed=None)
     write_run(tmp_path / "b", DCL, first={"device": "NVIDIA H200", **versions}, sample_order="fixed", order_seed=3)
     table = report.differing(group(loaded(tmp_path).runs))
-    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    rows = {row[1]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert table.columns[:2] == ["Row", "method"]
     assert rows["baseline"]["sample order"] == "seed"
-    told = rows["DCL-5-1 concentrate"]
+    assert rows["baseline"]["window"] == rows["baseline"]["mode"] == "-", "they do not apply"
+    told = rows["dcl"]
     assert [told[name] for name in ("window", "sample order", "order seed", "device")] == [
         "5",
         "fixed",
@@ -271,6 +338,92 @@ def test_what_differs_is_listed_setting_by_setting(tmp_path):
         "NVIDIA H200",
     ]
     assert "torch" not in table.columns
+
+
+def test_only_a_methods_own_settings_are_listed_with_the_values_it_had(tmp_path):
+    for name in ("baseline", "gem", "dcl"):
+        write_run(tmp_path / name, asdict(Method(name=name)))
+    table = report.differing(group(loaded(tmp_path).runs))
+    base, dcl, gem = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert [one["method"] for one in (base, dcl, gem)] == ["baseline", "dcl", "gem"]
+    assert [one["margin"] for one in (base, dcl, gem)] == ["-", "0", "0.5"]
+    assert [one["trigger"] for one in (base, dcl, gem)] == ["-", "always", "violated"]
+    assert [one["memory"] for one in (base, dcl, gem)] == ["-", "-", "1"]
+    assert [one["window"] for one in (base, dcl, gem)] == ["-", "None", "-"]
+
+
+def test_a_setting_of_the_method_is_told_from_one_of_the_training_of_that_name(tmp_path):
+    for place, (rows, batches) in enumerate([("weights", 1), ("gradients", 4)]):
+        write_run(tmp_path / str(place), {**DCL, "accumulate": rows}, accumulate=batches)
+    table = report.differing(group(loaded(tmp_path).runs))
+    cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [one["accumulate (method)"] for one in cells] == ["weights", "gradients"]
+    assert [one["accumulate"] for one in cells] == ["1", "4"]
+
+
+def test_two_seeds_do_not_stretch_a_chart_beyond_what_can_be(tmp_path):
+    for seed, error in enumerate((10.0, 70.0)):
+        write_run(tmp_path / str(seed), seed=seed, error=error)
+    figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
+    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Validation error"])]
+    assert (min(marks), max(marks)) == (0.0, 100.0)
+    assert "% wrong, log scale" in figures["Training error, mean of each epoch"]
+    assert "log scale" not in figures["Training loss"]
+
+
+def test_losses_below_zero_are_drawn_where_they_are(tmp_path):
+    path = write_run(tmp_path / "a") / "record.jsonl"
+    path.write_text(path.read_text().replace('"loss": 1.0', '"loss": -3.0'))
+    figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
+    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Training loss"])]
+    assert min(marks) < 0
+
+
+def test_equal_results_are_called_identical(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / f"base-{seed}", seed=seed, error=10.0 + seed)
+        write_run(tmp_path / f"dcl-{seed}", DCL, seed, 10.0 + seed)
+    (told,) = report.findings(group(loaded(tmp_path).runs))
+    assert told == "DCL-5-1 concentrate: test error identical to the baseline's in every one of 2 seeds."
+
+
+def test_the_figures_of_every_seed_are_written_with_the_page(tmp_path, runs):
+    write_run(runs / "gem", {"name": "gem"}, seed=4, evaluation=False)
+    path = tmp_path / "deep" / "figures.json"
+    result = call(runs, "-o", tmp_path / "page.html", "--json", path)
+    assert result.exit_code == 0, result.output
+    written = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert list(written) == ["baseline", "DCL-5-1 concentrate", "GEM"]
+    assert written["DCL-5-1 concentrate"] == {
+        "seed": [0, 1, 2],
+        "test_error": ERRORS["dcl"],
+        "test_loss": [0.5] * 3,
+        "training_loss": [1.0, 2.0, 3.0],
+        "training_error": [50.0 / 3] * 3,
+        "congruency": pytest.approx([0.0, 0.1, 0.2]),
+        "magnitude": [2.0] * 3,
+        "corrected_share": [0.25] * 3,
+    }
+    assert "test_error" not in written["GEM"], "these records do not have it"
+    assert written["GEM"]["seed"] == [4]
+    assert (tmp_path / "page.html").exists()
+
+
+def test_a_figure_that_some_seeds_do_not_have_is_null(tmp_path):
+    write_run(tmp_path / "runs" / "a", seed=0)
+    write_run(tmp_path / "runs" / "b", seed=1, evaluation=False)
+    (tmp_path / "runs" / "b" / "scores.json").write_text(json.dumps({"scores": {"NSS": 2.5}}))
+    assert call(tmp_path / "runs", "-o", tmp_path / "page.html", "--json", tmp_path / "f.json").exit_code == 0
+    row = json.loads((tmp_path / "f.json").read_text())["baseline"]
+    assert (row["test_error"], row["NSS"]) == ([10.0, None], [None, 2.5])
+
+
+@pytest.mark.parametrize("name", ["page.html", "."])
+def test_the_figures_need_a_file_of_their_own(tmp_path, runs, name):
+    result = call(runs, "-o", tmp_path / "page.html", "--json", tmp_path / name)
+    assert result.exit_code == 2
+    assert "--json" in result.output
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_an_independent_order_does_not_tear_the_seeds_apart(tmp_path):

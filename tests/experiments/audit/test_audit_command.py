@@ -10,12 +10,14 @@ import sys
 import pytest
 import torch
 import typer
+from browser import Browser, needs_browser
 from torch.nn import functional
 from typer.testing import CliRunner
 
 from congruency.classification import create
 from congruency.datasets import load
 from congruency.experiments.audit import checkpoint as checkpoints
+from congruency.experiments.audit import training
 from congruency.experiments.audit.checkpoint import look
 from congruency.experiments.audit.command import audit
 from congruency.experiments.audit.images import ImageSource
@@ -134,6 +136,19 @@ def test_the_page_opens_in_a_browser_without_complaints(flipped, tmp_path):
     assert "CONSOLE" not in shown.stderr
 
 
+@needs_browser
+def test_every_chart_stands_under_its_caption(flipped, tmp_path):
+    """Not at the foot of a card that is as high as the pictures beside it."""
+    browser = Browser(tmp_path / "profile")
+    browser.open(flipped[0] / "index.html", width=1200, height=900)
+    gaps = browser.run("""[...document.querySelectorAll('.figures figure svg')].map(each =>
+        each.getBoundingClientRect().top - each.parentElement.querySelector('figcaption').getBoundingClientRect().bottom
+    )""")
+    browser.close()
+    assert len(gaps) == 5
+    assert max(gaps) < 40
+
+
 def test_labels_as_they_are_are_ranked_without_judging(tmp_path):
     words = ("mlp", "--data", "digits", "--per-class", 10, "--epochs", 2, "--seeds", 2, "--no-cleanlab")
     result, said = call(*words, "--device", "cpu", "--out", tmp_path)
@@ -234,6 +249,27 @@ def test_cleanlab_is_asked_for_before_anything_is_trained(tmp_path, monkeypatch)
     result, said = call("mlp", "--data", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "cleanlab is not installed; install it (pip install cleanlab), or give --no-cleanlab" in said
+
+
+def test_more_folds_than_samples_are_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: pytest.fail("it began to train"))
+    words = ("mlp", "--data", "digits", "--per-class", 5, "--folds", 500, "--device", "cpu")
+    result, said = call(*words, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "--folds must be from 2 to the 50 samples, got 500" in said
+
+
+def test_a_run_without_its_record_or_with_half_a_checkpoint(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    path = max((tmp_path / "run" / "checkpoints").iterdir())
+    path.write_bytes(path.read_bytes()[:2000])
+    result, said = call(tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "is cut short or damaged" in said
+    (tmp_path / "run" / "record.jsonl").unlink()
+    result, said = call(tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "has checkpoints and no record.jsonl" in said
 
 
 def test_a_set_of_other_classes_is_refused(run, tmp_path):

@@ -108,11 +108,30 @@ def _candidates(name: str, budget: str | None) -> list[tuple[Table, Row]]:
         table = _table(each, budget)
         found += [(table, row) for row in table.rows if row.name == name or row.name.startswith(f"{name}, ")]
     if not found:
+        _not_of_another_task(name)
         raise ValueError(
             f"no row of a table is called {name!r}; give TABLE/ROW as `congruency reproduce` has them (the tables are "
             f"{', '.join(known)}), or leave the recipe off and give --data"
         )
     return found
+
+
+def _not_of_another_task(name: str) -> None:
+    """Say where to go with a row of the paper that is no classifier's."""
+    from congruency.experiments.continual.tables import TABLES
+    from congruency.experiments.saliency.recipes import paper_recipes
+
+    first = name.partition("/")[0]
+    if first in ("salicon", "osie") or name in [recipe.paper_row for recipe in paper_recipes("salicon")]:
+        raise ValueError(
+            f"{name!r} trains saliency, and ablate is for classification; `congruency saliency osie FILE --method "
+            "DCL-120-1 --method DCL-inf-1` compares windows there"
+        )
+    if first in TABLES or name in [row.name for table in TABLES.values() for row in table.rows]:
+        raise ValueError(
+            f"{name!r} is of continual learning, and ablate is for classification; `congruency reproduce "
+            f"{first if first in TABLES else 'TABLE'}` compares the methods there"
+        )
 
 
 def _the_row(candidates: list[tuple[Table, Row]], name: str) -> tuple[Table, Row]:

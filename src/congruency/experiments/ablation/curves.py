@@ -61,6 +61,7 @@ def _charts(
             x_label=x_label,
             y_label=f"{column}, %",
             x_names=places,
+            possible=(0.0, 100.0),
         )
         made.append(Figure(f"{column} {by}", chart))
     return made

@@ -30,7 +30,7 @@ def illustrate(
             "--function",
             metavar="NAME|FORMULA",
             help="paper (its Figure 5), rosenbrock, himmelblau, ravine, waves; or a formula in x and y with + - * / ** "
-            "and sin, cos, exp, sqrt, pow, such as 'x**2 + 10*sin(y)**2' (needs --start).",
+            "and sin, cos, tanh, exp, log, sqrt, abs, pow, such as 'x**2 + 10*sin(y)**2' (needs --start).",
         ),
     ] = "paper",
     start: Annotated[
@@ -171,6 +171,10 @@ def report(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the figures of every seed there too, row by row."),
+    ] = None,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Take in runs that have not come to their end.")
     ] = False,
@@ -180,25 +184,35 @@ def report(
     Reads the records that trainings leave (record.jsonl) and puts runs together
     that differ in their seeds alone: a table with intervals and paired tests,
     and curves of loss, error, congruency and magnitude. A record that cannot be
-    read is named and skipped.
+    read is named and skipped, and so is a second run of a row and seed.
     """
     check_folder(out.parent, "--out")
+    if json_file is not None:
+        check_folder(json_file.parent, "--json")
     with interruptible("stopped; nothing was written"), told_plainly():
         from congruency.experiments.analysis import report as work
-        from congruency.experiments.analysis.runs import find_records, load
-        from congruency.report.files import write_files
+        from congruency.experiments.analysis.figures import as_json
+        from congruency.experiments.analysis.runs import find_records, group, load
+        from congruency.report.files import write_apart
         from congruency.report.page import render
 
         if out.is_dir():
             raise ValueError(f"--out is a folder; a page is a file, as in {out / 'report.html'}")
+        if json_file is not None and (json_file.is_dir() or json_file.resolve() == out.resolve()):
+            raise ValueError(f"--json must be a file, and not the page itself, got {json_file}")
         loaded = load(find_records(runs), unfinished=unfinished)
         if not loaded.runs:
             raise ValueError("; ".join([*loaded.messages, "no run is left to report on"]))
+        groups = group(loaded.runs)
         page = work.compose(loaded, _command())
-        (written,) = write_files(out.parent, {out.name: render(page)})
-        for message in loaded.messages:
+        contents: dict[Path, str | bytes] = {out: render(page)}
+        if json_file is not None:
+            contents[json_file] = as_json(groups)
+        written = write_apart(contents)[0]
+        told = [*work.left_out(groups), *loaded.messages]
+        for message in told:
             typer.echo(message, err=True)
-        show(work.narrow(page.table), [text for text in page.findings if text not in loaded.messages], written)
+        show(work.narrow(page.table), [text for text in page.findings if text not in told], written)
 
 
 def pairs(
@@ -266,6 +280,7 @@ def pairs(
                 raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
             return found
 
+        samples.all_different(checkpoints)
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
         if len(results) == 1:

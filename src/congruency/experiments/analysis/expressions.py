@@ -21,8 +21,11 @@ Function = Callable[[Tensor, Tensor], Tensor]
 FUNCTIONS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "sin": (torch.sin, 1),
     "cos": (torch.cos, 1),
+    "tanh": (torch.tanh, 1),
     "exp": (torch.exp, 1),
+    "log": (torch.log, 1),
     "sqrt": (torch.sqrt, 1),
+    "abs": (torch.abs, 1),
     "pow": (torch.pow, 2),
 }
 """What may be called, and with how many arguments."""

@@ -38,15 +38,21 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Illustration:
-    """An optimizer, its paths, and which modes' learning rates agree."""
+    """An optimizer, its paths, which modes' learning rates agree, and how many references DCL had to record."""
 
     descent: Descent
     panel: Panel
     agreements: list[Agreement]
+    references: int = 1
 
     @property
     def paths(self) -> Sequence[Path]:
         return self.panel.paths
+
+    @property
+    def never_corrects(self) -> bool:
+        """Whether all steps of a window are taken up by recording references."""
+        return self.descent.window is not None and self.descent.window <= self.references
 
 
 def illustrate(settings: Settings) -> list[Illustration]:
@@ -59,7 +65,8 @@ def illustrate(settings: Settings) -> list[Illustration]:
         minima = found.part(before, len(paths))
         before += len(paths)
         title = f"{descent.name} after {descent.steps} steps"
-        made.append(Illustration(descent, Panel(title, settings.surface, paths, minima), agreements(paths, minima)))
+        panel = Panel(title, settings.surface, paths, minima)
+        made.append(Illustration(descent, panel, agreements(paths, minima), settings.correction.references))
     return made
 
 
@@ -127,18 +134,29 @@ def _of_one(result: Illustration) -> str:
 
 def _unmoved(results: Sequence[Illustration]) -> list[str]:
     """Modes that never changed a step followed the baseline's path: say it, for the picture hides one of the two."""
+    never = [result for result in results if result.never_corrects]
+    told = []
+    if never:
+        windows = _listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
+        count = never[0].references
+        told.append(
+            f"With {_listed([result.descent.name for result in never])} DCL could never correct a step: recording "
+            f"{count} reference{'s' * (count > 1)} takes up the whole window of {windows}. Its paths are the "
+            "baseline's, point for point; give a --window larger than --references."
+        )
     same = [
         f"{result.descent.name} {path.rate:g}"
         for result in results
+        if not result.never_corrects
         for path in result.paths
         if path.mode == "concentrate" and path.corrected == 0
     ]
-    if not same:
-        return []
-    return [
-        f"With {_listed(same)} no gradient ever turned back against the way come within the window, so concentrate "
-        "corrected nothing and its path is the baseline's, point for point."
-    ]
+    if same:
+        told.append(
+            f"With {_listed(same)} no gradient ever turned back against the way come within the window, so concentrate "
+            "corrected nothing and its path is the baseline's, point for point."
+        )
+    return told
 
 
 def _agree(result: Illustration, mode: str) -> bool | None:

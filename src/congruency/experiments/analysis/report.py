@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from html import escape
 from typing import Any
 
 import congruency
 from congruency.experiments.analysis import curves
+from congruency.experiments.analysis.figures import mean_over_epochs
 from congruency.experiments.analysis.runs import Group, Loaded, Run, group, number
 from congruency.experiments.evidence import Difference, mean_interval, paired_difference
 from congruency.experiments.paper import Printed, printed
@@ -22,9 +24,11 @@ from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 from congruency.training.record import RECORD_NAME
 
-__all__ = ["commands", "compose", "differing", "findings", "narrow", "partner", "summary"]
+__all__ = ["commands", "compose", "differing", "findings", "left_out", "narrow", "partner", "summary"]
 
 _AT_MOST = 6  # lines in a chart: so many colours there are
+
+_NOT_NEGATIVE = (0.0, math.inf)
 
 _CURVES = (
     ("loss", "Training loss", "loss", "Mean over the samples of an epoch."),
@@ -65,8 +69,10 @@ def summary(groups: Sequence[Group]) -> Table:
                 row += [_told(difference, _digits(metric)), NOTHING if difference is None else p_value(difference.p)]
             if any(metric[-1] in other for other in papers):
                 row.append(_printed(paper.get(metric[-1]), _digits(metric)))
-        row += [_interval([_mean(run, "congruency") for run in one.runs], 3)] if congruent else []
-        rows.append([*row, fixed(100 * statistics.fmean(_mean(run, "corrected_share") for run in one.runs), 0)])
+        row += [_interval([mean_over_epochs(run, "congruency") for run in one.runs], 3)] if congruent else []
+        rows.append(
+            [*row, fixed(100 * statistics.fmean(mean_over_epochs(run, "corrected_share") for run in one.runs), 0)]
+        )
     caption = (
         "Means over the seeds, ± their 95 % intervals; figures of the last epoch, congruency and steps corrected over "
         f"all epochs. Difference: in {_title(shown[0])}, paired by seed, method less baseline, with the p of its "
@@ -129,17 +135,44 @@ def findings(groups: Sequence[Group]) -> list[str]:
 
 
 def differing(groups: Sequence[Group]) -> Table:
-    """What differs between the groups: of the method, of the other settings, and what they were computed with."""
+    """What differs between the groups: the method, its own settings, the others, and what they were computed with."""
     runs = [run for one in groups for run in one.runs]
-    columns, cells = ["Method"], [[one.method] for one in groups]
+    columns, cells = ["Row"], [[one.name] for one in groups]
+
+    def add(name: str, value: Callable[[Run], str]) -> None:
+        if len(set(map(value, runs))) > 1:
+            columns.append(name.replace("_", " "))
+            for row, one in zip(cells, groups, strict=True):
+                row.append(", ".join(dict.fromkeys(map(value, one.runs))))
+
+    add("method", lambda run: run.kind)
     for part in ("correction", "settings", "machine"):
         for key in dict.fromkeys(key for run in runs for key in getattr(run, part)):
-            values = [", ".join(dict.fromkeys(getattr(run, part).get(key, "-") for run in one.runs)) for one in groups]
-            if len(set(values)) > 1:
-                columns.append(key.replace("_", " "))
-                for row, value in zip(cells, values, strict=True):
-                    row.append(value)
-    return Table("Runs of one row differ in their seeds alone. What is not listed is the same in all.", columns, cells)
+            shared = part == "correction" and any(key in run.settings for run in runs)
+            add(f"{key} (method)" if shared else key, partial(_recorded, part, key))
+    caption = (
+        "Runs of one row differ in their seeds alone, and where a cell has several values in those. What is not listed "
+        f"is the same in all; {NOTHING} stands where a setting does not apply or is not recorded."
+    )
+    return Table(caption, columns, cells)
+
+
+def _recorded(part: str, key: str, run: Run) -> str:
+    value: str = getattr(run, part).get(key, NOTHING)
+    return value
+
+
+def left_out(groups: Sequence[Group]) -> list[str]:
+    """A sentence for every run that shares its row and its seed with another."""
+    told = []
+    for one in groups:
+        shown = {run.seed: run.name for run in one.runs}
+        for run in one.left_out:
+            told.append(
+                f"{run.name} was left out: {one.name} has seed {run.seed} already, by {shown[run.seed]}; a seed counts "
+                "once."
+            )
+    return told
 
 
 def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
@@ -164,6 +197,8 @@ def _finding(difference: Difference | None, metric: str) -> str:
     if not math.isfinite(difference.mean):
         return f"no comparison, for a run ended without {metric}."
     changed = f"{metric} {fixed(difference.mean, 3, sign=True)} against the baseline"
+    if difference.mean == 0 and not math.isfinite(difference.p) and difference.count > 1:
+        return f"{metric} identical to the baseline's in every one of {seeds}."
     if not math.isfinite(difference.p):
         return f"{changed} at {seeds}, without an interval or a test."
     interval = f"95 % interval {fixed(difference.low, 3, sign=True)} to {fixed(difference.high, 3, sign=True)}"
@@ -177,16 +212,19 @@ def compose(loaded: Loaded, command: str) -> Page:
     groups = group(loaded.runs)
     drawn = groups[:_AT_MOST]
     left = [] if len(groups) <= _AT_MOST else [f"The charts show the first {_AT_MOST} of {len(groups)} methods."]
-    count = len(loaded.runs)
+    count = sum(len(one.runs) for one in groups)
     return Page(
         title=f"Report on {count} run{'' if count == 1 else 's'}",
         lead=f"{_listed([each.method for each in groups])}. Runs that differ in their seeds alone are put together.",
         command=command,
         table=summary(groups),
-        findings=[*findings(groups), *left, *loaded.messages],
+        findings=[*findings(groups), *left, *left_out(groups), *loaded.messages],
         headline=_switches(drawn) if len(drawn) > 1 else None,
         figures=_figures(drawn),
-        figures_note="Lines: means over seeds. Bands: 95 % intervals. Point at a chart, or tap it, for its values.",
+        figures_note=(
+            "Lines: means over seeds. Bands: 95 % intervals, as far as values can be. Point at a chart, or tap it, for "
+            "its values."
+        ),
         tables=[("What differs", differing(groups))],
         commands=commands(groups),
         notes=_notes(groups),
@@ -200,15 +238,17 @@ def compose(loaded: Loaded, command: str) -> Page:
 def _figures(groups: Sequence[Group]) -> list[Figure]:
     """Those that the records have numbers for."""
     made = [
-        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error")
+        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
         for name, title, y_label, note in _CURVES
     ]
     for name in curves.evaluated(groups):
         title = f"Validation {name.replace('_', ' ')}"
         series = curves.by_epoch(groups, "evaluation", name)
-        made.append(_chart(series, title, name.replace("_", " "), "On held-out data."))
+        unit = "% wrong" if "error" in name else name.replace("_", " ")
+        made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name)))
     title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
-    made.insert(2, _chart(curves.spread_by_epoch(groups, "error"), title, "% wrong", note, log=True))
+    spread = curves.spread_by_epoch(groups, "error")
+    made.insert(2, _chart(spread, title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
     for epoch in curves.representative(groups):
         title = f"Training error by iteration, epoch {epoch + 1}"
         made.append(_chart(curves.within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
@@ -216,14 +256,34 @@ def _figures(groups: Sequence[Group]) -> list[Figure]:
 
 
 def _chart(
-    series: Sequence[Series], title: str, y_label: str, note: str, x_label: str = "epoch", log: bool = False
+    series: Sequence[Series],
+    title: str,
+    y_label: str,
+    note: str,
+    x_label: str = "epoch",
+    log: bool = False,
+    possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> Figure | None:
     """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
     finite = [value for one in series for value in one.y if math.isfinite(value)]
     if not finite:
         return None
     log = log and min(finite) > 0
-    return Figure(title, line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log), note)
+    if not possible[0] <= min(finite) <= max(finite) <= possible[1]:
+        possible = (-math.inf, math.inf)  # a task of its own, that counts otherwise
+    chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible)
+    return Figure(title, chart, note)
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """The values that a figure can have at all, where that is known; errors are percentages."""
+    if "error" in name:
+        return 0.0, 100.0
+    if "congruency" in name:
+        return -1.0, 1.0
+    if name == "corrected_share":
+        return 0.0, 1.0
+    return _NOT_NEGATIVE if name == "loss" or name.startswith("magnitude") else (-math.inf, math.inf)
 
 
 def _switches(groups: Sequence[Group]) -> Figure:
@@ -288,11 +348,6 @@ def _final(one: Group, metric: Sequence[str]) -> list[float]:
 
 def _last(run: Run, metric: Sequence[str]) -> float:
     return run.scores.get(metric[1], math.nan) if metric[0] == "score" else number(run.epochs[-1], *metric)
-
-
-def _mean(run: Run, name: str) -> float:
-    values = [value for line in run.epochs if math.isfinite(value := number(line, name))]
-    return statistics.fmean(values) if values else math.nan
 
 
 def _interval(values: Sequence[float], digits: int) -> str:

@@ -6,19 +6,42 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from congruency.training.config import Method
 from congruency.training.record import RECORD_NAME, Origin, read_record
 
-__all__ = ["Group", "Loaded", "Run", "find_records", "group", "load", "method_name", "number", "varying"]
+__all__ = ["Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number", "varying"]
 
 # What says how a run was computed or watched, not what was run.
 _INCIDENTAL = {
     "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",
     "workers", "accelerator",
 }  # fmt: skip
+
+# What of its settings a method trains by, with its own value where none was given.
+_BY_METHOD: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "gem": {
+        "memory": 1, "margin": Method(name="gem").strength, "trigger": Method(name="gem").occasion, "scope": "head",
+    },
+    "dcl": {
+        "window": None, "references": 1, "mode": "concentrate", "margin": Method(name="dcl").strength, "offset": 0,
+        "trigger": Method(name="dcl").occasion, "accumulate": "weights", "scope": "head",
+    },
+}  # fmt: skip
+_OF_METHODS = {setting.name for setting in fields(Method)}
+
+_WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
+
+# What tables write of a finished run where they keep no record: those of continual learning, and the short grids.
+_FINISHED_RUNS = ({"setting", "method", "matrix"}, {"row", "seed", "job", "figures"})
+_OWN_PAGE = (
+    "it is of results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
+    "tiny_subset) keep none, and have pages of their own (index.html, by congruency reproduce)"
+)
 
 _FIRST_TOLD = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
@@ -33,7 +56,8 @@ class Run:
         seed: of the run.
         planned: how many epochs it was to have.
         settings: what else was run, by name.
-        correction: how gradients were corrected, by name.
+        kind: the method's own name: ``baseline``, ``gem`` or ``dcl``.
+        correction: the settings by which that method corrected gradients, by name.
         machine: what it was computed on and with, by name.
         origin: where it comes from.
         scores: what it was scored with after training, by metric, if it was.
@@ -48,6 +72,7 @@ class Run:
     settings: Mapping[str, str]
     steps: Sequence[Mapping[str, Any]]
     epochs: Sequence[Mapping[str, Any]]
+    kind: str = "-"
     correction: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
@@ -74,13 +99,15 @@ class Group:
         name: the method, and as many of the settings in which it differs from other groups as tell it from them.
         method: the method alone.
         variant: those settings.
-        runs: by rising seed.
+        runs: by rising seed, one a seed.
+        left_out: further runs of those seeds.
     """
 
     name: str
     method: str
     variant: tuple[tuple[str, str], ...]
     runs: Sequence[Run]
+    left_out: Sequence[Run] = ()
 
     @property
     def seeds(self) -> list[int]:
@@ -98,9 +125,23 @@ def find_records(places: Iterable[Path]) -> list[Path]:
             continue
         below = sorted(place.rglob(RECORD_NAME))
         if not below:
+            if any(map(_of_a_table, [*sorted(place.glob("*.json*")), *sorted(place.glob("runs/*.json"))])):
+                raise FileNotFoundError(f"{place} has no {RECORD_NAME}: {_OWN_PAGE}")
             raise FileNotFoundError(f"{place} holds no run: there is no {RECORD_NAME} in it or below it")
         found += below
     return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _of_a_table(path: Path) -> bool:
+    """Whether a file is what a table keeps instead of records: its results, or a finished run of it."""
+    if path.name == "results.json":
+        return True
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and any(keys <= first.keys() for keys in _FINISHED_RUNS)
 
 
 def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
@@ -111,6 +152,9 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
         try:
             run = _run(path, name)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as reason:
+            if _of_a_table(path):
+                loaded.messages.append(f"{name} was skipped: {_OWN_PAGE}")
+                continue
             told = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
             loaded.messages.append(f"{name} was skipped: {told}")
             continue
@@ -150,7 +194,8 @@ def _run(path: Path, name: str) -> Run:
         settings={key: value for key, value in settings.items() if key.partition(".")[0] not in _INCIDENTAL},
         steps=record.steps,
         epochs=record.epochs,
-        correction={key: value for key, value in _flat(method).items() if key != "name"},
+        kind=str(method["name"]),
+        correction=correction(method),
         machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
         origin=origin,
         scores=_scores(path.with_name("scores.json")),
@@ -169,33 +214,52 @@ def _scores(path: Path) -> dict[str, float]:
     return {str(name): number(scores, name) for name in scores}
 
 
+def correction(method: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that a method trains by, its defaults filled in: what it leaves alone cannot tell two runs apart.
+
+    Names that this release does not know are kept, for they may have changed the training.
+    """
+    settings = _BY_METHOD.get(str(method["name"]))
+    if settings is None:
+        return {key: value for key, value in _flat(method).items() if key != "name"}
+    own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
+    if "margin" in own:
+        own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
+    return _flat(own | {key: value for key, value in method.items() if key not in _OF_METHODS})
+
+
 def method_name(method: Mapping[str, Any]) -> str:
-    """A method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode."""
-    name = str(method["name"])
-    scope = "" if method.get("scope", "head") == "head" else ", whole network"
-    margin = "" if method.get("margin") is None else f", margin {method['margin']:g}"
-    if name == "baseline":
-        return name
-    if name != "dcl":
-        return f"{name.upper()}{margin}{scope}"
-    window = "∞" if method.get("window") is None else method["window"]
-    offset = f", offset {method['offset']}" if method.get("offset") else ""
-    trigger = f", {method['trigger']}" if method.get("trigger") else ""
-    return f"DCL-{window}-{method.get('references', 1)} {method.get('mode')}{margin}{offset}{trigger}{scope}"
+    """A method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
+
+    What is not as usual is told too, so that methods which train differently have different names.
+    """
+    name, own = str(method["name"]), correction(method)
+    usual = correction({"name": name})
+    told = ""
+    if name == "dcl":
+        window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
+        told = f"-{'∞' if window == 'None' else window}-{references} {mode}"
+    words = [_WORDS.get(key, "{key} {value}").format(key=key.replace("_", " "), value=value)
+             for key, value in own.items() if value != usual.get(key)]  # fmt: skip
+    return ", ".join([(name if name == "baseline" else name.upper()) + told, *words])
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Groups in the order of their first runs, the baselines first; a seed that comes twice counts once."""
+    """Groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
+
+    That is the first one, or the first that has come to its end; the others are kept as left out.
+    """
     keys = varying(runs)
     telling = _telling(runs, keys)
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, Run]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[Run]]] = {}
     for run in runs:
         variant = tuple((key, run.settings.get(key, "-")) for key in keys)
-        groups.setdefault((run.method, variant), {}).setdefault(run.seed, run)
-    made = [
-        Group(_group_name(method, variant, telling), method, variant, [by_seed[seed] for seed in sorted(by_seed)])
-        for (method, variant), by_seed in groups.items()
-    ]
+        groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
+    made = []
+    for (method, variant), by_seed in groups.items():
+        chosen = [max(by_seed[seed], key=lambda run: run.finished) for seed in sorted(by_seed)]
+        left_out = [run for same in by_seed.values() for run in same if run not in chosen]
+        made.append(Group(_group_name(method, variant, telling), method, variant, chosen, left_out))
     return sorted(made, key=lambda each: each.method != "baseline")
 
 

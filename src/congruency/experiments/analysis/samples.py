@@ -20,17 +20,23 @@ from congruency.classification.models import create
 from congruency.datasets import SETS, Catalogue, LabelledImages, catalogue
 from congruency.datasets import load as load_images
 from congruency.training import load_checkpoint, read_record
+from congruency.training.checkpoints import CheckpointError
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
 __all__ = [
     "Samples",
+    "all_different",
     "classifier_samples",
     "described_augmentation",
+    "described_run",
     "is_saliency",
     "png",
+    "read_checkpoint",
     "run_of",
     "saliency_samples",
+    "trained_by",
+    "trained_network",
 ]
 
 _CHECKPOINTS = "checkpoints"
@@ -86,7 +92,7 @@ def classifier_samples(
         folder: of the data sets, for a name.
     """
     run, path = run_of(checkpoint)
-    task = read_record(run).run["task"]
+    task, _ = described_run(run)
     augmentation = described_augmentation(task, run)
     images = _images(data, split, folder, len(augmentation.mean))
     if len(images.classes) != task.get("classes"):
@@ -96,11 +102,10 @@ def classifier_samples(
     chosen = some.decoded(size, len(augmentation.mean)) if isinstance(some, Catalogue) else some
     inputs, targets = next(iter(Batches(chosen, len(chosen), augmentation).evaluation_batches()))
     channels, height, width = inputs.shape[1:]
-    model = create(task["model"], len(images.classes), shape=(channels, height, width))
-    load_model(model, load_checkpoint(path)["model"])
+    model = trained_network(task, read_checkpoint(path), (channels, height, width))
     smoothing = float(task.get("smoothing") or 0.0)
     return Samples(
-        model.eval(),
+        model,
         lambda outputs, labels: functional.cross_entropy(outputs, labels, label_smoothing=smoothing),
         inputs,
         inputs,
@@ -126,6 +131,11 @@ def run_of(checkpoint: Path) -> tuple[Path, Path]:
         found = sorted((run / _CHECKPOINTS).glob("checkpoint-*.pt"))
         if not found:
             raise FileNotFoundError(f"{checkpoint} holds no checkpoint of a run (checkpoints/checkpoint-*.pt)")
+        if not (run / RECORD_NAME).is_file():
+            raise FileNotFoundError(
+                f"{run} has checkpoints and no {RECORD_NAME}, which says which network they are of; give the whole "
+                "folder of the run"
+            )
         return run, found[-1]
     run = checkpoint.resolve().parent.parent
     if not (run / RECORD_NAME).is_file():
@@ -133,6 +143,54 @@ def run_of(checkpoint: Path) -> tuple[Path, Path]:
             f"{checkpoint} does not lie in a run's folder: {RECORD_NAME}, two folders up, says which network it is of"
         )
     return run, checkpoint
+
+
+def all_different(checkpoints: Sequence[Path]) -> None:
+    """Refuse a run that is given twice: one network is no evidence for two.
+
+    Raises:
+        ValueError: two of them are of one run.
+    """
+    known: dict[Path, Path] = {}
+    for checkpoint in checkpoints:
+        run = checkpoint.resolve() if is_saliency(checkpoint) else run_of(checkpoint)[0].resolve()
+        if run in known:
+            raise ValueError(f"{known[run]} and {checkpoint} are of one run; give each network once")
+        known[run] = checkpoint
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint; one that cannot be read is said to be damaged, whatever the reader stumbled over."""
+    try:
+        return load_checkpoint(path)
+    except CheckpointError as reason:
+        if reason.__cause__ is None:  # it was read, and is something else
+            raise
+        raise ValueError(
+            f"the checkpoint {path} is cut short or damaged; give another one of the run, or train it again"
+        ) from reason
+
+
+def trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
+    """The network as a checkpoint has it, in evaluation mode, for images of (channels, height, width)."""
+    model = create(task["model"], int(task["classes"]), shape=shape)
+    try:
+        load_model(model, state["model"])
+    except RuntimeError:  # torch's, on shapes that differ
+        raise ValueError(
+            f"the weights of {task['model']} do not fit images of {shape[0]} x {shape[1]} x {shape[2]}; "
+            "give the images that it was trained on"
+        ) from None
+    return model.eval()
+
+
+def described_run(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What was trained and how: the task and the configuration in a run's record."""
+    record = read_record(run).run
+    task, config = record.get("task"), record.get("config")
+    if not isinstance(task, Mapping) or not isinstance(config, Mapping):
+        raise ValueError(f"the record in {run} does not describe a run; congruency train leaves one that does")
+    return task, config
 
 
 def described_augmentation(task: Mapping[str, Any], run: Path) -> Augmentation:

@@ -12,14 +12,19 @@ from torch import Tensor, nn
 from congruency.classification.batches import Batches
 from congruency.classification.models import create
 from congruency.datasets import LabelledImages
-from congruency.experiments.analysis.samples import described_augmentation, is_saliency, run_of
+from congruency.experiments.analysis.samples import (
+    described_augmentation,
+    described_run,
+    is_saliency,
+    read_checkpoint,
+    run_of,
+    trained_network,
+)
 from congruency.experiments.audit.following import Followed, last_layer, matrix, measure, observe
 from congruency.experiments.audit.images import ImageSource, Named, read
 from congruency.experiments.audit.scoring import extended
-from congruency.training import load_checkpoint, read_record
 from congruency.training.methods import parameters_of
 from congruency.training.randomness import seed_everything
-from congruency.training.state import load_model
 
 __all__ = ["Looked", "look"]
 
@@ -55,8 +60,7 @@ def look(checkpoint: Path, source: ImageSource) -> Looked:
             f"{checkpoint} is a saliency model: its images have no labels to audit; give a run of congruency train"
         )
     run, path = run_of(checkpoint)
-    record = read_record(run).run
-    task, config = record["task"], record["config"]
+    task, config = described_run(run)
     augmentation = described_augmentation(task, run)
     named = read(source, size=augmentation.size, channels=len(augmentation.mean))
     images = named.images
@@ -64,10 +68,10 @@ def look(checkpoint: Path, source: ImageSource) -> Looked:
         raise ValueError(
             f"{source.name} has {len(images.classes)} classes, the network was trained on {task.get('classes')}"
         )
-    state = load_checkpoint(path)
+    state = read_checkpoint(path)
     side = augmentation.size
     shape = (images.images.shape[1], side or images.images.shape[2], side or images.images.shape[3])
-    model = _network(task, state, shape)
+    model = trained_network(task, state, shape)
     start, origin = _start(task, config, state, shape)
     layer = last_layer(model)
     seen = observe(model, layer, Batches(images, _BATCH, augmentation).evaluation_batches())
@@ -76,19 +80,6 @@ def look(checkpoint: Path, source: ImageSource) -> Looked:
     followed = Followed({name: values[None] for name, values in scores.items()}, seen.logits.softmax(1))
     about = f"{task['model']}, {path.name}, on {len(images)} {source.kind}images of {source.title}"
     return Looked(named, followed, about, (origin, *_differing(task, images, source)))
-
-
-def _network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
-    """The network as the checkpoint has it, in evaluation mode."""
-    model = create(task["model"], int(task["classes"]), shape=shape)
-    try:
-        load_model(model, state["model"])
-    except RuntimeError:  # torch's, on shapes that differ
-        raise ValueError(
-            f"the weights of {task['model']} do not fit images of {shape[0]} x {shape[1]} x {shape[2]}; "
-            "give the images that it was trained on"
-        ) from None
-    return model.eval()
 
 
 def _differing(task: Mapping[str, Any], images: LabelledImages, source: ImageSource) -> tuple[str, ...]:

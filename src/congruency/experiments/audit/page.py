@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import replace
 from datetime import datetime
@@ -117,13 +118,14 @@ def _curves(result: Result) -> list[Figure]:
         return []
     areas = charts.line_chart(
         [_series(result, name, score, "area") for score, name in _EPOCH_SCORES.items()],
-        title="AUC by epoch", x_label="epoch", y_label="AUC",
+        title="AUC by epoch", x_label="epoch", y_label="AUC", possible=(0.0, 1.0),
     )  # fmt: skip
     figures = [Figure("How well each epoch's scores find them", areas, "AUC by the score of one epoch alone.")]
     for score, name in _EPOCH_SCORES.items():
         chart = charts.line_chart(
             [_series(result, title, score, title) for title in ("not flipped", "flipped")],
             title=name, x_label="epoch", y_label=name if score == "loss" else "congruency",
+            possible=(0.0, math.inf) if score == "loss" else (-1.0, 1.0),
         )  # fmt: skip
         figures.append(Figure(name[0].upper() + name[1:], chart, "Means over the samples."))
     return figures
@@ -156,7 +158,8 @@ def _pictures(result: Result, top: int) -> list[Figure]:
         cells = "".join(_cell(result, audit, place, start + i + 1) for i, place in enumerate(part))
         style = "display: grid; margin-top: 0.6rem; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); "
         title = f"Most incongruent, {start + 1} to {start + len(part)}"
-        figures.append(Figure(title, f'<div style="{style}gap: 0.8rem;">{cells}</div>'))
+        row = "" if start else ' class="new-row"'  # a chart beside them would stand in a card far too high for it
+        figures.append(Figure(title, f'<div{row} style="{style}gap: 0.8rem;">{cells}</div>'))
     return figures
 
 

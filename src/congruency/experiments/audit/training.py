@@ -19,7 +19,7 @@ from congruency.experiments.classification.task import Setup, build
 from congruency.training import Method, TrainingConfig, train
 from congruency.training.task import Place, Task
 
-__all__ = ["Training", "folds", "follow", "held_out_probabilities"]
+__all__ = ["Training", "check_folds", "folds", "follow", "held_out_probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,15 @@ def held_out_probabilities(
     return probabilities
 
 
+def check_folds(count: int, samples: int) -> None:
+    """Refuse more parts than there are samples."""
+    if not 2 <= count <= samples:
+        raise ValueError(f"--folds must be from 2 to the {samples} samples, got {count}")
+
+
 def folds(labels: Tensor, count: int, seed: int) -> list[Tensor]:
     """Disjoint parts of the samples that differ by one in size at most, and by one in the samples of each label."""
-    if not 2 <= count <= len(labels):
-        raise ValueError(f"--folds must be from 2 to the {len(labels)} samples, got {count}")
+    check_folds(count, len(labels))
     mixed = torch.randperm(len(labels), generator=generator("folds", seed))
     by_label = mixed[labels.cpu()[mixed].argsort(stable=True)]
     return [by_label[start::count].sort().values for start in range(count)]

@@ -15,7 +15,7 @@ from congruency.experiments.audit.images import ImageSource, read
 from congruency.experiments.audit.quality import check_installed
 from congruency.experiments.audit.result import Result
 from congruency.experiments.audit.subject import Network
-from congruency.experiments.audit.training import Training
+from congruency.experiments.audit.training import Training, check_folds
 from congruency.experiments.classification.sets import ImageOptions, augmentation
 from congruency.experiments.classification.task import Setup
 from congruency.experiments.progress import progress
@@ -62,6 +62,8 @@ def train_and_follow(
     source = replace(source, per_class=source.per_class or network.per_class)
     named = read(source, size=network.size)
     images, settings = named.images, network.settings
+    if folds is not None:
+        check_folds(folds, len(images))
     options = ImageOptions(source=source.name, folder=source.folder, size=network.size)
     made = augmentation(options, images, settings["model"], bool(settings.get("pretrained")))
     training = Training(setup=Setup(augmentation=made, **settings), method=network.method, device=device)
