@@ -144,6 +144,7 @@ WEAK = [1.0, 2.0, 0.5, 1.6]  # p is 0.031 alone, and 0.061 as the better of two
         ([SMALL, SMALLER], "same", "for"),
         ([SMALL, FLAT], "same", "undecided"),
         ([SMALL, NEAR], "same", "undecided"),
+        ([SMALL, [-0.5, -0.3, -0.45, -0.2]], "same", "undecided"),
         ([[0.1]], "same", "undecided"),
         ([[2.0]], "higher", "undecided"),
         ([], "higher", "not yet measured"),
@@ -196,6 +197,10 @@ def test_plain_training_never_corrects_and_is_compared_all_the_same(tmp_path):
     told = section(tmp_path, "The order of the samples, fixed or independent, matters little")
     assert "- plain training: **for**" in told
     assert "baseline -0.0007 ± 0.0038" in told
+    assert "- order_digits, congruency" in told, "no link to a table that is not there"
+    (tmp_path / "order_digits" / "table.md").touch()
+    told = section(tmp_path, "The order of the samples, fixed or independent, matters little")
+    assert "- [order_digits](order_digits/table.md), congruency" in told
 
 
 @pytest.mark.parametrize("shift", [0.001, 0.3])

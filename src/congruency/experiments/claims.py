@@ -496,7 +496,10 @@ CLAIMS: tuple[Claim, ...] = (
         where="Figures 10 and 12, section 6.3 (ours: mean over the epochs, with the way from the start, last layer; on "
         "the embedded digits and in short trainings on CIFAR)",
         variants=_joined(
-            _reported("saliency_congruency", "congruency", "higher", "sample order (?:fixed|independent)"),
+            *(
+                _reported(folder, "congruency", "higher", "sample order (?:fixed|independent)")
+                for folder in ("saliency_congruency", "order_digits")
+            ),
             _reported("congruency_cifar", "congruency", "higher", r"data cifar\d+"),
             _reported("congruency_tiny", "congruency", "higher"),
             _grids(_MEASURED, "congruency", "higher", scopes="head"),

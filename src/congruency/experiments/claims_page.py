@@ -160,7 +160,7 @@ def _claim(number: int, claim: Claim, results: Mapping[str, Results], folder: Pa
         shown = [(variant, found) for variant, found in shown if found]
         measured = bool(shown)
         for variant, found in shown:
-            lines += [f"- {variant.name}: **{verdict(found)}**", *(f"    - {line}" for line in _told(found))]
+            lines += [f"- {variant.name}: **{verdict(found)}**", *(f"    - {line}" for line in _told(found, folder))]
         lines += [""] if shown else []
     if not measured and (held := _held(claim, folder)):
         lines += [f"Results that bear on it, not judged here: {', '.join(held)}.", ""]
@@ -179,6 +179,7 @@ def _held(claim: Claim, folder: Path) -> list[str]:
 
 
 def _linked(name: str, folder: Path) -> str:
+    """With a link to its table, if it has one: a report of runs has a page that is not kept here."""
     return f"[{name}]({name}/table.md)" if (folder / name / "table.md").is_file() else name
 
 
@@ -187,13 +188,13 @@ def _entries(claim: Claim) -> list[Entry]:
     return [known[name] for name in claim.entries]
 
 
-def _told(found: Sequence[Compared]) -> Iterator[str]:
+def _told(found: Sequence[Compared], root: Path) -> Iterator[str]:
     """A line a result, metric and what it is compared with."""
     for folder, metric, versus in dict.fromkeys((one.folder, one.metric, one.versus) for one in found):
         name, factor, digits, unit = _metric(folder, metric)
         line = [one for one in found if (one.folder, one.metric, one.versus) == (folder, metric, versus)]
         parts = [f"{one.name} {_difference(one.difference, factor, digits)}" for one in line]
-        told = f"[{folder}]({folder}/table.md), {name}{' in' if unit else ''}{unit}"
+        told = f"{_linked(folder, root)}, {name}{' in' if unit else ''}{unit}"
         told += f" against {versus}" if versus else ""
         told += f", {told_seeds(one.difference.count for one in line)}"
         little = max(one.little for one in line)
