@@ -1,21 +1,23 @@
 """The registry of tables and figures: whole, in step with the families, its commands real, its states true."""
 
+import itertools
 import json
 import re
 import shlex
+from pathlib import Path, PurePath
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.experiments.catalogue import CATALOGUE, DATA_TITLES, Entry, Time, runnable
+from congruency.experiments.catalogue import CATALOGUE, DATA_TITLES, RESULTS, Entry, Time, runnable
 from congruency.experiments.classification import recipes
 from congruency.experiments.classification.grids import GRIDS
 from congruency.experiments.classification.grids import TITLES as GRID_TITLES
 from congruency.experiments.classification.tables import TITLES as PAPER_TITLES
 from congruency.experiments.continual.tables import TABLES
-from congruency.experiments.listing import data_at_hand, expected_rows, lines, state
+from congruency.experiments.listing import data_at_hand, expected_rows, finished, lines, state
 from congruency.experiments.saliency.recipes import PAPER, PRINTED, paper_recipes
 
 COMMANDS = [(entry.name, command) for entry in CATALOGUE for command in entry.commands]
@@ -81,6 +83,42 @@ def test_every_command_is_one(name, command):
         )
 
 
+@pytest.mark.parametrize("entry", [entry for entry in CATALOGUE if entry.commands], ids=lambda entry: entry.name)
+def test_commands_write_where_the_state_is_looked_for(entry):
+    """A result that its command writes elsewhere would stay "not yet measured" whatever is run."""
+    written = set()
+    for words in map(shlex.split, entry.commands):
+        options = dict(itertools.pairwise(words))
+        place = Path(options["--json"]) if words[0] == "report" else Path(options.get("--out", "")) / "results.json"
+        if place.is_relative_to(RESULTS):
+            assert place.name == "results.json"
+            written.add(place.parent.relative_to(RESULTS).as_posix())
+    if entry.name == "audit":
+        assert all(PurePath(name).match("audit/*") for name in written)
+        assert written
+    else:
+        assert written == set(entry.results)
+    assert not set(entry.results) & set(entry.smaller)
+
+
+def test_commands_say_where_named_sets_are():
+    for name, command in COMMANDS:
+        words = shlex.split(command)
+        if words[0] in ("train", "pairs", "ablate") and "tiny_imagenet" in command:
+            assert words[words.index("--data-folder") + 1] == "FOLDER", name
+
+
+def test_commands_run_as_many_seeds_as_are_meant():
+    for entry in CATALOGUE:
+        for words in map(shlex.split, entry.commands):
+            if entry.runs and entry.seeds:
+                assert words[words.index("--seeds") + 1] == str(entry.seeds)
+    meant = {entry.name: entry.seeds for entry in CATALOGUE if entry.seeds}
+    assert meant == {
+        "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20, "osie_study": 5,
+    }  # fmt: skip
+
+
 def test_help_names_all_tables():
     shown = "".join(re.findall(r"[\w,]", call("reproduce", "--help").output))
     for name in runnable():
@@ -108,9 +146,17 @@ def test_states_of_results(tmp_path):
     assert state(entry, tmp_path) == "not yet measured"
     rows = expected_rows(entry)
     results(tmp_path / "part" / "mnist_r", rows[:3], seeds=1)
-    assert state(entry, tmp_path / "part") == f"mnist_r (incomplete, 3 of {len(rows)} rows, 1 seed)"
+    assert state(entry, tmp_path / "part") == f"mnist_r (incomplete, 3 of {len(rows)} rows, 1 seed of 20)"
+    assert not finished(entry, tmp_path / "part")
     results(tmp_path / "whole" / "mnist_r", [*rows, "another"], seeds=20)
     assert state(entry, tmp_path / "whole") == "mnist_r (complete, 20 seeds)"
+    assert finished(entry, tmp_path / "whole")
+    results(tmp_path / "few" / "mnist_r", rows, seeds=9)
+    assert state(entry, tmp_path / "few") == f"mnist_r (all {len(rows)} rows, 9 seeds of 20)"
+    assert not finished(entry, tmp_path / "few")
+    results(tmp_path / "open" / "cost", expected_rows(runnable()["cost"]), seeds=5)
+    assert state(runnable()["cost"], tmp_path / "open") == "cost (all 4 rows, 5 seeds)"
+    assert finished(runnable()["cost"], tmp_path / "open")
     single = next(entry for entry in CATALOGUE if entry.name == "bound")
     (tmp_path / "bound").mkdir()
     (tmp_path / "bound" / "results.json").write_text('{"quadratic": {"lipschitz": 1.0}}')
@@ -118,6 +164,38 @@ def test_states_of_results(tmp_path):
     (tmp_path / "bound" / "results.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         state(single, tmp_path)
+
+
+def test_rows_with_different_numbers_of_seeds(tmp_path):
+    entry = runnable()["cifar10_grid"]
+    rows = expected_rows(entry)
+    content = {row: {"seed": list(range(9 + (row == "baseline"))), "test error": [1.0] * 10} for row in rows}
+    (tmp_path / "cifar10_grid").mkdir()
+    (tmp_path / "cifar10_grid" / "results.json").write_text(json.dumps(content))
+    assert state(entry, tmp_path) == "cifar10_grid (all 20 rows, 9 to 10 seeds of 20)"
+    assert not finished(entry, tmp_path)
+
+
+def test_something_smaller_does_not_finish_an_entry(tmp_path):
+    (entry,) = (entry for entry in CATALOGUE if entry.name == "ablation")
+    results(tmp_path / "ablation_digits", ["baseline"])
+    assert state(entry, tmp_path) == "ablation_digits (1 row, 2 seeds)"
+    assert not finished(entry, tmp_path)
+    results(tmp_path / "ablation_windows", ["baseline"])
+    assert not finished(entry, tmp_path), "the references are missing"
+    results(tmp_path / "ablation_references", ["baseline"])
+    assert finished(entry, tmp_path)
+
+
+def test_sets_that_are_not_whole_are_said_to_be_so(tmp_path):
+    entry = Entry(name="x", title="", family="analysis", data=("tiny_imagenet", "cifar100"))
+    for place in ("tiny_imagenet/tiny-imagenet-200-subset.zip", "cifar100/cifar100_noisy_train.tar.xz"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
+    assert data_at_hand(entry, tmp_path) == (
+        "Tiny ImageNet is at hand, a subset (tiny-imagenet-200-subset.zip), "
+        "CIFAR-100 is at hand, its training labels noisy (cifar100_noisy_train.tar.xz)"
+    )
 
 
 def test_data_at_hand(tmp_path, monkeypatch):
@@ -139,9 +217,11 @@ def test_the_listing(tmp_path):
         assert entry.title in result.output
     text = " ".join(result.output.split())
     assert (
-        "Table 4: mnist_p, MNIST permutations congruency reproduce mnist_p --data FOLDER Data: MNIST is missing" in text
+        "Table 4: mnist_p, MNIST permutations congruency reproduce mnist_p --data FOLDER --seeds 20 "
+        "--out docs/results/mnist_p Data: MNIST is missing" in text
     )
-    assert "Result: mnist_p (complete, 3 seeds)" in text
+    assert "Result: mnist_p (all 19 rows, 3 seeds of 20)" in text
+    assert "class_pairs_cifar10 is a small one" in text, "a folder's name is left as it is"
     assert "Figure 2: a training step with DCL A drawing, nothing is measured in it." in text
     assert len([line for line in lines(tmp_path, tmp_path) if line.startswith("Figure")]) == 14
 

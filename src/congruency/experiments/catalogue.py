@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CATALOGUE", "DATA_TITLES", "Entry", "Family", "Time", "command_of", "runnable"]
+__all__ = ["CATALOGUE", "DATA_TITLES", "RESULTS", "Entry", "Family", "Time", "command_of", "runnable"]
 
 Family = Literal["continual learning", "classification", "saliency", "analysis", "drawing"]
 Source = Literal["measured", "estimate", ""]
@@ -54,7 +54,9 @@ class Entry:
         commands: what makes it, one after the other, without the word ``congruency``; none for a drawing.
         data: the sets it needs, names of :data:`DATA_TITLES`.
         takes: how long.
-        results: folders of ``docs/results`` that hold it, or a part of it.
+        results: folders of ``docs/results`` into which its commands write it.
+        smaller: folders of ``docs/results`` with something like it on less data; they do not finish it.
+        seeds: how many it is meant to have, where that is fixed.
         runs: whether ``congruency reproduce NAME`` runs it.
         remark: what is missing or different.
     """
@@ -67,21 +69,36 @@ class Entry:
     data: tuple[str, ...] = ()
     takes: Time = Time()
     results: tuple[str, ...] = ()
+    smaller: tuple[str, ...] = ()
+    seeds: int | None = None
     runs: bool = False
     remark: str = ""
 
 
+RESULTS = "docs/results"
+"""Where results are looked for, from a checkout's root, and where commands are told to write them."""
+
 _HOURS = Time("hours to days of a GPU a training", "estimate")
 
 
-def _table(place: str, name: str, title: str, family: Family, **more: object) -> Entry:
-    settings: dict[str, object] = {"results": (name,), "commands": (f"reproduce {name} --data FOLDER",), **more}
+def _table(place: str, name: str, title: str, family: Family, folder: str = "", **more: object) -> Entry:
+    """A table that ``congruency reproduce`` runs; its result goes to ``folder``, or one of its own name."""
+    folder = folder or name
+    data = " --data FOLDER" if "data" in more else ""
+    seeds = f" --seeds {more['seeds']}" if "seeds" in more else ""
+    command = f"reproduce {name}{data}{seeds} --out {RESULTS}/{folder}"
+    settings: dict[str, object] = {"results": (folder,), "commands": (command,), **more}
     return Entry(place=place, name=name, title=title, family=family, runs=True, **settings)  # type: ignore[arg-type]
 
 
 def _figure(number: int, name: str, title: str, *commands: str, family: Family = "analysis", **more: object) -> Entry:
     place = f"Figure {number}"
     return Entry(place=place, name=name, title=title, family=family, commands=commands, **more)  # type: ignore[arg-type]
+
+
+def _report(name: str, *runs: str) -> str:
+    """The command that makes a page of runs, and the numbers behind it, into a folder of results."""
+    return f"report {' '.join(runs)} -o {RESULTS}/{name}/report.html --json {RESULTS}/{name}/results.json"
 
 
 def _drawing(number: int, title: str) -> Entry:
@@ -104,24 +121,24 @@ _RESNET = (
 CATALOGUE: tuple[Entry, ...] = (
     _table(
         "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
-        data=("SALICON",),
+        data=("SALICON",), seeds=3,
     ),
     _table(
         "Table 2", "osie", "saliency, trained on OSIE and scored on MIT1003", "saliency", data=("OSIE", "MIT1003"),
-        results=("osie_mit1003",),
+        folder="osie_mit1003", seeds=3,
     ),
     _table(
-        "Table 3", "mnist_r", "MNIST rotations", "continual learning", data=("mnist",),
+        "Table 3", "mnist_r", "MNIST rotations", "continual learning", data=("mnist",), seeds=20,
         takes=Time("82 seconds for 19 rows and 20 seeds on one NVIDIA H200", "measured"),
     ),
     _table(
-        "Table 4", "mnist_p", "MNIST permutations", "continual learning", data=("mnist",),
+        "Table 4", "mnist_p", "MNIST permutations", "continual learning", data=("mnist",), seeds=20,
         takes=Time("63 seconds for 19 rows and 20 seeds on one NVIDIA H200", "measured"),
     ),
     _table(
-        "Table 5", "icifar100", "incremental CIFAR-100", "continual learning", data=("cifar100",),
+        "Table 5", "icifar100", "incremental CIFAR-100", "continual learning", data=("cifar100",), seeds=3,
         takes=Time("5 minutes of a GPU for a row and a seed, 1 with --labels clean", "estimate"),
-        results=("icifar100", "icifar100_clean", "icifar100_noisy"),
+        smaller=("icifar100_clean", "icifar100_noisy"),
         remark="the paper's rows with EfficientNet are run with --network",
     ),
     _table(
@@ -143,44 +160,50 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _table(
         "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
-        "classification", commands=("reproduce cost",), remark="on made-up images",
+        "classification", remark="on made-up images",
     ),
     _table(
         "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",
-        "classification", commands=("reproduce cost_window",), remark="on made-up images",
+        "classification", remark="on made-up images",
     ),
     _table(
         "Table 12, right", "cost_references",
         "What a training image costs DCL by its number of reference points: milliseconds", "classification",
-        commands=("reproduce cost_references",), remark="on made-up images",
+        remark="on made-up images",
     ),
     _drawing(1, "what congruency means, in three samples of saliency"),
     _drawing(2, "a training step with DCL"),
     _drawing(3, "the constraints of two reference points"),
     _drawing(4, "the effective window"),
     _figure(
-        5, "illustrate", "paths of three optimizers over a surface, with and without DCL", "illustrate",
+        5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
+        f"illustrate --out {RESULTS}/illustrate",
         takes=Time("about 10 seconds on one CPU core, without the animation", "measured"), results=("illustrate",),
     ),
     _drawing(6, "DCL beside GEM"),
     _figure(
         7, "saliency_pairs", "congruency of pairs of samples, saliency",
         "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
-        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --data osie.pt",
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --data osie.pt "
+        f"--out {RESULTS}/saliency_pairs",
         data=("OSIE",), results=("saliency_pairs",), remark="the paper draws its samples from SALICON",
     ),
     _figure(
         8, "class_pairs", "congruency of pairs of samples, classification",
-        "train --data tiny_imagenet --model resnet101 --out runs/pairs",
-        "pairs runs/pairs --data tiny_imagenet --classes 'tabby' 'Egyptian cat'",
-        data=("tiny_imagenet",), results=("class_pairs", "class_pairs_cifar10"),
+        "train --data tiny_imagenet --data-folder FOLDER --model resnet101 --out runs/pairs",
+        "pairs runs/pairs --data tiny_imagenet --data-folder FOLDER --classes 'tabby' 'Egyptian cat' "
+        f"--out {RESULTS}/class_pairs",
+        data=("tiny_imagenet",), results=("class_pairs",), smaller=("class_pairs_cifar10",),
         remark="class_pairs_cifar10 is a small one, over five networks",
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",
-        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 5 10 20 50 70 100 none --references 1 --out runs/windows",
-        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 50 --references 1 5 10 15 20 --out runs/references",
-        data=("tiny_imagenet",), results=("ablation", "ablation_digits"), takes=_HOURS,
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 5 10 20 50 70 100 none --references 1 "
+        f"--mode concentrate anchor --data-folder FOLDER --out {RESULTS}/ablation_windows",
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 50 --references 1 5 10 15 20 "
+        f"--mode concentrate anchor --data-folder FOLDER --out {RESULTS}/ablation_references",
+        data=("tiny_imagenet",), results=("ablation_windows", "ablation_references"), smaller=("ablation_digits",),
+        takes=_HOURS,
         remark="the paper's left half is on SALICON; ablation_digits is a small one, on the embedded digits",
     ),
     _figure(
@@ -188,40 +211,49 @@ CATALOGUE: tuple[Entry, ...] = (
         "saliency prepare FOLDER/osie osie.pt",
         _OSIE_ORDERS.format(order="independent"),
         _OSIE_ORDERS.format(order="fixed"),
-        "report runs/osie-independent runs/osie-fixed",
-        data=("OSIE",), results=("saliency_congruency",), remark="the paper has SALICON too: reproduce salicon --order",
+        _report("saliency_congruency", "runs/osie-independent", "runs/osie-fixed"),
+        data=("OSIE",), results=("saliency_congruency",), smaller=("order_digits",),
+        remark="the paper has SALICON too: reproduce salicon --order; order_digits is a small one, classifiers of the "
+        "embedded digits, with its commands in its table",
     ),
     _figure(
         11, "memory_agreement", "cosine of updates with the gradients of the memory, by task",
-        "reproduce mnist_r --data FOLDER", "reproduce mnist_p --data FOLDER", "reproduce icifar100 --data FOLDER",
-        data=("mnist", "cifar100"), results=("mnist_r", "mnist_p", "icifar100_clean"),
+        f"reproduce mnist_r --data FOLDER --seeds 20 --out {RESULTS}/mnist_r",
+        f"reproduce mnist_p --data FOLDER --seeds 20 --out {RESULTS}/mnist_p",
+        f"reproduce icifar100 --data FOLDER --seeds 3 --out {RESULTS}/icifar100",
+        data=("mnist", "cifar100"), results=("mnist_r", "mnist_p", "icifar100"), smaller=("icifar100_clean",),
         remark="the pages of Tables 3 to 5 have the curves",
     ),
     _figure(
         12, "congruency_curves", "congruency and magnitude over epochs, classification",
-        _RESNEXT, _RESNET, "report runs/cifar/runs", "report runs/tiny/runs",
+        _RESNEXT, _RESNET, _report("congruency_cifar", "runs/cifar/runs"),
+        _report("congruency_tiny", "runs/tiny/runs"),
         data=("cifar10", "cifar100", "tiny_imagenet"), takes=_HOURS,
-        results=("congruency_curves",),
+        results=("congruency_cifar", "congruency_tiny"),
     ),
     _figure(
         13, "error_curves", "training error by iteration, and its mean and deviation by epoch",
-        _RESNET, "report runs/tiny/runs", data=("tiny_imagenet",), takes=_HOURS, results=("error_curves",),
+        _RESNET, _report("error_curves", "runs/tiny/runs"),
+        data=("tiny_imagenet",), takes=_HOURS, results=("error_curves",),
     ),
     _figure(
         14, "validation_loss", "validation loss by epoch or task",
-        _RESNET, "report runs/tiny/runs", "reproduce salicon --data FOLDER --out runs/salicon",
-        "report runs/salicon/runs", "reproduce icifar100 --data FOLDER",
-        data=("SALICON", "tiny_imagenet", "cifar100"), takes=_HOURS, results=("validation_loss",),
+        _RESNET, _report("validation_loss_tiny", "runs/tiny/runs"),
+        "reproduce salicon --data FOLDER --seeds 3 --out runs/salicon",
+        _report("validation_loss_salicon", "runs/salicon/runs"),
+        f"reproduce icifar100 --data FOLDER --seeds 3 --out {RESULTS}/icifar100",
+        data=("SALICON", "tiny_imagenet", "cifar100"), takes=_HOURS,
+        results=("validation_loss_tiny", "validation_loss_salicon", "icifar100"), smaller=("icifar100_clean",),
         remark="its middle part, by task, is on the page of Table 5; the pages of Tables 3 and 4 have the same curves",
     ),
     Entry(
         place="Theorem 1", name="bound", title="the lower bound of congruency beside what is measured",
-        family="analysis", commands=("bound",), results=("bound",),
+        family="analysis", commands=(f"bound --out {RESULTS}/bound",), results=("bound",),
         takes=Time("4 seconds on one CPU core", "measured"),
     ),
     _table(
         "", "cifar10_grid", "CIFAR-10 in short trainings: baseline, GEM, DCL by mode, margin, window and scope",
-        "classification", data=("cifar10",),
+        "classification", data=("cifar10",), seeds=20,
         takes=Time(
             "20 seconds a seed on one NVIDIA H200, with --compile --processes 2 and after a minute of compiling",
             "measured",
@@ -241,9 +273,9 @@ CATALOGUE: tuple[Entry, ...] = (
         commands=(
             "saliency prepare FOLDER/osie osie.pt",
             "saliency osie osie.pt --lite-weights FILE --epochs 6 --scratch-epochs 6 --precision bf16 "
-            "--out docs/results/osie",
+            f"--out {RESULTS}/osie",
         ),
-        data=("OSIE",), results=("osie",),
+        data=("OSIE",), results=("osie",), seeds=5,
         takes=Time("12 minutes for 16 rows and 5 seeds on one NVIDIA H200, other work beside it", "measured"),
     ),
     Entry(
@@ -252,7 +284,7 @@ CATALOGUE: tuple[Entry, ...] = (
             "saliency prepare FOLDER/osie osie.pt",
             "saliency osie osie.pt --method baseline --method DCL-120-1 --method DCL-500-1 --method DCL-inf-1 "
             "--method 'DCL-120-1 anchor' --method 'DCL-500-1 anchor' --method 'DCL-inf-1 anchor' "
-            "--out docs/results/osie_windows",
+            f"--out {RESULTS}/osie_windows",
         ),
         data=("OSIE",), results=("osie_windows",),
     ),
@@ -260,9 +292,9 @@ CATALOGUE: tuple[Entry, ...] = (
         name="audit", title="wrong labels found by the congruency of their gradients", family="analysis",
         commands=(
             "audit resnet9_small --data cifar10 --flip 0.2 --epochs 10 --batch-size 512 --lr 0.2 --seeds 3 --folds 3 "
-            "--out docs/results/audit/cifar10_whole",
+            f"--out {RESULTS}/audit/cifar10_whole",
         ),
-        data=("cifar10",), results=("audit", "audit/*"),
+        data=("cifar10",), results=("audit/*",),
         takes=Time("3 minutes on one NVIDIA H200, other work beside it", "measured"),
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,16 @@ from typing import Any
 from congruency.experiments.catalogue import CATALOGUE, Entry, command_of
 from congruency.experiments.claims import CLAIMS, Claim, Comparison, Expected, Variant
 from congruency.experiments.evidence import Difference, holm
-from congruency.experiments.listing import state
-from congruency.experiments.results import FILE, Results, compare, find_results, read_results
+from congruency.experiments.listing import finished, state
+from congruency.experiments.results import (
+    FILE,
+    Results,
+    compare,
+    find_results,
+    never_corrected,
+    read_results,
+    told_seeds,
+)
 from congruency.report.files import write_together
 from congruency.report.numbers import p_value, with_margin
 
@@ -32,6 +41,8 @@ _METRICS: dict[str, tuple[str, float, int, str]] = {
     "memory_agreement": ("mean cosine with the memory", 1, 4, ""),
     "test error": ("test error", 1, 2, " points"),
     "train_error": ("training error", 1, 2, " points"),
+    "training_error": ("training error", 1, 2, " points"),
+    "Top-1 error": ("test error", 1, 2, " points"),
     "test_loss": ("validation loss", 1, 4, ""),
     "validation_loss": ("validation loss by task", 1, 4, ""),
     "Tiny ImageNet ms": ("Tiny ImageNet", 1, 4, " ms"),
@@ -39,16 +50,24 @@ _METRICS: dict[str, tuple[str, float, int, str]] = {
     "ImageNet ms": ("ImageNet", 1, 4, " ms"),
 }
 
+# Tables whose columns are settings: what of.
+_COLUMNS = {"cost_window": "window", "cost_references": "reference points"}
+
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison that could be made: its name, what was expected, and the paired difference."""
+    """One comparison that could be made: its name, what was expected, and the paired difference.
+
+    ``little`` is the difference, in the metric, up to which it counts as little; nan where that does not matter.
+    """
 
     name: str
     folder: str
     metric: str
     expected: Expected
     difference: Difference
+    little: float = math.nan
+    versus: str = ""
 
 
 def write_index(folder: Path) -> Path:
@@ -85,7 +104,10 @@ against. Every number comes from one command over several seeds. This page is ma
 A comparison is the mean of differences paired by seed, ± its 95 % interval, with the p of the t-test. A line of
 comparisons is judged together: one of them is clear where p < 0.05 is left after Holm's correction for their number.
 *For* and *against* mean that at least one is clear and all clear ones point that way; *mixed*, that clear ones point
-both ways; *undecided*, that none is clear. There are {count} comparisons on this page.
+both ways; *undecided*, that none is clear. Where the claim is that something matters little, the line says what counts
+as little: *for* means that all intervals lie within that, *against* that at least one clear difference lies beyond it
+with its whole interval, *undecided* anything else. A row of DCL that corrected no gradient in any seed (as with five
+references in a window of five) is plain training, and no comparison. There are {count} comparisons on this page.
 
 The paper is two methods. Its printed numbers come from its published code: mode `anchor` with a margin of 0.5, which
 pulls weights back toward a reference. Its equations are mode `concentrate`, which keeps steps from turning back. Both
@@ -100,8 +122,15 @@ def _summary(results: Mapping[str, Results], folder: Path) -> str:
         told = "; ".join(
             f"{name}: **{word}**" if name else f"**{word}**" for name, word in _verdicts(claim, results, folder)
         )
-        lines.append(f"| [{number}](#claim-{number}). {claim.text} | {claim.where.partition(' (')[0]} | {told} |")
+        told += f" ({', '.join(sources)})" if (sources := _sources(claim, results)) else ""
+        lines.append(f"| [{number}](#claim-{number}). {claim.text} | {claim.where} | {told} |")
     return "\n".join(lines) + "\n"
+
+
+def _sources(claim: Claim, results: Mapping[str, Results]) -> list[str]:
+    """The folders that the claim is judged by."""
+    found = (one.folder for variant in claim.variants for one in _compared(variant, results))
+    return list(dict.fromkeys(found))
 
 
 def _verdicts(claim: Claim, results: Mapping[str, Results], folder: Path) -> list[tuple[str, str]]:
@@ -131,11 +160,11 @@ def _claim(number: int, claim: Claim, results: Mapping[str, Results], folder: Pa
         shown = [(variant, found) for variant, found in shown if found]
         measured = bool(shown)
         for variant, found in shown:
-            lines += [f"- {variant.name}: **{verdict(found)}**", *(f"    - {line}" for line in _told(found))]
+            lines += [f"- {variant.name}: **{verdict(found)}**", *(f"    - {line}" for line in _told(found, folder))]
         lines += [""] if shown else []
     if not measured and (held := _held(claim, folder)):
         lines += [f"Results that bear on it, not judged here: {', '.join(held)}.", ""]
-    missing = [entry for entry in _entries(claim) if not measured or not _complete(entry, folder)]
+    missing = [entry for entry in _entries(claim) if not measured or not finished(entry, folder)]
     if missing:
         lines += ["What would measure more of it:" if measured else "**Not yet measured.** What would measure it:", ""]
         lines += [f"    {command}" for command in dict.fromkeys(c for entry in missing for c in command_of(entry))]
@@ -145,17 +174,13 @@ def _claim(number: int, claim: Claim, results: Mapping[str, Results], folder: Pa
 
 def _held(claim: Claim, folder: Path) -> list[str]:
     """What there is of results that no comparison of the claim reads."""
-    names = dict.fromkeys(name for entry in _entries(claim) for name in entry.results)
+    names = dict.fromkeys(name for entry in _entries(claim) for name in (*entry.results, *entry.smaller))
     return [_linked(name, folder) for name in find_results(folder, names)]
 
 
 def _linked(name: str, folder: Path) -> str:
+    """With a link to its table, if it has one: a report of runs has a page that is not kept here."""
     return f"[{name}]({name}/table.md)" if (folder / name / "table.md").is_file() else name
-
-
-def _complete(entry: Entry, folder: Path) -> bool:
-    told = state(entry, folder)
-    return told != NOT_MEASURED and "incomplete" not in told
 
 
 def _entries(claim: Claim) -> list[Entry]:
@@ -163,17 +188,25 @@ def _entries(claim: Claim) -> list[Entry]:
     return [known[name] for name in claim.entries]
 
 
-def _told(found: Sequence[Compared]) -> Iterator[str]:
-    """A line a result and metric."""
-    for folder, metric in dict.fromkeys((one.folder, one.metric) for one in found):
-        name, factor, digits, unit = _METRICS.get(metric, (metric, 1, 4, ""))
-        parts = [
-            f"{one.name} {_difference(one.difference, factor, digits)}"
-            for one in found
-            if (one.folder, one.metric) == (folder, metric)
-        ]
-        seeds = max(one.difference.count for one in found if one.folder == folder)
-        yield f"[{folder}]({folder}/table.md), {name}{' in' if unit else ''}{unit}, {seeds} seeds: {'; '.join(parts)}"
+def _told(found: Sequence[Compared], root: Path) -> Iterator[str]:
+    """A line a result, metric and what it is compared with."""
+    for folder, metric, versus in dict.fromkeys((one.folder, one.metric, one.versus) for one in found):
+        name, factor, digits, unit = _metric(folder, metric)
+        line = [one for one in found if (one.folder, one.metric, one.versus) == (folder, metric, versus)]
+        parts = [f"{one.name} {_difference(one.difference, factor, digits)}" for one in line]
+        told = f"{_linked(folder, root)}, {name}{' in' if unit else ''}{unit}"
+        told += f" against {versus}" if versus else ""
+        told += f", {told_seeds(one.difference.count for one in line)}"
+        little = max(one.little for one in line)
+        told += f", little is up to {factor * little:.2g}{unit}" if math.isfinite(little) else ""
+        yield f"{told}: {'; '.join(parts)}"
+
+
+def _metric(folder: str, metric: str) -> tuple[str, float, int, str]:
+    """How a metric is called and shown."""
+    if folder in _COLUMNS:
+        return f"{_COLUMNS[folder]} {metric}", 1, 4, " ms"
+    return _METRICS.get(metric, (metric, 1, 4, ""))
 
 
 def _difference(difference: Difference, factor: float, digits: int) -> str:
@@ -194,12 +227,35 @@ def compared(comparison: Comparison, results: Results | None) -> list[Compared]:
         match = re.fullmatch(comparison.rows, row)
         if match is None:
             continue
-        difference = compare(results, row, match.expand(comparison.against), comparison.metric)
+        against = match.expand(comparison.against)
+        if never_corrected(results, row) or never_corrected(results, against):
+            continue
+        difference = compare(results, row, against, comparison.metric, comparison.against_metric)
         if difference is not None and math.isfinite(difference.mean):
             hidden = {place for name, place in match.re.groupindex.items() if name.startswith("_")}
             name = ", ".join(text for place, text in enumerate(match.groups(), 1) if place not in hidden)
-            found.append(Compared(name, comparison.folder, comparison.metric, comparison.expected, difference))
+            found.append(
+                Compared(
+                    name,
+                    comparison.folder,
+                    comparison.metric,
+                    comparison.expected,
+                    difference,
+                    _little(comparison, results.rows[against]),
+                    comparison.versus,
+                )
+            )
     return found
+
+
+def _little(comparison: Comparison, against: Mapping[str, Sequence[float]]) -> float:
+    """Up to where a difference counts as little, in the metric."""
+    if comparison.little is None:
+        return math.nan
+    if not comparison.relative:
+        return comparison.little
+    values = against[comparison.against_metric or comparison.metric]
+    return comparison.little * abs(statistics.fmean(values))
 
 
 def verdict(found: Sequence[Compared]) -> str:
@@ -209,9 +265,7 @@ def verdict(found: Sequence[Compared]) -> str:
     adjusted = holm([one.difference.p for one in found])
     clear = [one for one, p in zip(found, adjusted, strict=True) if p < _CLEAR]
     if all(one.expected == "same" for one in found):
-        if not clear:
-            return "undecided (no clear change, as claimed)"
-        return f"against{_share(len(clear), len(found))}"
+        return _little_verdict(found, clear)
     as_claimed = [one for one in clear if (one.difference.mean > 0) == (one.expected == "higher")]
     if not clear:
         return "undecided"
@@ -220,6 +274,15 @@ def verdict(found: Sequence[Compared]) -> str:
     if not as_claimed:
         return f"against{_share(len(clear), len(found))}"
     return f"mixed ({len(as_claimed)} for, {len(clear) - len(as_claimed)} against, of {len(found)})"
+
+
+def _little_verdict(found: Sequence[Compared], clear: Sequence[Compared]) -> str:
+    """That something matters little: for where no interval leaves what counts as little, against beyond it."""
+    beyond = [one for one in clear if one.difference.low > one.little or one.difference.high < -one.little]
+    if beyond:
+        return f"against{_share(len(beyond), len(found))}"
+    within = [one for one in found if -one.little <= one.difference.low and one.difference.high <= one.little]
+    return "for" if len(within) == len(found) else "undecided"
 
 
 def _share(clear: int, count: int) -> str:
@@ -293,7 +356,7 @@ def _results(folder: Path) -> str:
             continue
         commands = "<br>".join(f"`{command}`" for command in command_of(entry))
         told = state(entry, folder) + (f"; {entry.remark}" if entry.remark else "")
-        for name in find_results(folder, entry.results):
+        for name in find_results(folder, (*entry.results, *entry.smaller)):
             told = told.replace(f"{name} (", f"{_linked(name, folder)} (", 1)
         lines.append(f"| {entry.place or 'ours'} | {entry.title} | {told} | {entry.takes} | {commands} |")
     return "\n".join(lines) + "\n"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from congruency.experiments.catalogue import CATALOGUE, DATA_TITLES, Entry, command_of
-from congruency.experiments.results import Results, find_results, read_results, seeds_of
+from congruency.experiments.results import Results, find_results, read_results, seeds_of, told_seeds
 
-__all__ = ["data_at_hand", "expected_rows", "lines", "state"]
+__all__ = ["data_at_hand", "expected_rows", "finished", "lines", "state"]
 
 _SALIENCY = ("SALICON", "OSIE", "MIT1003")
 _WIDTH = 78
+_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files tell about a set
 
 
 def lines(data: Path | None, results: Path) -> Iterator[str]:
@@ -22,7 +23,7 @@ def lines(data: Path | None, results: Path) -> Iterator[str]:
         yield f"{entry.place or 'Ours'}: {name}{entry.title}"
         for command in command_of(entry):
             yield f"    {command}"
-        told = [entry.remark[0].upper() + entry.remark[1:]] if entry.remark else []
+        told = [_sentence(entry)] if entry.remark else []
         if entry.commands:
             told = [
                 f"Data: {data_at_hand(entry, data)}",
@@ -32,6 +33,12 @@ def lines(data: Path | None, results: Path) -> Iterator[str]:
             ]
         yield textwrap.fill(". ".join(told) + ".", _WIDTH, initial_indent="    ", subsequent_indent="    ")
         yield ""
+
+
+def _sentence(entry: Entry) -> str:
+    """The remark as a sentence; names of folders are left as they are."""
+    remark = entry.remark
+    return remark if remark.split()[0] in (*entry.results, *entry.smaller) else remark[0].upper() + remark[1:]
 
 
 def data_at_hand(entry: Entry, data: Path | None) -> str:
@@ -51,30 +58,59 @@ def _found(name: str, data: Path | None) -> str:
         return "is missing"
     except ValueError:
         return "is missing: no data folder was named"
-    return f"is at hand ({place.name})"
+    partial = [words for part, words in _PARTIAL.items() if part in place.name.lower()]
+    return ", ".join(["is at hand", *partial]) + f" ({place.name})"
 
 
 def state(entry: Entry, results: Path) -> str:
     """What the folder of results holds of an entry."""
     if not results.is_dir():
         return "not at hand"
-    found = [read for name in find_results(results, entry.results) if (read := read_results(results, name)) is not None]
+    found = _read(results, *entry.results, *entry.smaller)
     if not found:
         return "not yet measured"
-    return "; ".join(f"{read.folder} ({_told(read, expected_rows(entry))})" for read in found)
+    return "; ".join(f"{read.folder} ({_told(read, expected_rows(entry), entry.seeds)})" for read in found)
 
 
-def _told(read: Results, expected: list[str]) -> str:
+def finished(entry: Entry, results: Path) -> bool:
+    """Whether its commands have nothing left to run: every folder is there, with all rows and seeds that are fixed."""
+    expected = expected_rows(entry)
+    found = [_read(results, name) for name in entry.results]
+    return all(found) and all(
+        all(row in read.rows for row in expected) and min(_counts(read, expected), default=0) >= (entry.seeds or 0)
+        for reads in found
+        for read in reads
+    )
+
+
+def _read(results: Path, *names: str) -> list[Results]:
+    found = [read_results(results, name) for name in find_results(results, names)]
+    return [read for read in found if read is not None]
+
+
+def _told(read: Results, expected: list[str], wanted: int | None) -> str:
     if not read.rows:
         return "done"
-    repeated = {name: metrics for name, metrics in read.rows.items() if "seed" in metrics} or read.rows
-    counts = sorted({len(seeds_of(metrics)) for name, metrics in repeated.items() if not expected or name in expected})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0]) if counts else "no"
+    counts = _counts(read, expected)
+    reached = min(counts, default=0) >= wanted if wanted else False
+    seeds = told_seeds(counts) + ("" if reached or not wanted else f" of {wanted}")
     if not expected:
-        return f"{len(repeated)} rows, {seeds} seeds"
+        rows = len(_repeated(read))
+        return f"{rows} row{'s' * (rows != 1)}, {seeds}"
     done = sum(name in read.rows for name in expected)
-    whole = "complete" if done == len(expected) else f"incomplete, {done} of {len(expected)} rows"
-    return f"{whole}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    if done < len(expected):
+        return f"incomplete, {done} of {len(expected)} rows, {seeds}"
+    return f"complete, {seeds}" if reached else f"all {done} rows, {seeds}"
+
+
+def _repeated(read: Results) -> dict[str, Mapping[str, Sequence[float]]]:
+    """Rows over seeds; where none says its seeds, all."""
+    return {name: metrics for name, metrics in read.rows.items() if "seed" in metrics} or dict(read.rows)
+
+
+def _counts(read: Results, expected: list[str]) -> list[int]:
+    """The numbers of seeds of the rows."""
+    return [len(seeds_of(metrics)) for name, metrics in _repeated(read).items() if not expected or name in expected]
 
 
 def expected_rows(entry: Entry) -> list[str]:

@@ -11,7 +11,9 @@ from typing import Any
 
 from congruency.experiments.evidence import Difference, paired_difference
 
-__all__ = ["FILE", "Results", "compare", "find_results", "read_results", "seeds_of"]
+__all__ = [
+    "FILE", "Results", "compare", "find_results", "never_corrected", "read_results", "seeds_of", "told_seeds",
+]  # fmt: skip
 
 FILE = "results.json"
 
@@ -76,11 +78,31 @@ def seeds_of(metrics: Mapping[str, Sequence[float]]) -> list[float]:
     return [float(place) for place in range(max((len(values) for values in metrics.values()), default=0))]
 
 
-def compare(results: Results, row: str, against: str, metric: str) -> Difference | None:
-    """``row`` less ``against`` in a metric, paired by seed; None where one of them does not have it."""
-    own, other = results.rows.get(row, {}), results.rows.get(against, {})
-    if metric not in own or metric not in other:
+def compare(
+    results: Results, row: str, against: str, metric: str, against_metric: str | None = None
+) -> Difference | None:
+    """``row`` less ``against`` in a metric, paired by seed; None where one of them does not have it.
+
+    ``against_metric`` is the other row's, where it is not the same: a table by window has a column a window.
+    """
+    pair = [(results.rows.get(row, {}), metric), (results.rows.get(against, {}), against_metric or metric)]
+    if not all(name in metrics for metrics, name in pair):
         return None
-    ours, theirs = (dict(zip(seeds_of(each), each[metric], strict=True)) for each in (own, other))
+    ours, theirs = (dict(zip(seeds_of(metrics), metrics[name], strict=True)) for metrics, name in pair)
     both = sorted(ours.keys() & theirs.keys())
     return paired_difference([ours[seed] for seed in both], [theirs[seed] for seed in both]) if both else None
+
+
+def never_corrected(results: Results, row: str) -> bool:
+    """Whether a row of DCL or GEM left every gradient of every seed alone, and so is plain training."""
+    shares = results.rows.get(row, {}).get("corrected_share")
+    corrects = "DCL" in row or "GEM" in row
+    return corrects and bool(shares) and all(share == 0 for share in shares or ())
+
+
+def told_seeds(counts: Iterable[int]) -> str:
+    """How many seeds there are: ``20 seeds``, or ``9 to 10 seeds`` where it differs."""
+    found = sorted(set(counts))
+    if not found:
+        return "no seeds"
+    return f"{found[0]} to {found[-1]} seeds" if len(found) > 1 else f"{found[0]} seed{'s' * (found[0] != 1)}"
