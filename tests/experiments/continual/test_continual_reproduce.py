@@ -162,16 +162,15 @@ def test_incremental_classes_with_a_network_of_timm(tmp_path):
 def test_seeds_whose_classes_differ_in_size_run_apart(tmp_path):
     """Digits have not equally many images of each; seeds deal the classes out in other orders."""
     settings = small(
-        table="icifar100", tasks=5, samples=200, memory=20, network="mlp", rows=["ResNet GEM"], seeds=range(4)
+        table="icifar100", tasks=5, samples=40, memory=10, network="mlp", rows=["ResNet GEM"], seeds=range(3)
     )
     streams = reproduce._Streams(settings)
-    shapes = [streams.shape(seed) for seed in range(4)]
+    shapes = [streams.shape(seed) for seed in range(3)]
     assert len(set(shapes)) > 1
     together = reproduce.run_rows(settings, tmp_path / "together")["ResNet GEM"]
-    assert together.matrix.shape[:2] == (4, 1)
-    for seed in (0, 3):
-        alone = reproduce.run_rows(replace(settings, seeds=[seed]), tmp_path / str(seed))["ResNet GEM"]
-        torch.testing.assert_close(together.matrix[seed], alone.matrix[0], rtol=0, atol=0.1)
+    assert together.matrix.shape[:2] == (3, 1)
+    alone = reproduce.run_rows(replace(settings, seeds=[2]), tmp_path / "alone")["ResNet GEM"]
+    torch.testing.assert_close(together.matrix[2], alone.matrix[0], rtol=0, atol=0.1)
 
 
 def test_tuning_searches_held_out_seeds(tmp_path):

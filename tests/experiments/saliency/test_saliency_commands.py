@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -359,14 +360,16 @@ def test_a_page_needs_a_map_for_every_image(tmp_path):
 def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
     data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
     monkeypatch.setattr(study, "osie_study", partial(study.osie_study, train=4))
+    recipes = study.osie_recipes
+    monkeypatch.setattr(study, "osie_recipes", lambda **k: [replace(r, backbone="resnet10t") for r in recipes(**k)])
     out, methods = tmp_path / "out", ["--method", "baseline", "--method", "GEM", "--optimizer", "adam"]
     words = ["osie", tmp_path / "osie.pt", *methods, "--seeds", 2, "--device", "cpu", "--out", out, "--examples", 2]
     result = call(*words, "--scratch-epochs", 1)
     assert result.exit_code == 0, result.output
     assert "the page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
-    assert "resnet50 from scratch: 1 epochs (the paper: 10) in batches of 8" in text
-    assert "| DINet ResNet-50 Adam GEM | 2 |" in text
+    assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
+    assert "| DINet resnet10t Adam GEM | 2 |" in text
     assert "| one human | - |" in text
     assert "- Humans: One human: a viewer's fixations" in text
     assert "SALICON's evaluation" not in text
@@ -374,11 +377,11 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
     assert "(examples.jpg)" in text
     result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
     assert result.exit_code == 0, result.output
-    assert "| DINet ResNet-50 Adam | 2 |" in (out / "table.md").read_text(encoding="utf-8")
+    assert "| DINet resnet10t Adam | 2 |" in (out / "table.md").read_text(encoding="utf-8")
     rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
     seeds = {row: metrics["seed"] for row, metrics in rows.items() if "seed" in metrics}
-    assert seeds["DINet ResNet-50 Adam (epochs-1)"] == [0, 1]
-    assert seeds["DINet ResNet-50 Adam (epochs-2)"] == [3, 4]
+    assert seeds["DINet resnet10t Adam (epochs-1)"] == [0, 1]
+    assert seeds["DINet resnet10t Adam (epochs-2)"] == [3, 4]
 
 
 @pytest.mark.parametrize("kind", ["osie", "prepared", "mit1003"])
