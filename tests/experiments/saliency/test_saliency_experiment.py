@@ -1,17 +1,18 @@
 """Training on real images: a few steps, every method, stopped and resumed; the grid of runs; recipes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from saliency_data import real, small_mit1003, small_osie, small_salicon
 
 from congruency.experiments.saliency.experiment import build_task, experiment, run, saved_model
-from congruency.experiments.saliency.recipes import METHODS, Recipe, paper_recipes
+from congruency.experiments.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
 from congruency.experiments.saliency.study import osie_recipes, osie_study, reproduce_table, split_prepared
 from congruency.saliency import data
 from congruency.saliency.batches import HeldBatches
-from congruency.training import TrainingConfig, train
+from congruency.training import Method, TrainingConfig, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
 
@@ -217,3 +218,13 @@ def test_offline_rows():
     assert len({row.folder for row in rows}) == 8
     with pytest.raises(ValueError, match="nothing to train"):
         osie_recipes(**options, lite=None, scratch=False, epochs=1, scratch_epochs=1)
+
+
+def test_windows_and_references_of_ones_own():
+    assert all(method_named(name) == method for name, method in METHODS.items())
+    assert method_named("DCL-7-3") == Method(name="dcl", window=7, references=3)
+    assert method_named("DCL-inf-2 anchor") == replace(METHODS["DCL-inf-1 anchor"], references=2)
+    assert Recipe(method="DCL-7-3").name == "DINet ResNet-50 Adam DCL-7-3"
+    for name in ("DCL-0-1", "DCL-5-0", "DCL-5", "DCL-inf-1 concentrate"):
+        with pytest.raises(ValueError, match="or DCL-W-N of your own, got"):
+            Recipe(method=name)

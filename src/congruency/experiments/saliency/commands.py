@@ -216,7 +216,7 @@ def osie(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="NAME", help="baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor', DCL-120-1, ..."),
+        typer.Option("--method", metavar="NAME", help="baseline, GEM, DCL-W-N, 'DCL-W-N anchor': window, references."),
     ] = None,
     scratch: Annotated[bool, typer.Option(help="Also train ResNet-50 from scratch.")] = True,
     seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Runs of every row.")] = 5,

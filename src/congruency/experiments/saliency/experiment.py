@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from congruency.experiments.saliency.recipes import METHODS, Recipe
+from congruency.experiments.saliency.recipes import Recipe, method_named
 from congruency.saliency.baselines import floor_scores, human_scores
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.data.prepared import Prepared
@@ -109,7 +109,7 @@ def run(
     config = TrainingConfig(
         epochs=recipe.epochs,
         seed=seed,
-        method=METHODS[recipe.method],
+        method=method_named(recipe.method),
         accelerator=device,
         precision=precision,
         channels_last=cuda,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -12,7 +13,17 @@ from torch import nn
 from congruency.training import Method, SampleOrder
 from congruency.training.order import order_seed
 
-__all__ = ["METHODS", "PAPER", "PRINTED", "Optimizer", "Printed", "Recipe", "paper_recipes", "pick"]
+__all__ = [
+    "METHODS",
+    "PAPER",
+    "PRINTED",
+    "Optimizer",
+    "Printed",
+    "Recipe",
+    "method_named",
+    "paper_recipes",
+    "pick",
+]
 
 Optimizer = Literal["adam", "rmsprop"]
 Printed = tuple[float, float]
@@ -31,6 +42,21 @@ METHODS: dict[str, Method] = {
 
 GEM remembers one sample's features before the last layer, the first of each epoch (the paper's section 5.1.5).
 """
+
+_DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor)?")
+
+
+def method_named(name: str) -> Method:
+    """One of :data:`METHODS`, or any ``"DCL-W-N"`` and ``"DCL-W-N anchor"``: a window (or inf) and N references."""
+    if name in METHODS:
+        return METHODS[name]
+    found = _DCL.fullmatch(name)
+    if found is None:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
+    window, references, anchor = found.groups()
+    usual = METHODS[f"DCL-inf-1{anchor or ''}"]
+    return replace(usual, window=None if window == "inf" else int(window), references=int(references))
+
 
 PRINTED = ("NSS", "sAUC", "AUC", "CC")
 """The metrics that the paper prints."""
@@ -76,7 +102,7 @@ class Recipe:
         weights: A file of weights for the backbone, None to train it from scratch.
         pretrained: Fetch timm's weights for it.
         optimizer: ``"adam"`` (learning rate 2e-4) or ``"rmsprop"`` (5e-4, momentum 0.9); weight decay 1e-5 in both.
-        method: One of ``METHODS``; it corrects the last layer.
+        method: See :func:`method_named`; it corrects the last layer.
         epochs: Times through the data; the paper's 12,500 steps on SALICON are 10.
         halve_every: Epochs between halvings of the learning rate.
         batch: Images of a step.
@@ -105,8 +131,7 @@ class Recipe:
             raise ValueError(f"there is no saliency model {self.model!r}; choose one of {', '.join(_MODEL_NAMES)}")
         if self.optimizer not in _RATES:
             raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        method_named(self.method)
         if self.halve_every < 1:
             raise ValueError(f"halve_every must be at least 1 epoch, got {self.halve_every}")
         if self.order_seed and self.sample_order != "fixed":
@@ -144,7 +169,7 @@ class Recipe:
 
     def seed_of_order(self, seed: int) -> int:
         """The seed of the order in which the run of a seed sees the images."""
-        return order_seed(self.sample_order, seed, METHODS[self.method], self.order_seed)
+        return order_seed(self.sample_order, seed, method_named(self.method), self.order_seed)
 
     def make_optimizer(self, model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
         """The optimizer for a network; ``fused`` has torch do its step in one kernel where it knows how."""

@@ -46,7 +46,7 @@ def train(
     optimizer: Annotated[str, typer.Option("--optimizer", metavar="adam|rmsprop")] = "adam",
     method: Annotated[
         str,
-        typer.Option("--method", metavar="NAME", help="baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor', DCL-120-1, ..."),
+        typer.Option("--method", metavar="NAME", help="baseline, GEM, DCL-W-N, 'DCL-W-N anchor': window, references."),
     ] = "baseline",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 10,
     halve_every: Annotated[
