@@ -48,7 +48,7 @@ import congruency
 from congruency.experiments.bench import machine
 from congruency.experiments.demo import one_thread
 from congruency.experiments.host_way import HostDCL
-from congruency.report.files import write_together
+from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)

@@ -25,7 +25,7 @@ import fuzz_all  # noqa: E402, F401
 import torch  # noqa: E402
 from fuzz_harness import TARGETS, Target, run  # noqa: E402
 
-from congruency.report.files import write_together  # noqa: E402
+from congruency.files import write_together  # noqa: E402
 from congruency.report.tables import Table, to_markdown  # noqa: E402
 
 _ROUND = 400

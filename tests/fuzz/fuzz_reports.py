@@ -15,8 +15,8 @@ from congruency.continual.methods import Method
 from congruency.experiments.analysis import report
 from congruency.experiments.analysis.runs import load
 from congruency.experiments.continual.store import Store
+from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
-from congruency.report.files import write_files, write_together
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table, to_html, to_markdown, to_rich
@@ -148,7 +148,7 @@ def report_names(data: st.DataObject, folder: Path) -> str:
     assert "script" not in markup.elements
     assert not any(name.startswith("on") for _, name in markup.attributes)
     assert not markup.references
-    attempt(lambda: write_files(folder, {"report.html": found}), folder)
+    attempt(lambda: write_together(folder, {"report.html": found}), folder)
     return "rendered"
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import congruency
 from congruency.experiments.host_way import HostDCL
 from congruency.experiments.workloads import TrainingCase, Workload, training_cases, workloads
-from congruency.report.files import write_together
+from congruency.files import write_together
 
 __all__ = ["run"]
 

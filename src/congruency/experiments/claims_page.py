@@ -24,7 +24,7 @@ from congruency.experiments.results import (
     read_results,
     told_seeds,
 )
-from congruency.report.files import write_together
+from congruency.files import write_together
 from congruency.report.numbers import p_value, with_margin
 
 __all__ = ["Compared", "compared", "index", "verdict", "write_index"]

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from congruency.report.files import write_files
+from congruency.files import write_together
 
 __all__ = ["example_page", "overlay", "save_grey", "save_overlay", "save_values", "unit_range"]
 
@@ -43,13 +43,13 @@ def save_values(saliency: Tensor, path: Path) -> Path:
     """
     buffer = BytesIO()
     np.save(buffer, saliency.float().cpu().numpy())
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def _write_png(image: Image.Image, path: Path) -> Path:
     buffer = BytesIO()
     image.save(buffer, "PNG")
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
@@ -98,4 +98,4 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
                 axes.set_title(fill(heading, _HEADING), fontsize=9)
     path, buffer = Path(path), BytesIO()
     figure.savefig(buffer, dpi=100, format=path.suffix.removeprefix(".") or "png")
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return write_together(path.parent, {path.name: buffer.getvalue()})[0]

@@ -7,9 +7,10 @@ import pytest
 import torch
 from saliency_data import real, small_mit1003, small_osie, small_salicon
 
+from congruency.experiments.saliency import study
 from congruency.experiments.saliency.experiment import build_task, experiment, run, saved_model
 from congruency.experiments.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
-from congruency.experiments.saliency.study import osie_recipes, osie_study, reproduce_table, split_prepared
+from congruency.experiments.saliency.study import osie_recipes, osie_study, split_prepared
 from congruency.saliency import data
 from congruency.saliency.batches import HeldBatches
 from congruency.training import Method, TrainingConfig, train
@@ -163,14 +164,14 @@ def test_a_table_of_the_paper_from_the_official_sets(tmp_path, monkeypatch):
         asked.append((len(recipes), seeds, train_set, test_set.data.name))
         return {}
 
-    monkeypatch.setattr("congruency.experiments.saliency.study.experiment", noted)
+    monkeypatch.setattr(study, "experiment", noted)
     small_osie(tmp_path / "osie")
     small_mit1003(tmp_path / "mit1003")
     small_salicon(tmp_path / "salicon", "train")
     small_salicon(tmp_path / "salicon", "val")
     options = {"size": (32, 40), "say": lambda _: None}
-    reproduce_table("osie", [tmp_path / "osie", tmp_path / "mit1003"], tmp_path / "out", **options)
-    reproduce_table("salicon", [tmp_path / "salicon"], tmp_path / "out", **options)
+    study.reproduce_table("osie", [tmp_path / "osie", tmp_path / "mit1003"], tmp_path / "out", **options)
+    study.reproduce_table("salicon", [tmp_path / "salicon"], tmp_path / "out", **options)
     assert [(rows, seeds, name) for rows, seeds, _, name in asked] == [
         (12, [0, 1, 2], "MIT1003"),
         (12, [0, 1, 2], "SALICON"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from congruency.experiments.classification.running import Run, Sets, Stopped, Work, origin_of, train_in
-from congruency.report.files import write_together
+from congruency.files import write_together
 
 __all__ = ["ATTEMPTS", "Failure", "Failures", "Outcome", "attempt", "attempts", "run_folder", "tidy"]
 

@@ -17,7 +17,7 @@ from congruency.experiments.ablation.runs import Failure
 from congruency.experiments.classification.jobs import Row, Table
 from congruency.experiments.classification.showing import Results, to_json
 from congruency.experiments.evidence import mean_interval
-from congruency.report.files import write_together
+from congruency.files import write_together
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Page, render
 from congruency.report.tables import Table as Cells

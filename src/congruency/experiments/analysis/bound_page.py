@@ -13,8 +13,8 @@ import torch
 import congruency
 from congruency.bound import BoundForm
 from congruency.experiments.analysis.bounds import FORMS, Comparison, Problem
+from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
-from congruency.report.files import write_files
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table
@@ -177,4 +177,4 @@ def _numbers(values: torch.Tensor) -> list[float | None]:
 def write(results: Results, steps: int, out: Path, command: str) -> list[Path]:
     """``index.html`` and ``results.json`` into a folder."""
     page = compose(results, steps, command)
-    return write_files(out, {"index.html": render(page), "results.json": to_json(results)})
+    return write_together(out, {"index.html": render(page), "results.json": to_json(results)})

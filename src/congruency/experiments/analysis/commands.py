@@ -193,7 +193,7 @@ def report(
         from congruency.experiments.analysis import report as work
         from congruency.experiments.analysis.figures import as_json
         from congruency.experiments.analysis.runs import find_records, group, load
-        from congruency.report.files import write_apart
+        from congruency.files import write_apart
         from congruency.report.page import render
 
         if out.is_dir():

@@ -17,8 +17,8 @@ from congruency.experiments.analysis.contours import Panel, animation, still
 from congruency.experiments.analysis.descent import OPTIMIZERS, Correction, Descent, Path, descend_all
 from congruency.experiments.analysis.minima import Agreement, agreements, settle
 from congruency.experiments.analysis.surfaces import SURFACES, Surface
+from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
-from congruency.report.files import write_files
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
@@ -297,4 +297,4 @@ def write(
             contents[f"{name}.gif"] = drawn.moving
     if animated:
         contents["paths.gif"] = animation([result.panel for result in results])
-    return write_files(out, contents)
+    return write_together(out, contents)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 import congruency
 from congruency.experiments.analysis.samples import Samples
+from congruency.files import write_together
 from congruency.modules import head
 from congruency.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.report.charts import heat_map
-from congruency.report.files import write_files
 from congruency.report.numbers import NOTHING, fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
@@ -252,4 +252,4 @@ def write(samples: Samples, pairs: Pairs, out: Path, command: str) -> list[Path]
         "congruency.csv": to_csv(pairs.congruency, pairs.labels),
         "similarity.csv": to_csv(pairs.similarity, pairs.labels),
     }
-    return write_files(out, contents)
+    return write_together(out, contents)

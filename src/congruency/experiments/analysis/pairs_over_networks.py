@@ -11,7 +11,7 @@ from pathlib import Path
 from congruency.experiments.analysis.pairs import Pairs, compose, means
 from congruency.experiments.analysis.samples import Samples
 from congruency.experiments.evidence import mean_interval, paired_difference
-from congruency.report.files import write_files
+from congruency.files import write_together
 from congruency.report.numbers import fixed, p_value, with_margin
 from congruency.report.page import render
 from congruency.report.tables import Table, to_markdown
@@ -107,4 +107,4 @@ def write(samples: Samples, every: Sequence[Pairs], out: Path, command: str, tra
         "results.json": json.dumps(found, indent=1) + "\n",
         "table.md": "\n\n".join(part.rstrip() for part in text) + "\n",
     }
-    return write_files(out, contents)
+    return write_together(out, contents)

@@ -20,8 +20,8 @@ from congruency.experiments.audit.result import Result
 from congruency.experiments.audit.tables import agreement_table, for_a_screen, found_table
 from congruency.experiments.audit.verdict import Scored, findings
 from congruency.experiments.evidence import mean_interval
+from congruency.files import write_together
 from congruency.report import charts
-from congruency.report.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture

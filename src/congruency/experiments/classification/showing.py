@@ -17,8 +17,8 @@ from congruency.experiments.classification.jobs import Row, Table
 from congruency.experiments.classification.recipes import Figure as Printed
 from congruency.experiments.classification.store import Store
 from congruency.experiments.evidence import Difference, mean_interval, paired_difference
+from congruency.files import write_together
 from congruency.report import charts
-from congruency.report.files import write_together
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table as Cells

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from congruency.experiments.classification.jobs import Job
-from congruency.report.files import write_together
+from congruency.files import write_together
 
 __all__ = ["Store", "check_settings", "read_settings"]
 

@@ -16,8 +16,8 @@ from congruency.continual import Outcome
 from congruency.experiments.continual.reproduce import Results, Settings
 from congruency.experiments.continual.tables import Row
 from congruency.experiments.evidence import Difference, mean_interval, paired_difference
+from congruency.files import write_together
 from congruency.report import charts
-from congruency.report.files import write_together
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_markdown

@@ -13,7 +13,7 @@ import torch
 
 from congruency.continual import Outcome
 from congruency.continual.methods import Method
-from congruency.report.files import write_together
+from congruency.files import write_together
 
 __all__ = ["Store"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from congruency.continual.methods import Kind, Method
 from congruency.experiments.continual.reproduce import Settings, run_rows
-from congruency.report.files import write_together
+from congruency.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table
 

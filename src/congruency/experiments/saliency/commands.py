@@ -119,7 +119,7 @@ def score(
     device: _DEVICE = "auto",
 ) -> None:
     """Score a folder of saliency maps, whichever model made them."""
-    from congruency.report.files import write_together
+    from congruency.files import write_together
     from congruency.saliency.score_maps import score_maps
     from congruency.saliency.scorer import METRICS
 

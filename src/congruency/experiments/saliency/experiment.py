@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from congruency.experiments.saliency.recipes import Recipe, method_named
+from congruency.files import write_together
 from congruency.saliency.baselines import floor_scores, human_scores
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.data.prepared import Prepared
@@ -290,7 +290,4 @@ def _told(scores: Mapping[str, float]) -> str:
 
 def _write(path: Path, content: Any) -> None:
     """There whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    write_together(path.parent, {path.name: json.dumps(content, indent=2) + "\n"})

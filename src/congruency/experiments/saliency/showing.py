@@ -16,8 +16,8 @@ from congruency.experiments.evidence import Difference, holm, mean_interval, pai
 from congruency.experiments.saliency.examples import EXAMPLES
 from congruency.experiments.saliency.experiment import Results
 from congruency.experiments.saliency.recipes import PAPER, PRINTED, Recipe
+from congruency.files import write_together
 from congruency.report import charts
-from congruency.report.files import write_together
 from congruency.report.numbers import NOTHING, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_markdown

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from congruency.report.files import write_files
+from congruency.files import write_together
 from congruency.saliency.data.images import open_rgb, read_image
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
 
@@ -72,7 +72,7 @@ def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 
     buffer = io.BytesIO()
     torch.save(content, buffer)
     path = Path(path)
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def load_prepared(path: str | Path) -> Prepared:

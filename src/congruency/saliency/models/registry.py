@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from congruency.files import write_together
 from congruency.modules import unwrap
-from congruency.report.files import write_files
 from congruency.saliency.models.base import SaliencyModel
 from congruency.saliency.models.dinet import DINet
 from congruency.saliency.models.salicon import SALICON
@@ -49,7 +49,7 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
     buffer = BytesIO()
     torch.save({**about, "state": state}, buffer)
     path = Path(path)
-    return write_files(path.parent, {path.name: buffer.getvalue()})[0]
+    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
 
 
 def load_model(path: str | Path, device: torch.device | str = "cpu") -> SaliencyModel:

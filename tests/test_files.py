@@ -1,6 +1,6 @@
 import pytest
 
-from congruency.report.files import write_apart, write_together
+from congruency.files import write_apart, write_together
 
 
 def test_files_are_written_in_a_new_folder(tmp_path):
