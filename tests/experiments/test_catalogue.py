@@ -115,7 +115,8 @@ def test_commands_run_as_many_seeds_as_are_meant():
                 assert words[words.index("--seeds") + 1] == str(entry.seeds)
     meant = {entry.name: entry.seeds for entry in CATALOGUE if entry.seeds}
     assert meant == {
-        "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20, "osie_study": 5,
+        "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
+            "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5,
     }  # fmt: skip
 
 

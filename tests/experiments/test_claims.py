@@ -245,7 +245,7 @@ def test_the_summary_keeps_what_limits_a_claim():
         assert f"| {claim.where} |" in line
     (line,) = (line for line in lines if "DCL lowers the test error on CIFAR-10" in line)
     assert "short trainings" in line
-    assert line.endswith("(cifar10_grid) |"), "and says by which results it is judged"
+    assert line.endswith("(cifar10_grid, cifar100_noisy) |"), "and says by which results it is judged"
 
 
 def test_every_table_of_the_paper_belongs_to_a_claim():

@@ -4,7 +4,7 @@ import warnings
 import pytest
 from scipy import stats
 
-from congruency.experiments.evidence import mean_interval, paired_difference
+from congruency.experiments.evidence import mean_interval, paired_difference, together
 
 T_2 = 4.302652729911275  # 97.5 % point of Student's t, 2 degrees of freedom, from a printed table
 T_3 = 3.182446305284263
@@ -97,3 +97,10 @@ def test_huge_values_do_not_raise():
 def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match="as many values as baseline values"):
         paired_difference([1.0, 2.0], [1.0])
+
+
+def test_many_tests_together():
+    # Holm: 0.01 * 3 = 0.03 is clear, 0.04 * 2 = 0.08 is not; the one that is nan was no test.
+    told = "2 of 3 comparisons have p < 0.05, where 0.15 would by chance alone; 1 is left after Holm's correction"
+    assert together([0.04, math.nan, 0.01, 0.6]).startswith(told)
+    assert "0 are left" in together([0.04, 0.04])

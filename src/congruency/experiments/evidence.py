@@ -83,6 +83,16 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def together(ps: Sequence[float]) -> str:
+    """A sentence on many tests at once: how many look clear, how many would by chance, how many Holm leaves."""
+    tested = [p for p in ps if math.isfinite(p)]
+    clear, left = (sum(p < 0.05 for p in each) for each in (tested, holm(tested)))
+    return (
+        f"{clear} of {len(tested)} comparisons have p < 0.05, where {0.05 * len(tested):.2g} would by chance alone; "
+        f"{left} {'is' if left == 1 else 'are'} left after Holm's correction for their number."
+    )
+
+
 def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float]:
     """Mean and standard error; the error is nan where the values show no spread beyond rounding at `scale`."""
     if not values or not all(map(math.isfinite, values)):

@@ -3,12 +3,18 @@
 import math
 
 NOTHING = "-"
+_HUGE = 1e6  # decimals say nothing of such a number
 
 
 def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:
-    """`value` with `digits` decimals, with its sign where asked; a dash where it is not finite, and no minus zero."""
+    """`value` with `digits` decimals, with its sign where asked; a dash where it is not finite, and no minus zero.
+
+    From a million on, as the loss of a training that diverged, it has three significant digits instead.
+    """
     if not math.isfinite(value):
         return NOTHING
+    if abs(value) >= _HUGE:
+        return f"{value:+.3g}" if sign else f"{value:.3g}"
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text if float(text) else f"{0:.{digits}f}"
 

@@ -16,7 +16,7 @@ import congruency
 from congruency.experiments.classification.jobs import Row, Table
 from congruency.experiments.classification.recipes import Figure as Printed
 from congruency.experiments.classification.store import Store
-from congruency.experiments.evidence import Difference, mean_interval, paired_difference
+from congruency.experiments.evidence import Difference, mean_interval, paired_difference, together
 from congruency.files import write_together
 from congruency.report import charts
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
@@ -110,10 +110,12 @@ def summary(table: Table, results: Results) -> Cells:
     header += [_ALSO[name][0] for name in also]
     shown = [row for row in table.rows if row.name in results or not row.jobs]
     lines = [_line(row, columns, also, results, _digits(table.unit)) for row in shown]
-    caption = (
-        f"Columns: {table.unit}. Means over the seeds, ± their 95 % intervals. Against: the paired difference to the "
-        "plain training of the same network, seed by seed, with the p of the t-test."
-    )
+    caption = f"Columns: {table.unit}. Means over the seeds, ± their 95 % intervals."
+    if any(column.compared for column in columns):
+        caption += (
+            " Against: the paired difference to the plain training of the same network, seed by seed, with the p of "
+            "the t-test."
+        )
     return Cells(caption, header, lines)
 
 
@@ -179,21 +181,21 @@ def _by_seed(metrics: Mapping[str, list[float]], column: str) -> dict[float, flo
 
 
 def findings(table: Table, results: Results) -> list[str]:
-    """A sentence for every comparison that could be made, and one on how many there were."""
-    told, count = [], 0
+    """A sentence for every comparison that could be made, and one on all of them; none where the table has none."""
+    if all(row.against is None for row in table.rows):
+        return []
+    told, ps = [], []
     for row in table.rows:
         parts = []
         for column in (column.name for column in _columns(table, results) if column.compared):
             difference = _difference(row, results, column)
             if difference is not None and math.isfinite(difference.p):
                 parts.append(_finding(column, difference, table.unit))
-        count += len(parts)
+                ps.append(difference.p)
         if parts:
             told.append(f"{row.name}, against {row.against}: {'; '.join(parts)}.")
-    if count > 1:
-        told.append(
-            f"These are {count} comparisons: about {max(1, round(0.05 * count))} would show p < 0.05 by chance alone."
-        )
+    if len(ps) > 1:
+        told.append(together(ps))
     return told or ["Too few seeds, or rows, to compare anything; run more of them."]
 
 
@@ -245,5 +247,5 @@ def _filled(parts: Sequence[str], width: int = 74) -> list[str]:
 
 def _markdown(page: Page) -> str:
     told = "\n".join(f"- {text}" for text in page.findings)
-    table = to_markdown(page.table)
-    return f"# {page.title}\n\n{page.lead}\n\n    {page.command}\n\n{table}\n\n{told}\n\n{page.made}\n"
+    parts = (f"# {page.title}", page.lead, f"    {page.command}", to_markdown(page.table), told, page.made)
+    return "\n\n".join(filter(None, parts)) + "\n"

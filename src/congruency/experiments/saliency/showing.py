@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.experiments.evidence import Difference, holm, mean_interval, paired_difference
+from congruency.experiments.evidence import Difference, mean_interval, paired_difference, together
 from congruency.experiments.saliency.examples import EXAMPLES
 from congruency.experiments.saliency.experiment import Results
 from congruency.experiments.saliency.recipes import PAPER, PRINTED, Recipe
@@ -189,12 +189,7 @@ def _finding(recipe: Recipe, results: Results) -> str | None:
 def _chance(recipes: Sequence[Recipe], results: Results) -> str:
     """How many comparisons look clear, and how many would if no method did anything."""
     found = [_difference(recipe, results, metric) for recipe in recipes for metric in PRINTED]
-    made = [difference.p for difference in found if difference is not None and math.isfinite(difference.p)]
-    clear = sum(p < 0.05 for p in made)
-    return (
-        f"{clear} of {len(made)} comparisons have p < 0.05, where {0.05 * len(made):.1f} would by chance alone; "
-        f"{sum(p < 0.05 for p in holm(made))} are left after Holm's correction for their number."
-    )
+    return together([difference.p for difference in found if difference is not None])
 
 
 def _baseline(recipe: Recipe) -> str:
