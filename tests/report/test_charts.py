@@ -123,6 +123,16 @@ def test_strip_chart_shows_every_value():
     assert svg.get("aria-label") == "T. points. one: 0.00 ± 0.40; two: +1.50 ± 6.00."
 
 
+@pytest.mark.parametrize("values", [[-0.0048, 0.0007], [-123456.0, 654321.0], [-3.0, 2.0]])
+def test_the_outermost_marks_of_a_strip_chart_are_not_cut_off(values):
+    svg = strip(Sample("one", values, sum(values) / 2, 0.0))
+    marks = [text for text in svg.iter() if text.tag.endswith("text") and re.fullmatch("-?[0-9.]+", text.text or "")]
+    assert len(marks) >= 4
+    for mark in marks:
+        half = 7 * len(mark.text) / 2
+        assert half <= float(mark.get("x")) <= 420 - half, mark.text
+
+
 @pytest.mark.parametrize(
     "sample",
     [

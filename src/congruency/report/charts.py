@@ -6,7 +6,7 @@ also stands alone. Series differ in dash as well as in colour. Hovering a line c
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby, pairwise
 
@@ -18,6 +18,7 @@ DARK = ("#aab6c3", "#6fb3ff", "#ff9d5c", "#4fd0bf", "#bba2ff", "#ff8fc0")
 _DASHES = ("", "8 3", "3 3", "9 3 2 3", "12 4", "1 3")
 _WIDTH, _HEIGHT = 420.0, 280.0
 _LEFT, _RIGHT, _BOTTOM = 54.0, 10.0, 42.0
+_HALF_LETTER = 3.6  # of the width that a digit takes
 _FONT = 12.5
 _LETTER = 6.7  # about the width of a letter at this size, for laying out the legend
 _HOVER_AT_MOST = 250
@@ -138,7 +139,9 @@ def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: i
     low = row * len(samples)
     height = low + _BOTTOM
     values = [value for one in samples for value in (*one.values, one.mean - one.margin, one.mean + one.margin)]
-    x_axis = scales.linear([0.0, *values], 14, _WIDTH - 14, ticks=6)
+    x_axis = scales.linear([0.0, *values], 0, _WIDTH, ticks=6)
+    side = max(14.0, *(_HALF_LETTER * len(_mark(mark)) for mark in x_axis.ticks))  # room for the outermost marks
+    x_axis = replace(x_axis, start=side, stop=_WIDTH - side)
     parts = [
         f'<line class="grid" x1="{x_axis(mark):.1f}" x2="{x_axis(mark):.1f}" y1="4" y2="{low:g}"/>'
         for mark in x_axis.ticks

@@ -90,6 +90,7 @@ def compose(table: Table, results: Results, command: str, made: str) -> Page:
         table=summary(table, results),
         findings=findings(table, results),
         figures=_figures(table, results),
+        figures_title="Differences",
         figures_note="Dots: seeds. Bars: means of the paired differences and their 95 % intervals.",
         notes=table.notes,
         made=(
@@ -199,6 +200,11 @@ def findings(table: Table, results: Results) -> list[str]:
     return told or ["Too few seeds, or rows, to compare anything; run more of them."]
 
 
+def _unit(table: Table) -> str:
+    """Of differences."""
+    return "points" if "%" in table.unit else table.unit
+
+
 def _finding(column: str, difference: Difference, unit: str) -> str:
     points = " points" if "%" in unit else " ms"
     if difference.p < 0.05:
@@ -213,11 +219,17 @@ def _figures(table: Table, results: Results) -> list[Figure]:
     for column in (column.name for column in _columns(table, results) if column.compared):
         pairs = [(row, _paired(row, results, column)) for row in table.rows]
         samples = [_sample(row, pair) for row, pair in pairs if pair is not None and len(pair[0]) > 1]
-        for start in range(0, len(samples), _AT_MOST):
-            part = samples[start : start + _AT_MOST]
-            chart = charts.strip_chart(part, title=column, x_label=f"difference of {column}, {table.unit}")
+        for part in _evenly(samples):
+            chart = charts.strip_chart(part, title=column, x_label=f"difference, {_unit(table)}")
             made.append(Figure(f"{column}, against the plain training", chart))
     return made
+
+
+def _evenly(samples: Sequence[charts.Sample]) -> list[Sequence[charts.Sample]]:
+    """As few parts as will do, of about the same length."""
+    count = math.ceil(len(samples) / _AT_MOST)
+    each = math.ceil(len(samples) / max(1, count))
+    return [samples[part * each : (part + 1) * each] for part in range(count)]
 
 
 def _sample(row: Row, pair: tuple[list[float], list[float]]) -> charts.Sample:

@@ -77,13 +77,18 @@ def paper_table(name: str, budget: Budget = "paper", *, real_images: bool = Fals
         raise ValueError(f"budget must be 'paper' or 'small', got {budget!r}")
     rows = [row for title in recipes.rows(name) for row in _rows(name, title, budget, real_images)]
     cost = name.startswith("cost")
+    compared = any(row.against for row in rows)
     return Table(
         name=name,
         title=TITLES[name] + (" (small budget, not the paper's)" if budget == "small" else ""),
         lead=_lead(name, budget, cost and not real_images),
         rows=tuple(rows),
         unit="ms an image" if cost else "error, %",
-        notes=(*_NOTES, *((_COST_NOTE,) if cost else ()), *((_PARAMETERS_NOTE,) if name == _WITH_SALICON else ())),
+        notes=(
+            *(_NOTES if compared else _NOTES[:1]),
+            *((_COST_NOTE,) if cost else ()),
+            *((_PARAMETERS_NOTE,) if name == _WITH_SALICON else ()),
+        ),
     )
 
 
