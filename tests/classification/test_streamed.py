@@ -106,8 +106,11 @@ def test_a_corrupt_file_is_named_from_a_worker(tmp_path):
     for split in ("train", "val"):
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "x.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"x.png cannot be decoded"):
-        list(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=1).train_batches(0))
+    for workers in (0, 1):
+        with pytest.raises(ValueError, match=r"x.png cannot be decoded") as told:
+            list(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=workers).train_batches(0))
+        assert str(told.value).endswith("as an image (of no known kind); replace it or take it away")
+        assert "Traceback" not in str(told.value)
 
 
 def test_workers_can_share_a_zip(tmp_path):

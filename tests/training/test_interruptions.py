@@ -170,6 +170,48 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     assert_same(everything(tmp_path / "full"), everything(tmp_path / "whole"))
 
 
+def test_sigterm_on_a_full_disk_says_where_a_resumed_run_begins(tmp_path, monkeypatch):
+    def stop():
+        monkeypatch.setattr(checkpoints, "_write", full_disk)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Interrupted.events = {(1, 3): stop}
+    with pytest.warns(UserWarning, match="step 10 could not be written"):
+        result = train(interrupted, config(), tmp_path)
+    assert (result.finished, result.steps, result.resumes_at) == (False, 10, 8)
+    monkeypatch.undo()
+    result = train(interrupted, config(), tmp_path, resume=True)
+    assert (result.finished, result.resumes_at) == (True, 24)
+
+
+def test_a_write_that_fell_short_is_explained(tmp_path, monkeypatch):
+    def short(state, path):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 98176 vs 98064")
+
+    monkeypatch.setattr(checkpoints, "_write", short)
+    with pytest.warns(UserWarning, match=r"\(the disk took only a part of it; is it full\?\); there is no earlier one"):
+        assert checkpoints.Checkpoints(tmp_path).save({}, 1) is None
+
+
+def test_a_full_disk_ends_tensorboard_not_the_run(tmp_path, monkeypatch):
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+
+    def full(self, name, value, step):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer, "add_scalar", full)
+    with pytest.warns(UserWarning, match="TensorBoard's files in .* cannot be written .*No space left") as told:
+        result = train(interrupted, config(tensorboard=True), tmp_path)
+    assert result.finished
+    assert len(told) == 1
+
+
+def test_steps_are_noticed(tmp_path):
+    seen = []
+    train(interrupted, config(), tmp_path, notice=lambda step, steps: seen.append((step, steps)))
+    assert seen == [(step, 24) for step in range(1, 25)]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_torch_reports_a_disk_that_is_really_full():
     with pytest.raises(OSError, match="No space left"):
@@ -236,8 +278,11 @@ def test_a_record_that_is_gone_or_in_use(tmp_path):
 
     train(interrupted, config(epochs=1), tmp_path)
     writer = RecordWriter(tmp_path / "record.jsonl", 10)
+    half_written = tmp_path / "checkpoints" / "checkpoint-0000000099.pt.writing"
+    half_written.touch()
     with pytest.raises(RecordError, match="another process is writing"):
         train(interrupted, config(epochs=1), tmp_path, resume=True)
+    assert half_written.exists(), "it is that process's own"
     writer.close()
     with pytest.raises(RecordError, match="fewer than"):
         train(interrupted, config(epochs=1), tmp_path, resume=True)

@@ -418,9 +418,9 @@ def test_methods_are_checked(settings, message):
 
 def test_clear_errors_before_training(tmp_path):
     if not torch.cuda.is_available():
-        with pytest.raises(RuntimeError, match="torch sees no GPU"):
+        with pytest.raises(ValueError, match="torch sees no GPU"):
             train(build, config(accelerator="cuda"), tmp_path / "gpu")
-    with pytest.raises(RuntimeError, match="torchrun"):
+    with pytest.raises(ValueError, match="torchrun"):
         train(build, config(strategy="fsdp"), tmp_path / "fsdp")
     train(build, config(epochs=1), tmp_path / "twice")
     with pytest.raises(FileExistsError, match="already holds a run"):

@@ -114,8 +114,17 @@ class StreamedBatches:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # its own: the loader's seeds must not be drawn from the run's
         )
-        for images, labels in loader:
+        for images, labels in _plainly(loader):
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+def _plainly(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The loader's batches; a bad file is named without the traceback of the process that met it."""
+    try:
+        yield from loader
+    except ValueError as reason:
+        told = str(reason).strip().splitlines()[-1].removeprefix("ValueError: ")
+        raise ValueError(told) from None
 
 
 class _Files(Dataset[tuple[Tensor, Tensor]]):

@@ -10,7 +10,7 @@ from io import BytesIO
 import numpy
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from congruency.datasets.tree import Tree
@@ -46,7 +46,7 @@ def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channe
             if image.shape != shape:
                 raise ValueError(
                     f"{tree.describe(names[i])} is {image.shape[2]}x{image.shape[1]} and {tree.describe(names[0])} "
-                    f"is {shape[2]}x{shape[1]}; give a size that all images are brought to"
+                    f"is {shape[2]}x{shape[1]}; give a size (--size) that all images are brought to"
                 )
             images[i] = image
 
@@ -85,6 +85,7 @@ def open_image(tree: Tree, name: str, channels: int | None = None) -> Image.Imag
         image.load()
         return image if image.mode == mode else image.convert(mode)
     except Exception as reason:  # Pillow's decoders raise of every kind for a broken file
+        told = "of no known kind" if isinstance(reason, UnidentifiedImageError) else reason
         raise ValueError(
-            f"{tree.describe(name)} cannot be decoded as an image ({reason}); replace it or take it away"
+            f"{tree.describe(name)} cannot be decoded as an image ({told}); replace it or take it away"
         ) from reason

@@ -37,7 +37,7 @@ def _plain(tree: Tree, root: str, split: str) -> Catalogue:
     if split != "all" and tree.source.name not in _SPLITS[split]:
         raise ValueError(
             f"{tree.source} has no train/ and test/ folders of classes; "
-            "read it as one set with split='all', and divide it yourself"
+            "read it as one set with split='all' and divide it yourself (on the command line: --holdout 0.2)"
         )
     return _listed(tree, [root], _classes(tree, root))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from congruency.experiments.catalogue import CATALOGUE, DATA_TITLES, Entry, command_of
 from congruency.experiments.results import Results, find_results, read_results, seeds_of, told_seeds
 
-__all__ = ["data_at_hand", "expected_rows", "finished", "lines", "state"]
+__all__ = ["data_at_hand", "expected_rows", "finished", "lines", "partial_set", "state"]
 
 _SALIENCY = ("SALICON", "OSIE", "MIT1003")
 _WIDTH = 78
@@ -48,18 +48,35 @@ def data_at_hand(entry: Entry, data: Path | None) -> str:
     return ", ".join(f"{DATA_TITLES[name]} {_found(name, data)}" for name in entry.data)
 
 
-def _found(name: str, data: Path | None) -> str:
-    from congruency.datasets.loading import find
-    from congruency.experiments.saliency.command import find_set
-
+def partial_set(name: str, data: Path | None) -> str:
+    """What the name of its file tells about a set that is not whole, and the file's name; empty where nothing."""
     try:
-        place = find_set(name, data) if name in _SALIENCY else find(name, data)
+        place = _find(name, data)
+    except (FileNotFoundError, ValueError):
+        return ""
+    partial = _partial(place)
+    return f"{', '.join(partial)} ({place.name})" if partial else ""
+
+
+def _found(name: str, data: Path | None) -> str:
+    try:
+        place = _find(name, data)
     except FileNotFoundError:
         return "is missing"
     except ValueError:
         return "is missing: no data folder was named"
-    partial = [words for part, words in _PARTIAL.items() if part in place.name.lower()]
-    return ", ".join(["is at hand", *partial]) + f" ({place.name})"
+    return ", ".join(["is at hand", *_partial(place)]) + f" ({place.name})"
+
+
+def _find(name: str, data: Path | None) -> Path:
+    from congruency.datasets.loading import find
+    from congruency.experiments.saliency.command import find_set
+
+    return find_set(name, data) if name in _SALIENCY else find(name, data)
+
+
+def _partial(place: Path) -> list[str]:
+    return [words for part, words in _PARTIAL.items() if part in place.name.lower()]
 
 
 def state(entry: Entry, results: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -21,7 +22,7 @@ from rich.progress import (
 __all__ = ["Tell", "progress"]
 
 Tell = Callable[[str, float, float], None]
-"""Called with what was done last, how much is done, and how much there is in all."""
+"""Called with what was done last or is being done, how much is done, and how much there is in all."""
 
 _SECONDS_BETWEEN_LINES = 20.0
 
@@ -49,12 +50,13 @@ def progress(console: Console, unit: str | None = None) -> Iterator[Tell]:
 class _Log:
     def __init__(self, console: Console, unit: str | None) -> None:
         self._console, self._unit = console, unit
-        self._began = self._last = perf_counter()
+        self._began = perf_counter()
+        self._last = -math.inf
 
     def tell(self, label: str, done: float, total: float) -> None:
         now = perf_counter()
         if now - self._last >= _SECONDS_BETWEEN_LINES or (self._unit and done == 1):
             self._last = now
-            far = f"{done:g} of {total:g} {self._unit}" if self._unit else f"{done / total:.0%}"
-            line = f"{far}, {now - self._began:.0f} s; last {label}"
+            far = f"{done:.3g} of {total:g} {self._unit}" if self._unit else f"{done / total:.0%}"
+            line = f"{far}, {now - self._began:.0f} s: {label}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from congruency.training.checkpoints import CheckpointError, load_checkpoint
 from congruency.training.config import Method, TrainingConfig
-from congruency.training.loop import Result, train
+from congruency.training.loop import Notice, Result, train
 from congruency.training.order import SampleOrder, order_seed
 from congruency.training.record import Origin, RecordError, RunRecord, read_record, without_times
 from congruency.training.signals import STOPPED_EXIT_CODE
@@ -13,6 +13,7 @@ __all__ = [
     "Build",
     "CheckpointError",
     "Method",
+    "Notice",
     "Origin",
     "Place",
     "RecordError",

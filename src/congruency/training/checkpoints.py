@@ -48,25 +48,29 @@ class Checkpoints:
             _sync_folder(self.folder)
         except (OSError, RuntimeError) as reason:
             aside.unlink(missing_ok=True)
-            if not isinstance(reason, OSError) and "inline_container" not in str(reason):
-                raise  # not torch's way to say that a write fell short
+            told = _why(reason)
+            if told is None:
+                raise
             earlier = self.paths()
             stays = f"{earlier[-1].name} stays usable" if earlier else "there is no earlier one"
             warnings.warn(
-                f"the checkpoint of step {step} could not be written to {self.folder} ({reason}); {stays}", stacklevel=2
+                f"the checkpoint of step {step} could not be written to {self.folder} ({told}); {stays}", stacklevel=2
             )
             return None
         for old in self.paths()[: -self._keep]:
             old.unlink(missing_ok=True)
         return path
 
+    def clean(self) -> None:
+        """Take away what a killed process left half written; only for the one process that writes here."""
+        for left in self.folder.glob(f"*{_ASIDE}"):
+            left.unlink(missing_ok=True)
+
     def load(self) -> tuple[Path, dict[str, Any]] | None:
         """The latest that can be read, in the memory of the CPU; None where there is none.
 
         One that cannot be read is put aside with a warning, and the one before it is taken.
         """
-        for left in self.folder.glob(f"*{_ASIDE}"):
-            left.unlink(missing_ok=True)
         unreadable: list[tuple[Path, CheckpointError]] = []
         for path in reversed(self.paths()):
             try:
@@ -96,6 +100,17 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "step" not in state or "model" not in state:
         raise CheckpointError(f"{path} is not a checkpoint of a run: it has no step or no model")
     return state
+
+
+def _why(error: BaseException) -> str | None:
+    """What kept a file from being written; None where that is not what went wrong."""
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, OSError):
+            return str(reason)
+        reason = reason.__cause__ or reason.__context__
+    # torch's way to say that a write fell short: it keeps the reason of the system to itself
+    return "the disk took only a part of it; is it full?" if "inline_container" in str(error) else None
 
 
 def _write(state: Mapping[str, Any], path: Path) -> None:

@@ -23,12 +23,12 @@ def make_fabric(config: TrainingConfig) -> Fabric:
     library = fabric_library()
     cuda = torch.cuda.is_available()
     if config.accelerator == "cuda" and not cuda:
-        raise RuntimeError("accelerator 'cuda' was asked for, and torch sees no GPU; use 'cpu' or 'auto'")
+        raise ValueError("accelerator 'cuda' was asked for, and torch sees no GPU; use 'cpu' or 'auto'")
     device = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if config.strategy == "fsdp" and processes == 1 and "LOCAL_RANK" not in os.environ:
-        raise RuntimeError("strategy 'fsdp' is for several processes; start the command with torchrun")
+        raise ValueError("strategy 'fsdp' is for several processes; start the command with torchrun")
     fabric: Fabric = library.Fabric(
         accelerator=device,
         devices=local,

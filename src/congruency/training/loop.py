@@ -6,7 +6,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from congruency._version import __version__
+from congruency.training.board import Board
 from congruency.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint
 from congruency.training.config import TrainingConfig
 from congruency.training.devices import fabric_library, make_fabric
@@ -29,7 +30,10 @@ from congruency.training.task import Build, Place
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-__all__ = ["Result", "train"]
+__all__ = ["Notice", "Result", "train"]
+
+Notice = Callable[[int, int], Any]
+"""Called with the steps made and those of the whole run."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Result:
         record: The run record.
         checkpoint: The last checkpoint, None where none could be written.
         asked_to_stop: Whether SIGTERM came; it may have come too late to cut the run short.
+        resumes_at: The step that ``resume`` goes on from: that of the last checkpoint, 0 where there is none.
     """
 
     finished: bool
@@ -53,6 +58,7 @@ class Result:
     record: Path
     checkpoint: Path | None
     asked_to_stop: bool = False
+    resumes_at: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -61,7 +67,13 @@ class Result:
 
 
 def train(
-    build: Build, config: TrainingConfig, folder: str | Path, *, resume: bool = False, origin: Origin | None = None
+    build: Build,
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    origin: Origin | None = None,
+    notice: Notice | None = None,
 ) -> Result:
     """Train what ``build`` makes, with its record and its checkpoints in ``folder``.
 
@@ -79,6 +91,7 @@ def train(
         resume: Go on from the last checkpoint: to the same weights and the same record, bit for bit on a CPU, as a run
             that was never interrupted. A run without a checkpoint begins anew; one that was finished is left as it is.
         origin: What the record says about where the run comes from; a resumed run keeps what it said at first.
+        notice: Called after every step with the steps made and those of the whole run, in the first process.
 
     Raises:
         FileExistsError: The folder holds a run, and ``resume`` is False.
@@ -93,16 +106,18 @@ def train(
         run = Run(fabric, task, config)
         if fabric.global_rank > 0:
             seed_everything(config.seed, fabric.global_rank)  # the weights are alike now; what follows need not be
-        return _Files(run, folder, resume, origin or Origin()).train()
+        return _Files(run, folder, resume, origin or Origin(), notice).train()
 
 
 class _Files:
     """A run together with its record, its checkpoints and its bar."""
 
-    def __init__(self, run: Run, folder: Path, resume: bool, origin: Origin) -> None:
+    def __init__(self, run: Run, folder: Path, resume: bool, origin: Origin, notice: Notice | None = None) -> None:
         self._run, self._config, self._fabric = run, run.config, run.fabric
+        self._notice = notice if run.fabric.is_global_zero else None
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._last: Path | None = None
+        self._last_step = 0
         self._record_path = folder / RECORD_NAME
         self._record: RecordWriter | None = None
         state = self._newest() if resume else None
@@ -111,9 +126,10 @@ class _Files:
             run.load(state)
         if self._fabric.is_global_zero:
             self._record = RecordWriter(self._record_path, 0 if state is None else state["record"])
+            self._checkpoints.clean()  # the record is ours: nobody else is writing here
         if state is None:
             self._append([_header(run, origin)])
-        self._board = _board(run, folder)
+        self._board = Board(folder / "tensorboard", run.step) if _wants_board(run) else None
         self._diverged = False
         self._votes = Mail(self._fabric.device)
 
@@ -143,6 +159,8 @@ class _Files:
         while not run.epoch_done:
             samples = run.make_step(batches)
             self._progress.advance(run.epoch, samples)
+            if self._notice is not None:
+                self._notice(run.step, run.total_steps)
             flush = run.step % config.flush_every == 0
             if flush:
                 self._flush(everything=False)
@@ -160,8 +178,8 @@ class _Files:
         line = run.end_epoch()
         self._append([line])
         if self._board is not None:
-            _log(self._board, "epoch", line, line["step"])
-            _log(self._board, "evaluation", line["evaluation"] or {}, line["step"])
+            self._board.log("epoch", line, line["step"])
+            self._board.log("evaluation", line["evaluation"] or {}, line["step"])
         stopping = self._agreed(stop, True, everything=True) and run.epoch < config.epochs
         every = config.checkpoint_epochs
         if stopping or (every and (run.epoch % every == 0 or run.epoch == config.epochs)):
@@ -194,7 +212,7 @@ class _Files:
         self._notice_divergence(lines)
         if self._board is not None:
             for line in lines:
-                _log(self._board, "step", line, line["step"])
+                self._board.log("step", line, line["step"])
 
     def _notice_divergence(self, lines: list[dict[str, Any]]) -> None:
         """Say once that a run has gone wrong; it goes on, and its record shows it."""
@@ -219,7 +237,8 @@ class _Files:
             state["config"] = self._config.binding()
             state["record"] = self._record.sync()
             saved = self._checkpoints.save(state, run.step)
-            self._last = saved or self._last
+            if saved is not None:
+                self._last, self._last_step = saved, run.step
         return bool(self._fabric.broadcast(saved is not None))
 
     def _newest(self) -> dict[str, Any] | None:
@@ -229,7 +248,9 @@ class _Files:
         self._last = path
         if path is None:
             return None
-        return found[1] if found is not None else load_checkpoint(path)
+        state = found[1] if found is not None else load_checkpoint(path)
+        self._last_step = state["step"]
+        return state
 
     def _check_same(self, state: dict[str, Any]) -> None:
         try:  # what an older release did not know was as it is by default
@@ -244,7 +265,10 @@ class _Files:
 
     def _result(self, *, finished: bool, asked: bool) -> Result:
         run = self._run
-        return Result(finished, run.epoch, run.step, dict(run.evaluation), self._record_path, self._last, asked)
+        evaluation = dict(run.evaluation)
+        return Result(
+            finished, run.epoch, run.step, evaluation, self._record_path, self._last, asked, self._last_step
+        )  # fmt: skip
 
 
 def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
@@ -298,18 +322,5 @@ def _backends(config: TrainingConfig, device: torch.device) -> Iterator[None]:
         cudnn.benchmark, cudnn.allow_tf32 = before
 
 
-def _board(run: Run, folder: Path) -> Any:
-    """TensorBoard's writer, where it is wanted; what a resumed run writes again is purged."""
-    if not run.config.tensorboard or not run.fabric.is_global_zero:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as reason:
-        raise ImportError("tensorboard is not installed; install congruency[experiments], or leave it off") from reason
-    return SummaryWriter(folder / "tensorboard", purge_step=run.step or None)
-
-
-def _log(board: Any, kind: str, line: dict[str, Any], step: int) -> None:
-    for name, value in line.items():
-        if isinstance(value, float):
-            board.add_scalar(f"{kind}/{name}", value, step)
+def _wants_board(run: Run) -> bool:
+    return run.config.tensorboard and run.fabric.is_global_zero

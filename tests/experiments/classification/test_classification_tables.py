@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.experiments.classification import running, task
+from congruency.experiments.classification import command, running, task
 from congruency.experiments.classification.jobs import changed, pick
 from congruency.experiments.classification.tables import TITLES, paper_table
 from congruency.training.record import RunRecord
@@ -40,6 +40,17 @@ def test_a_slice_of_every_table_of_errors(name, tmp_path):
     assert "digits instead of its images" in page
     for row in table.rows:
         assert row.name in page
+
+
+def test_sets_that_are_not_the_official_ones_are_named(tmp_path):
+    (tmp_path / "cifar100").mkdir()
+    (tmp_path / "cifar100" / "cifar100_noisy_train.tar.xz").touch()
+    table = paper_table("cifar", "small")
+    told = "CIFAR-100 is not the official set here: its training labels noisy (cifar100_noisy_train.tar.xz)."
+    assert command._remarks(table, tmp_path, None) == [told]
+    assert command._remarks(table, tmp_path, "digits") == []
+    settings = {"table": "cifar", "budget": "small", "base": None, "real_images": True, "changes": {}}
+    assert command._table(settings | {"remarks": [told]}).lead.endswith(told)
 
 
 @pytest.mark.parametrize("name", ["cost", "cost_window", "cost_references"])

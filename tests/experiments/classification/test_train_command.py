@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from congruency import cli
 from congruency.experiments.classification import task
-from congruency.training import load_checkpoint, read_record, without_times
+from congruency.experiments.classification import train as train_command
+from congruency.training import Result, load_checkpoint, read_record, without_times
 
 SMALL = ["--data", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
 
@@ -69,6 +70,17 @@ def test_a_stopped_training_is_resumed_to_the_same_end(tmp_path, monkeypatch):
     assert all(torch.equal(ends[0]["model"][name], ends[1]["model"][name]) for name in ends[0]["model"])
     whole, cut = (read_record(tmp_path / name) for name in ("whole", "cut"))
     assert without_times(whole.steps + whole.epochs) == without_times(cut.steps + cut.epochs)
+
+
+def test_a_stopped_training_without_its_checkpoint_says_where_it_will_go_on(tmp_path):
+    record = tmp_path / "record.jsonl"
+    told = [
+        train_command._stopped(Result(False, 1, 182, {}, record, None, True, resumes_at)) for resumes_at in (182, 45, 0)
+    ]
+    assert told[0] == "stopped; the same command with --resume goes on where it stopped"
+    assert "stopped at step 182, whose checkpoint could not be written" in told[1]
+    assert told[1].endswith("goes on from the last one, of step 45")
+    assert told[2].endswith("begins anew")
 
 
 def test_a_finished_run_is_left_alone_or_refused(tmp_path):
@@ -142,7 +154,17 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
         (["--data", "digit"], "did you mean 'digits'"),
         (["--model", "resnet900"], "no network is called 'resnet900'"),
         (["--method", "dlc"], "method must be one of 'baseline', 'dcl', 'gem', got 'dlc'"),
-        (["--mode", "both"], "mode must be one of"),
+        (["--method", "dcl", "--mode", "both"], "mode must be one of"),
+        (["--window", "5"], "--window: is for --method dcl"),
+        (["--method", "gem", "--references", "2"], "--references: is for --method dcl"),
+        (["--margin", "0.5"], "--margin: is for --method dcl or --method gem"),
+        (["--method", "dcl", "--memory", "2"], "--memory: is for --method gem"),
+        (["--milestone", "1"], "--milestone: is for --schedule steps"),
+        (["--schedule", "steps", "--warmup", "1"], "--warmup: is for --schedule cosine"),
+        (["--schedule", "steps", "--milestone", "1", "--decay", "-1"], "decay must be above 0 and at most 1, got -1"),
+        (["--capture"], "--capture: needs a GPU"),
+        (["--strategy", "fsdp"], "start the command with torchrun"),
+        (["--holdout", "2"], "--holdout is a share between 0 and 1, got 2"),
         (["--scope", "tail"], "scope must be one of 'head', 'all'"),
         (["--window", "0"], "--window"),
         (["--precision", "8"], "precision must be one of"),
@@ -191,7 +213,9 @@ def test_the_record_has_what_was_asked_for(tmp_path):
         "--measure",
         "all",
     ]
-    trained(tmp_path, *words, epochs=1)
+    told = said(trained(tmp_path, *words, epochs=1))
+    assert "1 epoch in batches" in told
+    assert "Congruency: of the whole network's gradients" in told
     first = json.loads((tmp_path / "record.jsonl").read_text().splitlines()[0])
     config = first["config"]
     assert (config["accumulate"], config["clip"], config["measure"], first["seed"]) == (2, 1.5, "all", 7)

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -98,7 +98,8 @@ def run(training: Training, axes: Axes, seeds: Sequence[int], place: Place, out:
     left = unfinished(table, seeds, Store(out))
     try:
         with plain_warnings(), progress(console, "trainings") as tell:
-            for done, (each, outcome) in enumerate(_executed(left, work, place), start=1):
+            here = replace(work, tell=tell) if place.on == "local" else work
+            for done, (each, outcome) in enumerate(_executed(left, here, place), start=1):
                 _keep(out, each, outcome)
                 tell(each.title, done, len(left))
     except Stopped:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from congruency.experiments.catalogue import DATA_TITLES
 from congruency.experiments.classification.grids import GRIDS, grid
 from congruency.experiments.classification.grids import TITLES as GRID_TITLES
 from congruency.experiments.classification.jobs import Table, changed, pick
@@ -21,6 +22,7 @@ from congruency.experiments.classification.showing import collect, narrow, show
 from congruency.experiments.classification.store import Store, check_settings, read_settings
 from congruency.experiments.classification.tables import TITLES as PAPER_TITLES
 from congruency.experiments.classification.tables import paper_table
+from congruency.experiments.listing import partial_set
 from congruency.experiments.progress import progress
 from congruency.experiments.terminal import plain_warnings, typed
 from congruency.report.tables import to_rich
@@ -81,7 +83,7 @@ def run(
     if only_show and held is None:
         raise ValueError(f"{out} holds no runs to show; leave --show off to make some")
     machine = _machine(table, device, precision, compile, capture, channels_last)
-    settings = {
+    settings: dict[str, Any] = {
         "table": table, "budget": budget or "paper", "base": Path(base).name if base else None,
         "real_images": data is not None or base is not None, "changes": _told(changes), "machine": asdict(machine),
     }  # fmt: skip
@@ -104,7 +106,7 @@ def run(
             setup.check()
         if held is None:
             versions = {"device_name": _device_name(machine.device), "torch": torch.__version__}
-            settings |= {"command": command, **versions}
+            settings |= {"command": command, **versions, "remarks": _remarks(chosen, data, base)}
         check_settings(out, settings)
         work = Work(
             folder=out,
@@ -120,14 +122,18 @@ def run(
         )
         try:
             with plain_warnings(first_process()), progress(console, "trainings") as tell:
-                left = run_table(chosen, seeds, work, tell)
+                left = run_table(chosen, seeds, replace(work, tell=tell))
         except Stopped:
             console.print("stopped; the same command goes on where it stopped", markup=False)
             return STOPPED_EXIT_CODE
     if not first_process():
         return 0
+    chosen = pick(_table(read_settings(out) or settings), rows)  # with what its first run had to remark
     results = collect(chosen, Store(out))
     page, paths = show(chosen, results, out, command, _made(read_settings(out) or settings))
+    console.print(page.title, markup=False, highlight=False)
+    for remark in _limits(settings):
+        console.print(remark, markup=False, highlight=False)
     if console.width >= _WIDE:
         console.print(to_rich(page.table))
     else:
@@ -175,9 +181,27 @@ def _table(settings: dict[str, Any]) -> Table:
         raise ValueError(f"there is no table {name!r} of classification; the tables are {', '.join(TITLES)}")
     changes: dict[str, Any] = settings["changes"]
     table = changed(table, **changes)
+    if settings.get("remarks"):
+        table = replace(table, lead=f"{table.lead} {' '.join(settings['remarks'])}")
     if not settings["base"]:
         return table
     return replace(table, title=f"{table.title}, {settings['base']} instead of its images")
+
+
+def _remarks(table: Table, data: Path | None, base: str | None) -> list[str]:
+    """What the names of the files say about sets that are not the official ones."""
+    used = {job.data.name for row in table.rows for job in row.jobs if not job.data.made_up}
+    if base is not None:
+        return []
+    remarks = {name: partial_set(name, data) for name in sorted(used)}
+    return [f"{DATA_TITLES[name]} is not the official set here: {told}." for name, told in remarks.items() if told]
+
+
+def _limits(settings: dict[str, Any]) -> list[str]:
+    """What makes a result another than the table's, for a reader of the terminal alone."""
+    changes = {name.replace("_", " "): value for name, value in settings["changes"].items()}
+    told = "; ".join(f"{name} {value}" for name, value in changes.items())
+    return [*settings.get("remarks", []), *([f"Changed by options: {told}."] if told else [])]
 
 
 def _told(changes: dict[str, Any] | None) -> dict[str, Any]:

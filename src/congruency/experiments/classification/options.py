@@ -18,7 +18,21 @@ _IMAGES = "The images"
 _MACHINE = "The machine"
 
 
+_DCL = ("window", "references", "offset", "mode")
+_CORRECTING = ("margin", "trigger")
+_USERS = {
+    **dict.fromkeys(_DCL, ("method", ("dcl",))),
+    **dict.fromkeys(_CORRECTING, ("method", ("dcl", "gem"))),
+    "memory": ("method", ("gem",)),
+    "milestone": ("schedule", ("steps",)),
+    "decay": ("schedule", ("steps",)),
+    "warmup": ("schedule", ("cosine",)),
+}
+"""Options that mean something only beside certain values of another."""
+
+
 def train(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Option(
@@ -328,9 +342,12 @@ def train(
 
     The record (record.jsonl) has loss, error, congruency and times of every
     step; --resume goes on after an interruption to the same weights as if there
-    had been none. After SIGTERM the run checkpoints and exits with 75.
+    had been none. After SIGTERM the run checkpoints at the next step and exits
+    with 75; several processes do so together, at most 100 steps later, and
+    torchrun then exits with 1.
     """
     check_folder(out, "--out")
+    _refuse_without_effect(context)
     if device not in ("auto", "cpu", "cuda"):
         raise typer.BadParameter(
             f"must be auto, cpu or cuda, got {device!r}; choose one of several GPUs with CUDA_VISIBLE_DEVICES",
@@ -338,6 +355,8 @@ def train(
         )
     if device != "auto":
         check_device(device, "--device")
+    if capture:
+        _check_capture(device)
     with interruptible("interrupted; the same command with --resume goes on from the last checkpoint"):
         from congruency.experiments.classification import train as command
         from congruency.experiments.classification.sets import ImageOptions
@@ -372,3 +391,19 @@ def train(
         except (ValueError, TypeError, FileNotFoundError, FileExistsError, CheckpointError, RecordError) as error:
             raise typer.BadParameter(str(error)) from None
     raise typer.Exit(code)
+
+
+def _refuse_without_effect(context: typer.Context) -> None:
+    """An option that would be silently without effect is a mistake."""
+    for name, (other, values) in _USERS.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and context.params[other] not in values:
+            wanted = " or ".join(f"--{other} {value}" for value in values)
+            raise typer.BadParameter(f"is for {wanted}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def _check_capture(device: str) -> None:
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        raise typer.BadParameter("needs a GPU; leave it off", param_hint="--capture")

@@ -24,7 +24,7 @@ from congruency.experiments.classification.jobs import Data, Job, Table
 from congruency.experiments.classification.store import Store
 from congruency.experiments.classification.task import Images
 from congruency.experiments.terminal import plain_warnings
-from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
+from congruency.training import Build, Notice, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
 from congruency.training.processes import first_process, process_count
 
@@ -48,6 +48,7 @@ Sets = tuple[Images, Images | None]
 One = Callable[["Run", Sets, "Work"], tuple[Any, bool]]
 """Does one training; what came out of it, and whether SIGTERM came at its end."""
 
+_SECONDS_BETWEEN_NOTICES = 0.5
 _FIRST = 0.2  # of the steps of a measurement, which are left out
 
 
@@ -104,6 +105,8 @@ class Work:
         table: the name of the table, for the records of its runs.
         command: what was typed after ``congruency``, for them too.
         record_steps: keep the line of every so many-th step in them; 0 for none.
+        tell: told how far the trainings are, also within one where they go on one after the other.
+        notice: told the steps of the training that goes on, see :func:`congruency.training.train`.
     """
 
     folder: Path
@@ -118,6 +121,8 @@ class Work:
     table: str | None = None
     command: str | None = None
     record_steps: int = 0
+    tell: Tell | None = None
+    notice: Notice | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ class Run:
         return ", ".join(part for part in (self.row, self.job.label, f"seed {self.seed}") if part)
 
 
-def run_table(table: Table, seeds: Sequence[int], work: Work, tell: Tell | None = None) -> int:
+def run_table(table: Table, seeds: Sequence[int], work: Work) -> int:
     """Run what is not finished; how many trainings are left where the time was up."""
     store = Store(work.folder)
     left = unfinished(table, seeds, store)
@@ -146,8 +151,8 @@ def run_table(table: Table, seeds: Sequence[int], work: Work, tell: Tell | None 
             if not first_process():
                 continue
             store.add(run.row, run.job, run.seed, figures)
-            if tell is not None:
-                tell(run.title, done, total)
+            if work.tell is not None:
+                work.tell(run.title, done, total)
     return total - done
 
 
@@ -197,13 +202,29 @@ class _Clock:
 
 def _alone(runs: Sequence[Run], work: Work, clock: _Clock, one: One) -> Iterator[tuple[Run, Any]]:
     images = ImageSets(work)
-    for run in runs:
+    for done, run in enumerate(runs):
         if not clock.time_for_another():
             return
-        answer, asked_to_stop = one(run, images(run.job), work)
+        read = images(run.job)
+        notice = None if work.tell is None else _Within(work.tell, run, done, len(runs))
+        answer, asked_to_stop = one(run, read, replace(work, notice=notice))
         yield run, answer
         if asked_to_stop:
             raise Stopped
+
+
+class _Within:
+    """Tells how far one training among others is, a few times a second."""
+
+    def __init__(self, tell: Tell, run: Run, before: int, total: int) -> None:
+        self._tell, self._run, self._before, self._total = tell, run, before, total
+        self._told = -math.inf
+
+    def __call__(self, step: int, steps: int) -> None:
+        now = time.perf_counter()
+        if now - self._told >= _SECONDS_BETWEEN_NOTICES:
+            self._told = now
+            self._tell(f"{self._run.title}, step {step} of {steps}", self._before + step / steps, self._total)
 
 
 def cached(runs: Sequence[Run], work: Work) -> Work:
@@ -220,7 +241,7 @@ def _several(runs: Sequence[Run], work: Work, clock: _Clock, one: One) -> Iterat
     """Processes take runs from one queue."""
     if not runs:
         return
-    work = cached(runs, work)
+    work = replace(cached(runs, work), tell=None)  # which stays in this process
     context = multiprocessing.get_context("spawn")
     waiting, answers = context.Queue(), context.Queue()
     for place in range(len(runs)):
@@ -364,7 +385,7 @@ def train_in(
     config = work.machine.config(job, seed)
     if job.steps is None:
         config = replace(config, record_steps=work.record_steps)
-    result = train(made, config, folder, resume=True, origin=origin)
+    result = train(made, config, folder, resume=True, origin=origin, notice=work.notice)
     if not result.finished:
         raise Stopped
     gc.collect()  # hooks and graphs refer to each other, and hold a network's memory

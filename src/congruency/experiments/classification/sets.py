@@ -48,6 +48,8 @@ class ImageOptions:
     def __post_init__(self) -> None:
         if self.streamed and self.holdout is not None:
             raise ValueError("--holdout is for sets in memory; give a streamed set folders train/ and val/")
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise ValueError(f"--holdout is a share between 0 and 1, got {self.holdout:g}")
 
     @property
     def known(self) -> bool:

@@ -51,7 +51,8 @@ _COST_NOTE = (
     "Milliseconds",
     "(batch time - data time) / batch size, as the paper measures: the median over the steps after the first fifth "
     "and after the references were recorded. The paper's numbers are of another GPU: compare rows with each other, not "
-    "with them.",
+    "with them. A step that leaves the GPU waiting takes as long as the host does, which varies from run to run: read "
+    "no difference that lies within the intervals.",
 )
 
 _PARAMETERS_NOTE = (

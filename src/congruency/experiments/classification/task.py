@@ -92,6 +92,8 @@ class Setup:
                 raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, got {self.decay}")
         if not 0 <= self.warmup <= self.epochs:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
 

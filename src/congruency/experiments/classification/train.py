@@ -95,12 +95,16 @@ def _beginning(training: Training, setup: Setup, sets: tuple[Images, Images]) ->
     how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {_scope(method.scope)}"
     if method.name == "dcl":
         window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        how += f" ({method.mode}, margin {method.strength:g}, {method.references} reference(s), {window})"
+        how += f" ({method.mode}, margin {method.strength:g}, {_count(method.references, 'reference')}, {window})"
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "
-        f"{len(test_images):,}; {setup.epochs} epochs in batches of {setup.batch_size}{several}, {how}."
+        f"{len(test_images):,}; {_count(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _scope(scope: str) -> str:
@@ -108,17 +112,25 @@ def _scope(scope: str) -> str:
 
 
 def _tell(result: Result, console: Console) -> None:
-    epochs = read_record(result.record).epochs
-    if epochs:
-        console.print(to_rich(_summary(epochs)))
+    record = read_record(result.record)
+    if record.epochs:
+        console.print(to_rich(_summary(record.epochs, record.run["config"].get("measure", "head"))))
     if not result.finished:
-        console.print("stopped; the same command with --resume goes on where it stopped", markup=False)
+        console.print(_stopped(result), markup=False)
     console.print(f"record: {result.record}", markup=False, soft_wrap=True)
     if result.checkpoint is not None:
         console.print(f"weights: {result.checkpoint} (also for --pretrained)", markup=False, soft_wrap=True)
 
 
-def _summary(epochs: list[dict[str, Any]]) -> Table:
+def _stopped(result: Result) -> str:
+    again = "the same command with --resume"
+    if result.resumes_at == result.steps:
+        return f"stopped; {again} goes on where it stopped"
+    where = f"goes on from the last one, of step {result.resumes_at}" if result.resumes_at else "begins anew"
+    return f"stopped at step {result.steps}, whose checkpoint could not be written; {again} {where}"
+
+
+def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
     """The last epochs, at most ten; the record has all."""
     columns = ["Epoch", "loss", "error, %", "test error, %", "top-5, %", "congruency", "corrected, %", "images/s"]
     rows = []
@@ -129,7 +141,9 @@ def _summary(epochs: list[dict[str, Any]]) -> Table:
             _shown(evaluation.get("error")), _shown(evaluation.get("top5_error")), _shown(line.get("congruency"), 3),
             _shown(100 * line["corrected_share"], 0), _shown(line["samples_per_second"], 0),
         ])  # fmt: skip
-    return Table("Congruency: of the last layer's gradients with the way come from the start.", columns, rows)
+    whose = {"head": "the last layer's", "all": "the whole network's"}.get(measured)
+    told = f"Congruency: of {whose} gradients with the way come from the start." if whose else ""
+    return Table(told, columns, rows)
 
 
 def _shown(value: float | None, digits: int = 2) -> str:
