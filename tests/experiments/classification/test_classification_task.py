@@ -2,6 +2,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import signal
 import warnings
 
 import pytest
@@ -208,17 +209,27 @@ SMALL = {
 }
 
 
+def stop_at_step_2(step, steps):
+    if step == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 @pytest.mark.parametrize("recipe", SMALL.values(), ids=lambda recipe: f"{recipe.table}-{recipe.row}-{recipe.data}")
-def test_a_slice_of_every_recipe_learns(tmp_path, slices, recipe):
-    """The same eight images at every step, in small steps: the loss must fall, if not at once (dropout is noisy)."""
+def test_a_slice_of_every_recipe_learns_and_resumes(tmp_path, slices, recipe):
+    """The same eight images at every step, in small steps: the loss must fall, if not at once (dropout is noisy).
+
+    SIGTERM comes in the middle; the second command goes on.
+    """
     still = dataclasses.replace(recipe.augmentation.evaluation(), size=recipe.size and 48)
     setup = recipe_setup(recipe, pretrained=None, augmentation=still, batch_size=8, learning_rate=0.002, order="given")
     method = Method(**recipe.correction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # windows longer than this short run
-        result = train(
-            build(setup, slices[recipe.data]), config(4, method=method, checkpoint_epochs=4), tmp_path / "run"
-        )
+        made, settings = build(setup, slices[recipe.data]), config(4, method=method, checkpoint_epochs=4)
+        stopped = train(made, settings, tmp_path / "run", notice=stop_at_step_2)
+        result = train(made, settings, tmp_path / "run", resume=True)
+    assert (stopped.finished, stopped.resumes_at) == (False, 2)
+    assert (result.finished, result.steps) == (True, 4)
     learned = losses(result)
-    assert result.finished
+    assert len(learned) == 4
     assert min(learned[1:]) < learned[0]
