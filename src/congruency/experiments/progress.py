@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 __all__ = ["Tell", "progress"]
 
@@ -35,10 +36,10 @@ def progress(console: Console, unit: str | None = None) -> Iterator[Tell]:
         return
     counted: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn(f"{unit},")] if unit else [TaskProgressColumn()]
     columns = (
-        BarColumn(), *counted, TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
-        TextColumn("[dim]{task.description}"),
+        BarColumn(10), *counted, TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
+        TextColumn("[dim]{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("reading the data", total=None)
 
         def tell(label: str, done: float, total: float) -> None:

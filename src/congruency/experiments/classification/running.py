@@ -224,7 +224,7 @@ class _Within:
         now = time.perf_counter()
         if now - self._told >= _SECONDS_BETWEEN_NOTICES:
             self._told = now
-            self._tell(f"{self._run.title}, step {step} of {steps}", self._before + step / steps, self._total)
+            self._tell(f"step {step} of {steps}, {self._run.title}", self._before + step / steps, self._total)
 
 
 def cached(runs: Sequence[Run], work: Work) -> Work:
