@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from congruency.experiments.catalogue import Entry, Family, runnable
-from congruency.experiments.terminal import check_device, check_folder, interruptible
+from congruency.experiments.terminal import check_device, check_folder, given, interruptible
 
 __all__ = ["reproduce"]
 
@@ -306,8 +306,7 @@ def _list(table: str | None, known: dict[str, Entry]) -> None:
 def _refuse_options_of_others(context: typer.Context, family: Family, table: str) -> None:
     """An option that would be silently without effect is a mistake."""
     for name in dict.fromkeys(name for names in _ONLY.values() for name in names):
-        source = context.get_parameter_source(name)
-        if name not in _ONLY[family] and source is not None and source.name == "COMMANDLINE":
+        if name not in _ONLY[family] and given(context, name):
             option = f"--{name.replace('_', '-')}"
             users = " and ".join(other for other, names in _ONLY.items() if name in names)
             raise typer.BadParameter(f"{table} is a table of {family}: {option} is for {users}", param_hint=option)

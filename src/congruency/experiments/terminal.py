@@ -15,6 +15,7 @@ __all__ = [
     "INTERRUPTED",
     "check_device",
     "check_folder",
+    "given",
     "interruptible",
     "plain_warnings",
     "show",
@@ -24,6 +25,12 @@ __all__ = [
 
 INTERRUPTED = 130
 """What a shell expects of a command ended by Ctrl-C."""
+
+
+def given(context: Any, name: str) -> bool:
+    """Whether an option was typed, rather than left at its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @contextmanager

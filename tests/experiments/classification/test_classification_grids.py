@@ -68,7 +68,7 @@ def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
     assert alone.exit_code == 0, alone.output
     assert "s: step 1 of " in said(alone), "it says how far the training is"
     assert f"{TITLES['cifar10_grid']}, digits instead of its images" in said(alone)
-    assert "Changed by options: model mlp; epochs 2; batch size 128; learning rate 0.05." in said(alone)
+    assert "Changed by options: model mlp, epochs 2, batch size 128, learning rate 0.05." in said(alone)
     several = call(
         "reproduce", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--processes", "2", "--out", tmp_path / "b"
     )  # fmt: skip

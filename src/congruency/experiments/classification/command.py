@@ -16,7 +16,7 @@ from rich.console import Console
 from congruency.experiments.catalogue import DATA_TITLES
 from congruency.experiments.classification.grids import GRIDS, grid
 from congruency.experiments.classification.grids import TITLES as GRID_TITLES
-from congruency.experiments.classification.jobs import Table, changed, pick
+from congruency.experiments.classification.jobs import Table, changed, pick, told_changes
 from congruency.experiments.classification.running import Machine, Stopped, Work, run_table
 from congruency.experiments.classification.showing import collect, narrow, show
 from congruency.experiments.classification.store import Store, check_settings, read_settings
@@ -199,9 +199,7 @@ def _remarks(table: Table, data: Path | None, base: str | None) -> list[str]:
 
 def _limits(settings: dict[str, Any]) -> list[str]:
     """What makes a result another than the table's, for a reader of the terminal alone."""
-    changes = {name.replace("_", " "): value for name, value in settings["changes"].items()}
-    told = "; ".join(f"{name} {value}" for name, value in changes.items())
-    return [*settings.get("remarks", []), *([f"Changed by options: {told}."] if told else [])]
+    return [text for text in (*settings.get("remarks", []), told_changes(settings["changes"])) if text]
 
 
 def _told(changes: dict[str, Any] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from congruency.experiments.classification.task import Setup
 from congruency.experiments.saliency.timed import TimedSetup
 from congruency.training.config import Method
 
-__all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick"]
+__all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick", "told_changes"]
 
 Measured = Literal["error", "top5_error", "ms", "parameters"]
 
@@ -135,8 +135,13 @@ def changed(table: Table, **changes: Any) -> Table:
     if not given:
         return table
     rows = tuple(replace(row, jobs=tuple(_changed(job, given) for job in row.jobs)) for row in table.rows)
+    return replace(table, rows=rows, lead=f"{table.lead} {told_changes(given)}".strip())
+
+
+def told_changes(given: Mapping[str, Any]) -> str:
+    """What options changed, as a sentence; empty where nothing that changes what a table is about."""
     told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "pretrained")
-    return replace(table, rows=rows, lead=f"{table.lead} Changed by options: {told}." if told else table.lead)
+    return f"Changed by options: {told}." if told else ""
 
 
 def _changed(job: Job, given: Mapping[str, Any]) -> Job:

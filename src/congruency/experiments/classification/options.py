@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.experiments.terminal import check_device, check_folder, interruptible
+from congruency.experiments.terminal import check_device, check_folder, given, interruptible
 
 __all__ = ["train"]
 
@@ -396,8 +396,7 @@ def train(
 def _refuse_without_effect(context: typer.Context) -> None:
     """An option that would be silently without effect is a mistake."""
     for name, (other, values) in _USERS.items():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and context.params[other] not in values:
+        if given(context, name) and context.params[other] not in values:
             wanted = " or ".join(f"--{other} {value}" for value in values)
             raise typer.BadParameter(f"is for {wanted}", param_hint=f"--{name.replace('_', '-')}")
 

@@ -23,6 +23,7 @@ from congruency.datasets import SETS, LabelledImages, catalogue, load
 from congruency.experiments.classification.jobs import Data, Job, Table
 from congruency.experiments.classification.store import Store
 from congruency.experiments.classification.task import Images
+from congruency.experiments.progress import Tell
 from congruency.experiments.terminal import plain_warnings
 from congruency.training import Build, Notice, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
@@ -43,7 +44,6 @@ __all__ = [
     "unfinished",
 ]
 
-Tell = Callable[[str, float, float], Any]
 Sets = tuple[Images, Images | None]
 One = Callable[["Run", Sets, "Work"], tuple[Any, bool]]
 """Does one training; what came out of it, and whether SIGTERM came at its end."""
