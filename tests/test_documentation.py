@@ -334,3 +334,21 @@ def test_contributing_fits_on_a_page_and_names_real_targets():
     assert len(targets) >= 3
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_quickest_runs_and_turns_stand_in_the_results():
+    """Figures that are not in a table: the quickest run of each setting, and the range of a benchmark's turns."""
+    findings = " ".join((DOCS / "results" / "findings.md").read_text("utf-8").split())
+    quickest = {}
+    for table in ("cost_window", "cost_references"):
+        rows = json.loads((DOCS / "results" / table / "results.json").read_text()).values()
+        columns = [name for name in next(iter(rows)) if name.isdigit()]
+        quickest[table] = [min(value for row in rows for value in row[name]) for name in columns]
+    windows, references = quickest["cost_window"], [f"{value:.3f}" for value in quickest["cost_references"]]
+    assert f"took {min(windows):.3f} to {max(windows):.3f} ms with all windows" in findings
+    assert f"{', '.join(references[:-1])} and {references[-1]} ms with 1, 5, 10, 15 and 20 references" in findings
+    readme = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    for name in ("training-loop-cuda", "training-loop-small-cuda"):
+        rates = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["images_per_second"]
+        turns = [ours / plain for ours, plain in zip(rates["our loop"], rates["plain loop, by hand"], strict=True)]
+        assert f"({min(turns):.2f} to {max(turns):.2f})" in readme
