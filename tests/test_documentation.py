@@ -273,17 +273,6 @@ def test_evidence_on_the_choosing_page_stands_in_the_results():
         assert (f"{value} ({p})" if p else value) in tables, number
 
 
-def test_evidence_on_audits_stands_in_the_results():
-    page = (DOCS / "guides" / "looking.md").read_text("utf-8")
-    tables = "".join(
-        (DOCS / "results" / "audit" / set_ / "table.md").read_text() for set_ in ("digits", "digits_memorised")
-    )
-    quoted = re.findall(r"\b0\.\d{4}\b", page)
-    assert len(quoted) == 5
-    for number in quoted:
-        assert f"{number} ±" in tables, number
-
-
 def test_pictures_are_small():
     pictures = [path for path in (DOCS / "pictures").iterdir() if path.suffix in (".svg", ".png")]
     assert len(pictures) >= 6

@@ -42,7 +42,6 @@ def build() -> "typer.Typer":
     from congruency.experiments.ablation.many_values import ManyValuesCommand
     from congruency.experiments.ablation.options import ablate
     from congruency.experiments.analysis.commands import register as add_analyses
-    from congruency.experiments.audit.command import audit
     from congruency.experiments.classification.options import train
     from congruency.experiments.reproduce import reproduce
     from congruency.experiments.saliency.commands import app as saliency
@@ -178,7 +177,6 @@ def build() -> "typer.Typer":
     app.command()(reproduce)
     app.command(cls=ManyValuesCommand)(ablate)
     add_analyses(app)
-    app.command()(audit)
     app.add_typer(saliency, name="saliency")
     return app
 

@@ -292,15 +292,6 @@ CATALOGUE: tuple[Entry, ...] = (
         ),
         data=("OSIE",), results=("osie_windows",),
     ),
-    Entry(
-        name="audit", title="wrong labels found by the congruency of their gradients", family="analysis",
-        commands=(
-            "audit resnet9_small --data cifar10 --flip 0.2 --epochs 10 --batch-size 512 --lr 0.2 --seeds 3 --folds 3 "
-            f"--out {RESULTS}/audit/cifar10_whole",
-        ),
-        data=("cifar10",), results=("audit/*",),
-        takes=_measured("3 minutes", "other work beside it"),
-    ),
 )  # fmt: skip
 """In the order of the paper, tables first; our own last."""
 
