@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from congruency.classification import AUGMENTATIONS, Augmentation, Batches, create
 from congruency.datasets import LabelledImages, load
-from congruency.experiments.classification.task import Setup, build
+from congruency.studies.classification.task import Setup, build
 from congruency.report.tables import Table, to_rich
 from congruency.training import Method, Place, Task, TrainingConfig, train
 

@@ -7,9 +7,9 @@ import torch
 from typer.testing import CliRunner
 
 import congruency
-import congruency.experiments
+import congruency.studies
 from congruency import cli
-from congruency.experiments import bench, demo
+from congruency.studies import bench, demo
 
 METRICS = {
     "seed",
@@ -175,10 +175,10 @@ def test_interrupted_demo_says_so_and_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("missing", ["typer", "rich", "sklearn", "scipy"])
 def test_a_core_installation_says_what_to_install(missing, monkeypatch, capsys):
-    for module in [name for name in sys.modules if name.startswith("congruency.experiments.")]:
+    for module in [name for name in sys.modules if name.startswith("congruency.studies.")]:
         monkeypatch.delitem(sys.modules, module)
     for name in ("demo", "bench", "evidence"):
-        monkeypatch.delattr(congruency.experiments, name, raising=False)
+        monkeypatch.delattr(congruency.studies, name, raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, missing, None)

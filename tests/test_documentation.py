@@ -61,9 +61,9 @@ def registers():
     """Pages may add to the registers; what they added is gone afterwards."""
     places = [
         ("congruency.continual", "LEARNERS"),
-        ("congruency.experiments.continual.tables", "TABLES"),
-        ("congruency.experiments.classification.grids", "GRIDS"),
-        ("congruency.experiments.classification.grids", "TITLES"),
+        ("congruency.studies.continual.tables", "TABLES"),
+        ("congruency.studies.classification.grids", "GRIDS"),
+        ("congruency.studies.classification.grids", "TITLES"),
     ]
     held = [getattr(importlib.import_module(module), register) for module, register in places]
     patches = [mock.patch.dict(register) for register in held]

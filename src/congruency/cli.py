@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from congruency._version import __version__
-from congruency.experiments.terminal import INTERRUPTED, check_device, check_folder, interruptible
+from congruency.studies.terminal import INTERRUPTED, check_device, check_folder, interruptible
 
 if TYPE_CHECKING:
     import typer
@@ -39,12 +39,12 @@ def build() -> "typer.Typer":
     """The command line with all its commands."""
     import typer
 
-    from congruency.experiments.ablation.many_values import ManyValuesCommand
-    from congruency.experiments.ablation.options import ablate
-    from congruency.experiments.analysis.commands import register as add_analyses
-    from congruency.experiments.classification.options import train
-    from congruency.experiments.reproduce import reproduce
-    from congruency.experiments.saliency.commands import app as saliency
+    from congruency.studies.ablation.many_values import ManyValuesCommand
+    from congruency.studies.ablation.options import ablate
+    from congruency.studies.analysis.commands import register as add_analyses
+    from congruency.studies.classification.options import train
+    from congruency.studies.reproduce import reproduce
+    from congruency.studies.saliency.commands import app as saliency
 
     app = typer.Typer(
         help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",
@@ -110,7 +110,7 @@ def build() -> "typer.Typer":
         with interruptible("stopped; nothing was written"):
             from rich.console import Console
 
-            from congruency.experiments import demo
+            from congruency.studies import demo
 
             try:
                 settings = demo.Settings(seeds, epochs, window, references, first_seed)
@@ -167,7 +167,7 @@ def build() -> "typer.Typer":
         if out is not None:
             check_folder(out, "--out")
         with interruptible("stopped; nothing was written"):
-            from congruency.experiments import bench
+            from congruency.studies import bench
 
             bench.run(
                 devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], out=out, quick=quick

@@ -12,9 +12,9 @@ from fuzz_mutations import damaged, mutated
 from hypothesis import strategies as st
 
 from congruency.continual.methods import Method
-from congruency.experiments.analysis import report
-from congruency.experiments.analysis.runs import load
-from congruency.experiments.continual.store import Store
+from congruency.studies.analysis import report
+from congruency.studies.analysis.runs import load
+from congruency.studies.continual.store import Store
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure, Page, render

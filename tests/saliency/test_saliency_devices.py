@@ -5,8 +5,8 @@ import torch
 from saliency_data import small_osie
 from saliency_maps import problem
 
-from congruency.experiments.saliency.experiment import run
-from congruency.experiments.saliency.recipes import Recipe
+from congruency.studies.saliency.experiment import run
+from congruency.studies.saliency.recipes import Recipe
 from congruency.saliency import data, metrics
 from congruency.saliency.baselines import floor_scores, human_scores
 

@@ -12,9 +12,9 @@ from congruency import cli
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import Batches
 from congruency.datasets import LabelledImages
-from congruency.experiments.classification import task
-from congruency.experiments.classification.jobs import Data, Job
-from congruency.experiments.classification.task import Setup, ordered
+from congruency.studies.classification import task
+from congruency.studies.classification.jobs import Data, Job
+from congruency.studies.classification.task import Setup, ordered
 from congruency.training import Method, load_checkpoint, order_seed, read_record, without_times
 
 BASE, DCL, GEM = Method(), Method(name="dcl", window=5), Method(name="gem")

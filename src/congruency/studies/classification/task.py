@@ -1,0 +1,281 @@
+"""An image classifier as a task of the training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
+
+from congruency.classification.augmentation import Augmentation
+from congruency.classification.batches import IGNORED, Batches
+from congruency.classification.models import check, create
+from congruency.classification.plan import Order
+from congruency.classification.streamed import StreamedBatches
+from congruency.datasets import Catalogue, LabelledImages, catalogue, load
+from congruency.studies.classification.recipes import Recipe
+from congruency.training.config import Method
+from congruency.training.order import SampleOrder, order_seed
+from congruency.training.task import Build, Place, Task
+
+__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered", "recipe_sets", "recipe_setup"]
+
+Images = LabelledImages | Catalogue
+"""A set in memory, or one whose files are decoded when their turn comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is trained, on what batches and at what rate: SGD, as in all of the paper's classification.
+
+    Attributes:
+        model: a name of :func:`congruency.classification.models.create`.
+        augmentation: of the training images.
+        epochs: how long the schedule is.
+        batch_size: of all processes together.
+        learning_rate: the highest.
+        momentum: of SGD.
+        nesterov: Nesterov's momentum.
+        weight_decay: of SGD.
+        schedule: ``"steps"`` multiplies by ``decay`` at each of the milestones; ``"cosine"`` rises over ``warmup``
+            epochs and then falls to 0, moving with every step.
+        milestones: epochs, counted from 0.
+        decay: see ``schedule``.
+        warmup: see ``schedule``; epochs, not necessarily whole.
+        smoothing: of the labels.
+        pretrained: see :func:`congruency.classification.models.create`.
+        seed: of order and augmentation.
+        order: of the samples, see :class:`congruency.classification.plan.Plan`.
+        sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
+        order_seed: of the order; None for ``seed``.
+        drop_last: leave out a last batch that is not full.
+        accumulate: batches that make one step, as the training is told too.
+        evaluation_batch_size: None for that of training.
+        workers: processes that decode a set that is not in memory.
+    """
+
+    model: str
+    augmentation: Augmentation
+    epochs: int
+    batch_size: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Literal["steps", "cosine"] = "steps"
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    warmup: float = 0.0
+    smoothing: float = 0.0
+    pretrained: str | bool | None = None
+    seed: int = 0
+    order: Order = "shuffled"
+    sample_order: SampleOrder = "seed"
+    order_seed: int | None = None
+    drop_last: bool = False
+    accumulate: int = 1
+    evaluation_batch_size: int | None = None
+    workers: int = 4
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("steps", "cosine"):
+            raise ValueError(f"schedule must be 'steps' or 'cosine', got {self.schedule!r}")
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, got {self.decay}")
+        if not 0 <= self.warmup <= self.epochs:
+            raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
+
+    def check(self) -> None:
+        """Refuse a network that there is not, before any data is read for it."""
+        check(self.model)
+
+    def builder(self, images: tuple[Images, Images | None], method: Method) -> Build:
+        """What the training loop trains with a method, in the order that is that method's."""
+        return build(ordered(self, method), *images)
+
+
+def ordered(setup: Setup, method: Method) -> Setup:
+    """The setup with the seed of its order, where that is not its own: of ``sample_order`` (fixed: 0 if not given)."""
+    if setup.sample_order == "seed":
+        return setup
+    return replace(setup, order_seed=order_seed(setup.sample_order, setup.seed, method, setup.order_seed or 0))
+
+
+def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
+    """What :func:`congruency.training.train` trains: the network, its optimizer and schedule, batches, evaluation.
+
+    The classes are those of ``train``. What does not fit together is said here, before anything is started.
+    """
+    if test is not None and test.classes != train.classes:
+        raise ValueError(
+            f"the training set has {len(train.classes)} classes and the test set {len(test.classes)}, or others; "
+            "both need the same classes in the same order"
+        )
+    channels = len(setup.augmentation.mean)
+    shape = _shape(setup, train, channels)
+    if shape[0] != channels:
+        raise ValueError(f"the images have {shape[0]} channels and the augmentation normalises {channels}")
+
+    def make(place: Place) -> Task:
+        batches = _batches(setup, train, place, setup.batch_size)
+        held_out = None if test is None else _batches(setup, test, place, setup.evaluation_batch_size)
+        return Task(
+            model=create(setup.model, len(train.classes), setup.pretrained, shape=shape),
+            optimizer=lambda model: _optimizer(setup, model, place),
+            loss=_loss(setup.smoothing),
+            data=batches,
+            schedule=lambda optimizer: _schedule(setup, optimizer, len(batches)),
+            schedule_every="step" if setup.schedule == "cosine" else "epoch",
+            figures=_figures,
+            evaluate=None if held_out is None else lambda model: evaluate(model, held_out.evaluation_batches(), place),
+            description=describe(setup, train, test),
+        )
+
+    return make
+
+
+def describe(setup: Setup, train: Images, test: Images | None) -> dict[str, Any]:
+    """What the record of a run says about it."""
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(setup).items()}
+    counts = {"classes": len(train.classes), "training_images": len(train)}
+    return plain | counts | {"test_images": 0 if test is None else len(test)}
+
+
+def recipe_setup(recipe: Recipe, *, pretrained: str | bool | None = True, seed: int = 0, **changes: Any) -> Setup:
+    """The setup of a recipe.
+
+    Args:
+        recipe: one of the paper's, or its small version.
+        pretrained: where ImageNet weights come from, for a recipe that starts from them.
+        seed: of order and augmentation.
+        changes: other attributes of the setup.
+    """
+    settings: dict[str, Any] = {
+        "model": recipe.model,
+        "augmentation": recipe.augmentation,
+        "epochs": recipe.epochs,
+        "batch_size": recipe.batch_size,
+        "learning_rate": recipe.learning_rate,
+        "momentum": recipe.momentum,
+        "weight_decay": recipe.weight_decay,
+        "milestones": recipe.milestones,
+        "decay": recipe.decay,
+        "pretrained": pretrained if recipe.pretrained else None,
+        "seed": seed,
+    }
+    return Setup(**(settings | changes))
+
+
+def recipe_sets(
+    recipe: Recipe, data: str | Path | None = None, source: str | Path | None = None
+) -> tuple[Images, Images]:
+    """The training and the test set of a recipe; ``source`` names another place for them than ``data``."""
+    place = recipe.data if source is None else source
+    if recipe.data != "imagenet":
+        train = load(place, "train", data=data, per_class=recipe.per_class)
+        test = load(place, "test", data=data)
+        return _with_classes(recipe, train), _with_classes(recipe, test)
+    files = catalogue(place, "train", data=data)
+    files = files if recipe.per_class is None else files.per_class(recipe.per_class)
+    return _with_classes(recipe, files), _with_classes(recipe, catalogue(place, "test", data=data))
+
+
+def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: Place) -> dict[str, float]:
+    """Top-1 and top-5 error in percent, and the loss, over the batches of all processes."""
+    totals = torch.zeros(4, dtype=torch.float64, device=place.device)
+    for images, labels in batches:
+        totals += error_counts(model(images).float(), labels)
+    wrong, wrong_in_five, loss, count = place.sum(totals).tolist()
+    return {"error": 100 * wrong / count, "top5_error": 100 * wrong_in_five / count, "loss": loss / count}
+
+
+def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Wrong, wrong in the best five, summed loss, count: float64 (4,). Rows labelled :data:`IGNORED` do not count."""
+    counted = labels != IGNORED
+    best = outputs.topk(min(5, outputs.shape[1]), 1).indices
+    hits = best == labels[:, None]
+    loss = functional.cross_entropy(outputs, labels, ignore_index=IGNORED, reduction="sum")
+    wrong = (~hits[:, 0] & counted).sum()
+    wrong_in_five = (~hits.any(1) & counted).sum()
+    return torch.stack([part.to(torch.float64) for part in (wrong, wrong_in_five, loss, counted.sum())])
+
+
+def _batches(setup: Setup, images: Images, place: Place, batch_size: int | None) -> Batches | StreamedBatches:
+    size = batch_size or setup.batch_size
+    settings: dict[str, Any] = {
+        "seed": setup.seed,
+        "order": setup.order,
+        "order_seed": setup.order_seed,
+        "device": place.device,
+        "rank": place.rank,
+        "world_size": place.world_size,
+        "drop_last": setup.drop_last and len(images) >= size,
+    }
+    if isinstance(images, Catalogue):
+        return StreamedBatches(images, size, setup.augmentation, workers=setup.workers, **settings)
+    return Batches(images, size, setup.augmentation, **settings)
+
+
+def _shape(setup: Setup, images: Images, channels: int) -> tuple[int, int, int]:
+    side = setup.augmentation.size
+    if isinstance(images, LabelledImages):
+        own, height, width = images.images.shape[1:]
+        return own, side or height, side or width
+    if side is None:
+        raise ValueError("the augmentation needs a size for a set that is not in memory; for ImageNet it is 224")
+    return channels, side, side
+
+
+def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
+    """SGD, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before they are unscaled."""
+    fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
+    return SGD(
+        (parameter for parameter in model.parameters() if parameter.requires_grad),
+        lr=setup.learning_rate,
+        momentum=setup.momentum,
+        weight_decay=setup.weight_decay,
+        nesterov=setup.nesterov,
+        fused=fused or None,
+    )
+
+
+def _schedule(setup: Setup, optimizer: Optimizer, batches: int) -> LRScheduler:
+    if setup.schedule == "steps":
+        return MultiStepLR(optimizer, list(setup.milestones), setup.decay)
+    per_epoch = math.ceil(batches / setup.accumulate)
+    rising, total = setup.warmup * per_epoch, setup.epochs * per_epoch
+
+    def rate(step: int) -> float:
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / max(1.0, total - rising))))
+
+    return LambdaLR(optimizer, rate)
+
+
+def _loss(smoothing: float) -> Callable[[Any, Any], Tensor]:
+    return lambda outputs, labels: functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
+
+
+def _figures(outputs: Any, labels: Any) -> dict[str, Tensor]:
+    return {"error": 100 * (outputs.argmax(1) != labels).float().mean()}
+
+
+def _with_classes(recipe: Recipe, images: Any) -> Any:
+    if len(images.classes) != recipe.classes:
+        raise ValueError(
+            f"{recipe.data} has {recipe.classes} classes, and the set that was found {len(images.classes)}"
+        )
+    return images
