@@ -45,11 +45,11 @@ import torch
 from torch import Tensor, nn
 
 import congruency
+from congruency.files import write_together
+from congruency.report.tables import Table, to_markdown
 from congruency.studies.bench import machine
 from congruency.studies.demo import one_thread
 from congruency.studies.host_way import HostDCL
-from congruency.files import write_together
-from congruency.report.tables import Table, to_markdown
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)
 AGAINST = 1e-3  # an answer this far on the wrong side of a row, in units of |h|, still disagrees with it

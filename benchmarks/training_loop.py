@@ -28,8 +28,8 @@ from rich.console import Console
 from torch.nn import functional
 
 from congruency.classification import AUGMENTATIONS, Augmentation, Batches, create
+from congruency.classification.task import Setup, build
 from congruency.datasets import LabelledImages, load
-from congruency.studies.classification.task import Setup, build
 from congruency.report.tables import Table, to_rich
 from congruency.training import Method, Place, Task, TrainingConfig, train
 

@@ -5,10 +5,10 @@ import torch
 from saliency_data import small_osie
 from saliency_maps import problem
 
-from congruency.studies.saliency.experiment import run
-from congruency.studies.saliency.recipes import Recipe
 from congruency.saliency import data, metrics
 from congruency.saliency.baselines import floor_scores, human_scores
+from congruency.studies.saliency.experiment import run
+from congruency.studies.saliency.recipes import Recipe
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from congruency.studies import demo
-from congruency.studies.evidence import Difference, paired_difference
+from congruency.studies.statistics import Difference, paired_difference
 
 SMALL = demo.Settings(seeds=2, epochs=2, window=10)
 

@@ -4,7 +4,7 @@ import warnings
 import pytest
 from scipy import stats
 
-from congruency.studies.evidence import mean_interval, paired_difference, together
+from congruency.studies.statistics import mean_interval, paired_difference, together
 
 T_2 = 4.302652729911275  # 97.5 % point of Student's t, 2 degrees of freedom, from a printed table
 T_3 = 3.182446305284263

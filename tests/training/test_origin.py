@@ -7,10 +7,10 @@ import pytest
 from training_toy import build
 
 from congruency.classification.augmentation import AUGMENTATIONS
+from congruency.classification.task import Setup
+from congruency.cli.terminal import typed
 from congruency.studies.classification.jobs import Data, Job, Row, Table
 from congruency.studies.classification.running import Machine, Work, run_table
-from congruency.studies.classification.task import Setup
-from congruency.studies.terminal import typed
 from congruency.training import Method, Origin, TrainingConfig, read_record, train
 
 WORDS = ["--data", "digits", "--model", "mlp", "--per-class", "4", "--epochs", "1", "--device", "cpu", "--no-progress"]

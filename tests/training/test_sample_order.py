@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import Batches
+from congruency.classification.task import Setup, ordered
 from congruency.datasets import LabelledImages
 from congruency.studies.classification import task
 from congruency.studies.classification.jobs import Data, Job
-from congruency.studies.classification.task import Setup, ordered
 from congruency.training import Method, load_checkpoint, order_seed, read_record, without_times
 
 BASE, DCL, GEM = Method(), Method(name="dcl", window=5), Method(name="gem")

@@ -23,9 +23,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import congruency
+from congruency.files import write_together
 from congruency.studies.host_way import HostDCL
 from congruency.studies.workloads import TrainingCase, Workload, training_cases, workloads
-from congruency.files import write_together
 
 __all__ = ["run"]
 

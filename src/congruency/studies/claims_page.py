@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from congruency.files import write_together
+from congruency.report.numbers import p_value, with_margin
 from congruency.studies.catalogue import CATALOGUE, Entry, command_of
 from congruency.studies.claims import CLAIMS, Claim, Comparison, Expected, Variant
-from congruency.studies.evidence import Difference, holm
 from congruency.studies.listing import finished, state
 from congruency.studies.results import (
     FILE,
@@ -24,8 +25,7 @@ from congruency.studies.results import (
     read_results,
     told_seeds,
 )
-from congruency.files import write_together
-from congruency.report.numbers import p_value, with_margin
+from congruency.studies.statistics import Difference, holm
 
 __all__ = ["Compared", "compared", "index", "verdict", "write_index"]
 

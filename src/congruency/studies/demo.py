@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import congruency
-from congruency.studies.evidence import Difference, mean_interval, paired_difference
 from congruency.files import write_together
 from congruency.meter import CongruencyMeter
 from congruency.report.charts import Sample, Series, line_chart, strip_chart
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_rich
+from congruency.studies.statistics import Difference, mean_interval, paired_difference
 
 BASELINE = "baseline"
 TRAIN_SIZE = 1024

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import congruency
+from congruency.classification.image_options import ImageOptions
 from congruency.studies.ablation.bases import from_options, from_recipe
 from congruency.studies.ablation.comparisons import comparisons
 from congruency.studies.ablation.curves import curves
 from congruency.studies.ablation.grid import Axes, Cell, cells, table_of
 from congruency.studies.ablation.runs import Failure
 from congruency.studies.ablation.showing import compose
-from congruency.studies.classification.sets import ImageOptions
-from congruency.studies.evidence import holm
+from congruency.studies.statistics import holm
 
 
 def test_every_combination_is_a_cell_once():

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from congruency.studies.ablation.many_values import ManyValuesCommand, spread
+from congruency.cli.many_values import ManyValuesCommand, spread
 
 MANY = {"--window", "-w", "--margin"}
 

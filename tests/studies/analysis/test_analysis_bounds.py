@@ -5,9 +5,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from congruency.cli.analysis import register
 from congruency.studies.analysis import bound_page
 from congruency.studies.analysis.bounds import PROBLEMS, Comparison, Problem, compare, compare_all, logistic
-from congruency.studies.analysis.commands import register
 
 STEPS = (0.02, 0.1, 0.5, 0.9, 1.0, 1.3, 1.9)
 

@@ -11,8 +11,8 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from congruency.cli.analysis import register
 from congruency.studies.analysis import illustrate, minima, surfaces
-from congruency.studies.analysis.commands import register
 from congruency.studies.analysis.descent import OPTIMIZERS, Correction, Descent, descend, descend_all, find
 
 

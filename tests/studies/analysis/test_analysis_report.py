@@ -12,8 +12,8 @@ import typer
 from scipy import stats
 from typer.testing import CliRunner
 
+from congruency.cli.analysis import register
 from congruency.studies.analysis import curves, report
-from congruency.studies.analysis.commands import register
 from congruency.studies.analysis.runs import Loaded, find_records, group, load, method_name
 from congruency.training.config import Method
 

@@ -13,9 +13,9 @@ from torch import nn
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.batches import IGNORED, Batches
 from congruency.classification.pretrained import installed, read_weights
+from congruency.classification.task import Setup, build, error_counts, evaluate, recipe_sets, recipe_setup
 from congruency.datasets import catalogue, load
 from congruency.studies.classification.recipes import RECIPES, find
-from congruency.studies.classification.task import Setup, build, error_counts, evaluate, recipe_sets, recipe_setup
 from congruency.training import Method, Place, TrainingConfig, load_checkpoint, read_record, train
 
 CPU = Place(torch.device("cpu"))

@@ -12,13 +12,13 @@ from PIL import Image
 from saliency_data import picture, small_mit1003, small_osie, small_salicon
 from typer.testing import CliRunner
 
-from congruency.studies.saliency import study
-from congruency.studies.saliency.commands import app
+from congruency.cli.saliency import app
 from congruency.saliency import data, models
 from congruency.saliency.data.opening import open_part
 from congruency.saliency.pictures import example_page, overlay, save_grey, save_overlay, save_values
 from congruency.saliency.predict import saliency_of
 from congruency.saliency.score_maps import score_maps
+from congruency.studies.saliency import study
 from congruency.training import read_record
 
 

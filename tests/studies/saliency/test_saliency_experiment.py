@@ -7,12 +7,12 @@ import pytest
 import torch
 from saliency_data import real, small_mit1003, small_osie, small_salicon
 
+from congruency.saliency import data
+from congruency.saliency.batches import HeldBatches
 from congruency.studies.saliency import study
 from congruency.studies.saliency.experiment import build_task, experiment, run, saved_model
 from congruency.studies.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
 from congruency.studies.saliency.study import osie_recipes, osie_study, split_prepared
-from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
 from congruency.training import Method, TrainingConfig, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}

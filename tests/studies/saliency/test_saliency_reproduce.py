@@ -7,11 +7,11 @@ from saliency_data import small_mit1003, small_osie, small_salicon
 from typer.testing import CliRunner
 
 from congruency import cli
+from congruency.saliency import data
+from congruency.saliency.batches import HeldBatches
 from congruency.studies.saliency.command import find_set
 from congruency.studies.saliency.recipes import METHODS, Recipe, paper_recipes, pick
 from congruency.studies.saliency.showing import findings, show, summary
-from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
 from congruency.training import order_seed, read_record
 
 

@@ -9,11 +9,11 @@ import torch
 import congruency
 from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
+from congruency.saliency.batches import HeldBatches
+from congruency.saliency.models.registry import create
 from congruency.studies.saliency.recipes import METHODS, paper_recipes
 from congruency.studies.saliency.study import reproduce_table
 from congruency.studies.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
-from congruency.saliency.batches import HeldBatches
-from congruency.saliency.models.registry import create
 from congruency.training import Method, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS
+from congruency.classification.image_options import ImageOptions, augmentation, read_sets
+from congruency.classification.task import Setup
 from congruency.studies.classification.grids import GRIDS, grid
 from congruency.studies.classification.jobs import Data, Job, Row, Table, changed, pick
-from congruency.studies.classification.sets import ImageOptions, augmentation, read_sets
 from congruency.studies.classification.tables import TITLES, paper_table
-from congruency.studies.classification.task import Setup
 from congruency.training.config import Method
 
 __all__ = ["DEFAULTS", "Base", "from_options", "from_recipe"]

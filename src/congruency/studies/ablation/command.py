@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from congruency.classification.image_options import ImageOptions
 from congruency.classification.models import check
 from congruency.datasets import SETS
+from congruency.report.tables import to_rich
 from congruency.studies.ablation.bases import Base, from_options, from_recipe
 from congruency.studies.ablation.grid import Axes, cells, table_of
 from congruency.studies.ablation.local import run_here
@@ -23,12 +25,9 @@ from congruency.studies.ablation.runs import Failure, Failures, Outcome, tidy
 from congruency.studies.ablation.showing import show
 from congruency.studies.classification.jobs import Table
 from congruency.studies.classification.running import Machine, Run, Stopped, Work, unfinished
-from congruency.studies.classification.sets import ImageOptions
 from congruency.studies.classification.showing import collect, narrow
 from congruency.studies.classification.store import Store, check_settings
-from congruency.studies.progress import progress
-from congruency.studies.terminal import plain_warnings, typed
-from congruency.report.tables import to_rich
+from congruency.studies.console import plain_warnings, progress, typed
 from congruency.training import STOPPED_EXIT_CODE
 from congruency.training.processes import process_count
 

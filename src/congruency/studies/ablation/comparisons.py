@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from congruency.studies.classification.jobs import Table
 from congruency.studies.classification.showing import Results
-from congruency.studies.evidence import Difference, holm, paired_difference
+from congruency.studies.statistics import Difference, holm, paired_difference
 
 __all__ = ["Comparison", "comparisons"]
 

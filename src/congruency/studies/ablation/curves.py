@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from congruency.studies.ablation.grid import BASELINE, Cell, Variant, variant_name, window_name
-from congruency.studies.classification.showing import Results
-from congruency.studies.evidence import mean_interval
 from congruency.report import charts
 from congruency.report.page import Figure
+from congruency.studies.ablation.grid import BASELINE, Cell, Variant, variant_name, window_name
+from congruency.studies.classification.showing import Results
+from congruency.studies.statistics import mean_interval
 
 __all__ = ["curves"]
 

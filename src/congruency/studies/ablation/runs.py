@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from congruency.studies.classification.running import Run, Sets, Stopped, Work, origin_of, train_in
 from congruency.files import write_together
+from congruency.studies.classification.running import Run, Sets, Stopped, Work, origin_of, train_in
 
 __all__ = ["ATTEMPTS", "Failure", "Failures", "Outcome", "attempt", "attempts", "run_folder", "tidy"]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import torch
 
 import congruency
+from congruency.files import write_together
+from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
+from congruency.report.page import Page, render
+from congruency.report.tables import Table as Cells
+from congruency.report.tables import to_markdown
 from congruency.studies.ablation.comparisons import Comparison, comparisons
 from congruency.studies.ablation.curves import curves
 from congruency.studies.ablation.grid import BASELINE, Cell
 from congruency.studies.ablation.runs import Failure
 from congruency.studies.classification.jobs import Row, Table
 from congruency.studies.classification.showing import Results, to_json
-from congruency.studies.evidence import mean_interval
-from congruency.files import write_together
-from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
-from congruency.report.page import Page, render
-from congruency.report.tables import Table as Cells
-from congruency.report.tables import to_markdown
+from congruency.studies.statistics import mean_interval
 
 __all__ = ["compose", "findings", "show", "summary"]
 

@@ -12,12 +12,12 @@ import torch
 
 import congruency
 from congruency.bound import BoundForm
-from congruency.studies.analysis.bounds import FORMS, Comparison, Problem
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table
+from congruency.studies.analysis.bounds import FORMS, Comparison, Problem
 
 __all__ = ["compose", "findings", "summary", "write"]
 

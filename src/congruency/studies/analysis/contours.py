@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from congruency.report.charts import LIGHT
 from congruency.studies.analysis.descent import MODES, Mode, Path
 from congruency.studies.analysis.minima import Minima, letter
 from congruency.studies.analysis.surfaces import Surface
-from congruency.report.charts import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from congruency.studies.analysis.runs import Group, Run, number
-from congruency.studies.evidence import mean_interval
 from congruency.report.charts import Series
+from congruency.studies.analysis.runs import Group, Run, number
+from congruency.studies.statistics import mean_interval
 
 __all__ = ["by_epoch", "evaluated", "representative", "spread_by_epoch", "within_epoch"]
 

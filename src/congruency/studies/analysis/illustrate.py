@@ -13,16 +13,16 @@ from typing import Any
 import torch
 
 import congruency
-from congruency.studies.analysis.contours import Panel, animation, still
-from congruency.studies.analysis.descent import OPTIMIZERS, Correction, Descent, Path, descend_all
-from congruency.studies.analysis.minima import Agreement, agreements, settle
-from congruency.studies.analysis.surfaces import SURFACES, Surface
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table
+from congruency.studies.analysis.contours import Panel, animation, still
+from congruency.studies.analysis.descent import OPTIMIZERS, Correction, Descent, Path, descend_all
+from congruency.studies.analysis.minima import Agreement, agreements, settle
+from congruency.studies.analysis.surfaces import SURFACES, Surface
 
 __all__ = ["Drawn", "Illustration", "Settings", "compose", "draw", "findings", "illustrate", "table", "write"]
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 import congruency
-from congruency.studies.analysis.samples import Samples
 from congruency.files import write_together
 from congruency.modules import head
 from congruency.pairwise import pairwise_congruency, pairwise_similarity
@@ -26,6 +25,7 @@ from congruency.report.numbers import NOTHING, fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
 from congruency.report.tables import Table
+from congruency.studies.analysis.samples import Samples
 
 __all__ = ["Kind", "Pairs", "compare", "compose", "findings", "kinds", "means", "summary", "write"]
 

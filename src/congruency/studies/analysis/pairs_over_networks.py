@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from congruency.studies.analysis.pairs import Pairs, compose, means
-from congruency.studies.analysis.samples import Samples
-from congruency.studies.evidence import mean_interval, paired_difference
 from congruency.files import write_together
 from congruency.report.numbers import fixed, p_value, with_margin
 from congruency.report.page import render
 from congruency.report.tables import Table, to_markdown
+from congruency.studies.analysis.pairs import Pairs, compose, means
+from congruency.studies.analysis.samples import Samples
+from congruency.studies.statistics import mean_interval, paired_difference
 
 __all__ = ["findings", "results", "summary", "write"]
 

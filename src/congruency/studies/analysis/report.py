@@ -12,16 +12,16 @@ from html import escape
 from typing import Any
 
 import congruency
-from congruency.studies.analysis import curves
-from congruency.studies.analysis.figures import mean_over_epochs
-from congruency.studies.analysis.runs import Group, Loaded, Run, group, number
-from congruency.studies.evidence import Difference, mean_interval, paired_difference
-from congruency.studies.paper import Printed, printed
-from congruency.studies.saliency.recipes import PRINTED
 from congruency.report.charts import Series, colour, line_chart
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
+from congruency.studies.analysis import curves
+from congruency.studies.analysis.figures import mean_over_epochs
+from congruency.studies.analysis.runs import Group, Loaded, Run, group, number
+from congruency.studies.paper import Printed, printed
+from congruency.studies.saliency.recipes import PRINTED
+from congruency.studies.statistics import Difference, mean_interval, paired_difference
 from congruency.training.record import RECORD_NAME
 
 __all__ = ["commands", "compose", "differing", "findings", "left_out", "narrow", "partner", "summary"]

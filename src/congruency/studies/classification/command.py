@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from congruency.report.tables import to_rich
 from congruency.studies.catalogue import DATA_TITLES
 from congruency.studies.classification.grids import GRIDS, grid
 from congruency.studies.classification.grids import TITLES as GRID_TITLES
@@ -22,10 +23,8 @@ from congruency.studies.classification.showing import collect, narrow, show
 from congruency.studies.classification.store import Store, check_settings, read_settings
 from congruency.studies.classification.tables import TITLES as PAPER_TITLES
 from congruency.studies.classification.tables import paper_table
+from congruency.studies.console import plain_warnings, progress, typed
 from congruency.studies.listing import partial_set
-from congruency.studies.progress import progress
-from congruency.studies.terminal import plain_warnings, typed
-from congruency.report.tables import to_rich
 from congruency.training import STOPPED_EXIT_CODE
 from congruency.training.processes import first_process, process_count
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
-from congruency.studies.classification.jobs import Data, Job, Row, Table
-from congruency.studies.classification.task import Setup
+from congruency.classification.task import Setup
 from congruency.references import Mode
+from congruency.studies.classification.jobs import Data, Job, Row, Table
 from congruency.training.config import Method, Scope
 
 __all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TITLES", "grid"]

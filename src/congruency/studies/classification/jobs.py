@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from congruency.classification.task import Setup
 from congruency.studies.classification.recipes import Figure
-from congruency.studies.classification.task import Setup
 from congruency.studies.saliency.timed import TimedSetup
 from congruency.training.config import Method
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
+from congruency.classification.task import Images
 from congruency.datasets import SETS, LabelledImages, catalogue, load
 from congruency.studies.classification.jobs import Data, Job, Table
 from congruency.studies.classification.store import Store
-from congruency.studies.classification.task import Images
-from congruency.studies.progress import Tell
-from congruency.studies.terminal import plain_warnings
+from congruency.studies.console import Notify as Tell
+from congruency.studies.console import plain_warnings
 from congruency.training import Build, Notice, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
 from congruency.training.methods import parameters_of
 from congruency.training.processes import first_process, process_count

@@ -13,16 +13,16 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.studies.classification.jobs import Row, Table
-from congruency.studies.classification.recipes import Figure as Printed
-from congruency.studies.classification.store import Store
-from congruency.studies.evidence import Difference, mean_interval, paired_difference, together
 from congruency.files import write_together
 from congruency.report import charts
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table as Cells
 from congruency.report.tables import to_markdown
+from congruency.studies.classification.jobs import Row, Table
+from congruency.studies.classification.recipes import Figure as Printed
+from congruency.studies.classification.store import Store
+from congruency.studies.statistics import Difference, mean_interval, paired_difference, together
 
 __all__ = ["Results", "collect", "narrow", "show"]
 

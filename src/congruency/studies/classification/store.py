@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from congruency.studies.classification.jobs import Job
 from congruency.files import write_together
+from congruency.studies.classification.jobs import Job
 
 __all__ = ["Store", "check_settings", "read_settings"]
 

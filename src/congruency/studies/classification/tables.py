@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from congruency.classification.task import recipe_setup
 from congruency.studies.classification import recipes
 from congruency.studies.classification.jobs import Data, Job, Measured, Row, Table
 from congruency.studies.classification.recipes import Recipe
-from congruency.studies.classification.task import recipe_setup
 from congruency.studies.saliency import timed
 from congruency.training.config import Method
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from congruency.classification.image_options import ImageOptions, augmentation, read_sets
 from congruency.classification.models import check
-from congruency.studies.classification.sets import ImageOptions, augmentation, read_sets
-from congruency.studies.classification.task import Images, Setup, build, describe, ordered
-from congruency.studies.terminal import plain_warnings, typed
+from congruency.classification.task import Images, Setup, build, describe, ordered
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table, to_rich
+from congruency.studies.console import plain_warnings, typed
 from congruency.training import Origin, Result, TrainingConfig, read_record, train
 from congruency.training.processes import first_process, process_count
 from congruency.training.record import RECORD_NAME

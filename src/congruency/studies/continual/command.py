@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
+from congruency.report.tables import Table, to_rich
+from congruency.studies.console import progress
 from congruency.studies.continual.reproduce import Settings, run_rows
 from congruency.studies.continual.showing import show
 from congruency.studies.continual.tuning import tune as search
-from congruency.studies.progress import progress
-from congruency.report.tables import Table, to_rich
 
 __all__ = ["run"]
 

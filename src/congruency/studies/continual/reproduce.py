@@ -16,9 +16,9 @@ from congruency.continual.methods import Method
 from congruency.continual.networks import NarrowResNet18
 from congruency.continual.vectorised import STACKED_KINDS, stream_shape
 from congruency.datasets import LabelledImages, load
+from congruency.memory import Policy
 from congruency.studies.continual.store import Store
 from congruency.studies.continual.tables import TABLES, Row, StreamTable, pick
-from congruency.memory import Policy
 
 __all__ = ["Labels", "Results", "Settings", "run_rows"]
 

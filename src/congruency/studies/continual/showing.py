@@ -13,14 +13,14 @@ import torch
 
 import congruency
 from congruency.continual import Outcome
-from congruency.studies.continual.reproduce import Results, Settings
-from congruency.studies.continual.tables import Row
-from congruency.studies.evidence import Difference, mean_interval, paired_difference
 from congruency.files import write_together
 from congruency.report import charts
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_markdown
+from congruency.studies.continual.reproduce import Results, Settings
+from congruency.studies.continual.tables import Row
+from congruency.studies.statistics import Difference, mean_interval, paired_difference
 
 __all__ = ["METRICS", "show", "to_json"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from congruency.continual.methods import Kind, Method
-from congruency.studies.continual.reproduce import Settings, run_rows
 from congruency.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table
+from congruency.studies.continual.reproduce import Settings, run_rows
 
 __all__ = ["HELD_OUT", "tune"]
 

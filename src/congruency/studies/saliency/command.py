@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
+from congruency.report.tables import Table, to_rich
+from congruency.studies.console import plain_warnings, typed
 from congruency.studies.saliency.experiment import Stopped, collect
 from congruency.studies.saliency.recipes import PRINTED
 from congruency.studies.saliency.showing import show
 from congruency.studies.saliency.study import reproduce_table, table_recipes
-from congruency.studies.terminal import plain_warnings, typed
-from congruency.report.tables import Table, to_rich
 from congruency.training import STOPPED_EXIT_CODE, Origin
 
 __all__ = ["SETS", "find_set", "run"]

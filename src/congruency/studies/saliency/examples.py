@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from congruency.studies.saliency.experiment import saved_model
-from congruency.studies.saliency.recipes import Recipe
 from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.pictures import example_page
 from congruency.saliency.predict import saliency_of
+from congruency.studies.saliency.experiment import saved_model
+from congruency.studies.saliency.recipes import Recipe
 
 __all__ = ["EXAMPLES", "write_examples"]
 

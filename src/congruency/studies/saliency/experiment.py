@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from congruency.studies.saliency.recipes import Recipe, method_named
 from congruency.files import write_together
 from congruency.saliency.baselines import floor_scores, human_scores
 from congruency.saliency.batches import HeldBatches
@@ -22,6 +21,7 @@ from congruency.saliency.losses import make_loss
 from congruency.saliency.models.base import SaliencyModel, finish
 from congruency.saliency.models.registry import create, load_model, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
+from congruency.studies.saliency.recipes import Recipe, method_named
 from congruency.training import Origin, Place, Task, TrainingConfig, train
 from congruency.training.processes import process_count
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.studies.evidence import Difference, mean_interval, paired_difference, together
-from congruency.studies.saliency.examples import EXAMPLES
-from congruency.studies.saliency.experiment import Results
-from congruency.studies.saliency.recipes import PAPER, PRINTED, Recipe
 from congruency.files import write_together
 from congruency.report import charts
 from congruency.report.numbers import NOTHING, p_value, with_margin
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table, to_markdown
+from congruency.studies.saliency.examples import EXAMPLES
+from congruency.studies.saliency.experiment import Results
+from congruency.studies.saliency.recipes import PAPER, PRINTED, Recipe
+from congruency.studies.statistics import Difference, mean_interval, paired_difference, together
 from congruency.training import read_record
 
 __all__ = ["compose", "findings", "show", "summary"]

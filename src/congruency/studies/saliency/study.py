@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from congruency.studies.saliency.examples import write_examples
-from congruency.studies.saliency.experiment import Results, experiment
-from congruency.studies.saliency.recipes import Recipe, paper_recipes, pick
 from congruency.saliency.data.mit1003 import mit1003
 from congruency.saliency.data.osie import osie, osie_split
 from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
 from congruency.saliency.data.salicon import salicon
 from congruency.saliency.data.viewings import SaliencyData
+from congruency.studies.saliency.examples import write_examples
+from congruency.studies.saliency.experiment import Results, experiment
+from congruency.studies.saliency.recipes import Recipe, paper_recipes, pick
 from congruency.training import Origin, SampleOrder
 
 __all__ = [

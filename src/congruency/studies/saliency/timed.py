@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from congruency.datasets import Catalogue, LabelledImages
-from congruency.studies.saliency.recipes import METHODS, Optimizer, Recipe
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.data.viewings import SaliencyData, Viewing
+from congruency.studies.saliency.recipes import METHODS, Optimizer, Recipe
 from congruency.training import Build, Method, SampleOrder
 
 __all__ = ["PRINTED", "SETUPS", "WINDOW", "TimedSetup", "made_up", "method_name"]

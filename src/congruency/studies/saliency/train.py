@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from congruency.studies.terminal import check_device, check_folder, interruptible, typed
+from congruency.cli.terminal import check_device, check_folder, interruptible
+from congruency.studies.console import typed
 
 __all__ = ["train"]
 
@@ -74,9 +75,9 @@ def train(
     if device != "auto":
         check_device(device, "--device")
     with interruptible("interrupted; the same command goes on from the last checkpoint"):
+        from congruency.saliency.losses import make_loss
         from congruency.studies.saliency.experiment import Stopped, run
         from congruency.studies.saliency.recipes import Recipe
-        from congruency.saliency.losses import make_loss
         from congruency.training import STOPPED_EXIT_CODE, CheckpointError, Origin
 
         try:

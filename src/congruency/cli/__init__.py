@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from congruency._version import __version__
-from congruency.studies.terminal import INTERRUPTED, check_device, check_folder, interruptible
+from congruency.cli.terminal import INTERRUPTED, check_device, check_folder, interruptible
 
 if TYPE_CHECKING:
     import typer
@@ -39,12 +39,12 @@ def build() -> "typer.Typer":
     """The command line with all its commands."""
     import typer
 
-    from congruency.studies.ablation.many_values import ManyValuesCommand
-    from congruency.studies.ablation.options import ablate
-    from congruency.studies.analysis.commands import register as add_analyses
-    from congruency.studies.classification.options import train
-    from congruency.studies.reproduce import reproduce
-    from congruency.studies.saliency.commands import app as saliency
+    from congruency.cli.ablate import ablate
+    from congruency.cli.analysis import register as add_analyses
+    from congruency.cli.many_values import ManyValuesCommand
+    from congruency.cli.reproduce import reproduce
+    from congruency.cli.saliency import app as saliency
+    from congruency.cli.train import train
 
     app = typer.Typer(
         help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",

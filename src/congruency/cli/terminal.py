@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +14,8 @@ __all__ = [
     "check_folder",
     "given",
     "interruptible",
-    "plain_warnings",
     "show",
     "told_plainly",
-    "typed",
 ]
 
 INTERRUPTED = 130
@@ -45,13 +40,6 @@ def interruptible(message: str) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def typed() -> str | None:
-    """What was typed after ``congruency``, quoted for a shell; None where this is not that command."""
-    program = Path(sys.argv[0])
-    ours = program.stem == "congruency" or program.parts[-2:] == ("congruency", "__main__.py")
-    return shlex.join(sys.argv[1:]) if ours else None
-
-
 def check_folder(folder: Path, option: str) -> None:
     """Refuse, before any work, a folder that could not be written to after it."""
     import typer
@@ -73,22 +61,6 @@ def check_device(name: str, option: str) -> None:
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         reason = str(error).splitlines()[0]
         raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option) from None
-
-
-@contextmanager
-def plain_warnings(shown: bool = True) -> Iterator[None]:
-    """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
-
-    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if shown:
-            print(f"warning: {message}", file=sys.stderr)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = tell
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("default", module=r"congruency\.")
-        yield
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.studies.terminal import check_device, check_folder, given, interruptible
+from congruency.cli.terminal import check_device, check_folder, given, interruptible
 
 __all__ = ["train"]
 
@@ -358,8 +358,8 @@ def train(
     if capture:
         _check_capture(device)
     with interruptible("interrupted; the same command with --resume goes on from the last checkpoint"):
+        from congruency.classification.image_options import ImageOptions
         from congruency.studies.classification import train as command
-        from congruency.studies.classification.sets import ImageOptions
         from congruency.training import CheckpointError, Method, RecordError, TrainingConfig
 
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from congruency.studies.terminal import check_device, check_folder, interruptible
+from congruency.cli.terminal import check_device, check_folder, interruptible
 
 __all__ = ["ablate"]
 

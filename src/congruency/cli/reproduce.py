@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from congruency.cli.terminal import check_device, check_folder, given, interruptible
 from congruency.studies.catalogue import Entry, Family, runnable
-from congruency.studies.terminal import check_device, check_folder, given, interruptible
 
 __all__ = ["reproduce"]
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from congruency.cli.terminal import check_device, check_folder
+from congruency.studies.console import typed
 from congruency.studies.saliency.train import train
-from congruency.studies.terminal import check_device, check_folder, typed
 
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores

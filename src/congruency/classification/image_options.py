@@ -9,8 +9,8 @@ import torch
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation, Crop
 from congruency.classification.models import normalisation
+from congruency.classification.task import Images
 from congruency.datasets import SETS, LabelledImages, catalogue, load
-from congruency.studies.classification.task import Images
 
 __all__ = ["ImageOptions", "augmentation", "read_sets"]
 

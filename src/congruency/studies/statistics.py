@@ -1,7 +1,7 @@
-"""What a handful of seeds can say: a mean with its interval, a paired difference with its test.
+"""The statistics of a handful of seeds: a mean with its interval, a paired difference with its test, Holm's correction.
 
-Every function takes one number a seed and answers in plain floats. Where the numbers cannot say (one seed, no spread, a
-value that is not finite) the answer is nan: a spread that could not be measured is not a spread of zero.
+Every function takes one number per seed and returns plain floats; nan where they are undefined (one seed, no spread, a
+value that is not finite): a spread that could not be measured is not a spread of zero.
 """
 
 import math
@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` seeds and the interval about it, `low` to `high`; nan where it cannot be had."""
+    """A mean over `count` seeds and the interval about it, `low` to `high`; nan where undefined."""
 
     mean: float
     low: float
@@ -55,7 +55,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], level:
     """
     if len(values) != len(baseline):
         raise ValueError(
-            f"a paired difference needs as many values as baseline values, one of each a seed, "
+            f"a paired difference needs as many values as baseline values, one of each per seed, "
             f"got {len(values)} and {len(baseline)}"
         )
     differences = [value - base for value, base in zip(values, baseline, strict=True)]
@@ -81,16 +81,6 @@ def holm(ps: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(order) - passed) * p))
         adjusted[place] = highest
     return adjusted
-
-
-def together(ps: Sequence[float]) -> str:
-    """A sentence on many tests at once: how many look clear, how many would by chance, how many Holm leaves."""
-    tested = [p for p in ps if math.isfinite(p)]
-    clear, left = (sum(p < 0.05 for p in each) for each in (tested, holm(tested)))
-    return (
-        f"{clear} of {len(tested)} comparisons have p < 0.05, where {0.05 * len(tested):.2g} would by chance alone; "
-        f"{left} {'is' if left == 1 else 'are'} left after Holm's correction for their number."
-    )
 
 
 def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from congruency.studies.terminal import check_folder, interruptible, show, told_plainly, typed
+from congruency.cli.terminal import check_folder, interruptible, show, told_plainly
+from congruency.studies.console import typed
 
 __all__ = ["bound", "illustrate", "pairs", "register", "report"]
 
@@ -190,11 +191,11 @@ def report(
     if json_file is not None:
         check_folder(json_file.parent, "--json")
     with interruptible("stopped; nothing was written"), told_plainly():
+        from congruency.files import write_apart
+        from congruency.report.page import render
         from congruency.studies.analysis import report as work
         from congruency.studies.analysis.figures import as_json
         from congruency.studies.analysis.runs import find_records, group, load
-        from congruency.files import write_apart
-        from congruency.report.page import render
 
         if out.is_dir():
             raise ValueError(f"--out is a folder; a page is a file, as in {out / 'report.html'}")

@@ -1,11 +1,16 @@
-"""How far long work has come: a bar in a terminal, a line now and then in a log."""
+"""The terminal: progress of long work, plain warnings, the command that was typed."""
 
 from __future__ import annotations
 
 import math
+import shlex
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -20,16 +25,16 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["Tell", "progress"]
+__all__ = ["Notify", "plain_warnings", "progress", "typed"]
 
-Tell = Callable[[str, float, float], None]
+Notify = Callable[[str, float, float], None]
 """Called with what was done last or is being done, how much is done, and how much there is in all."""
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
 @contextmanager
-def progress(console: Console, unit: str | None = None) -> Iterator[Tell]:
+def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
     """Show what is told, with the time left; counted in ``unit``, or as a share where None."""
     if not console.is_terminal:
         yield _Log(console, unit).tell
@@ -61,3 +66,26 @@ class _Log:
             far = f"{done:.3g} of {total:g} {self._unit}" if self._unit else f"{done / total:.0%}"
             line = f"{far}, {now - self._began:.0f} s: {label}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def typed() -> str | None:
+    """What was typed after ``congruency``, quoted for a shell; None where this is not that command."""
+    program = Path(sys.argv[0])
+    ours = program.stem == "congruency" or program.parts[-2:] == ("congruency", "__main__.py")
+    return shlex.join(sys.argv[1:]) if ours else None
+
+
+@contextmanager
+def plain_warnings(shown: bool = True) -> Iterator[None]:
+    """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
+
+    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if shown:
+            print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"congruency\.")
+        yield
