@@ -17,7 +17,7 @@ from congruency.studies.page import compose, write
 from congruency.studies.plan import JobT, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.store import RunResult, Store
-from congruency.studies.summary import summary_table
+from congruency.studies.summary import as_paragraphs
 from congruency.training.processes import first_process
 from congruency.training.signals import STOPPED_EXIT_CODE
 
@@ -116,7 +116,8 @@ def present(
     if console is not None:
         console.print(page.title, markup=False, highlight=False)
         wide = console.width >= _WIDE
-        console.print(to_rich(page.table if wide else summary_table(study, results, narrow=True)))
+        console.print(to_rich(page.table) if wide else as_paragraphs(page.table), markup=False, highlight=False)
+        console.print()
         for sentence in page.findings:
             console.print(sentence, markup=False, highlight=False)
     return page, paths

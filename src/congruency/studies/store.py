@@ -65,7 +65,9 @@ class Store:
             try:
                 read = json.loads(line)
                 figures = {name: math.nan if value is None else float(value) for name, value in read["figures"].items()}
-                found[read["job"], int(read["seed"])] = RunResult(figures, read.get("arrays", {}))
+                found[read["job"], int(read["seed"])] = RunResult(
+                    figures, _replaced(read.get("arrays", {}), None, math.nan)
+                )
             except (ValueError, KeyError, TypeError, AttributeError):
                 path = self.folder / _FINISHED
                 warnings.warn(f"line {number} of {path} is damaged; that run is repeated", stacklevel=2)
@@ -83,7 +85,10 @@ class Store:
             failed[run.key] = _described(run) | {"reason": outcome.reason.splitlines()}
         else:
             figures = {name: value if math.isfinite(value) else None for name, value in outcome.figures.items()}
-            self._append(_FINISHED, _described(run) | {"figures": figures} | _if_any(arrays=dict(outcome.arrays)))
+            self._append(
+                _FINISHED,
+                _described(run) | {"figures": figures} | _if_any(arrays=_replaced(outcome.arrays, math.nan, None)),
+            )
         if failed:
             write_together(self.folder, {_FAILED: json.dumps(list(failed.values()), indent=1) + "\n"})
         else:
@@ -170,6 +175,16 @@ def _described(run: Run[Job]) -> dict[str, Any]:
 
 def _if_any(**parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part}
+
+
+def _replaced(value: Any, old: float | None, new: float | None) -> Any:
+    """Nested lists with undefined numbers written as ``new``; JSON has no nan."""
+    if isinstance(value, Mapping):
+        return {name: _replaced(part, old, new) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_replaced(part, old, new) for part in value]
+    undefined = value is None if old is None else isinstance(value, float) and not math.isfinite(value)
+    return new if undefined else value
 
 
 def _same(held: Any, wanted: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
@@ -12,29 +13,25 @@ from congruency.studies.results import Comparison, Results, comparisons, seeds_o
 from congruency.studies.statistics import Difference, mean_interval
 from congruency.studies.store import Failure
 
-__all__ = ["findings", "summary_table"]
+__all__ = ["as_paragraphs", "findings", "summary_table"]
 
 Compared = Mapping[tuple[str, str], Comparison]
 _SIGNIFICANT = 0.05
 
 
-def summary_table(
-    study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None, *, narrow: bool = False
-) -> Table:
+def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
     """Return one line per row: every column with its paired difference and the paper's number where there are some.
 
     Args:
         study: What was run.
         results: Its results. Rows that are no rows of the study (bounds) follow at the end.
         failed: How many runs of a row failed.
-        narrow: Leave out intervals of values, the paper's numbers and the extras, for a terminal of 80 columns.
     """
     compared = comparisons(study, results)
     columns = [column for column in study.columns if column.in_table]
     any_compared = {key for _, key in compared}
-    printed = {key for row in study.rows for key in row.paper} if not narrow else set()
+    printed = {key for row in study.rows for key in row.paper}
     extras = [extra for extra in study.extras if any(extra.key in metrics for metrics in results.values())]
-    extras = [] if narrow else extras
     header = ["Row", "Seeds"]
     for column in columns:
         header.append(column.heading)
@@ -47,9 +44,7 @@ def summary_table(
         row, metrics = named[name], results.get(name, {})
         line = [name, _seeds(metrics, (failed or {}).get(name, 0))]
         for column in columns:
-            line += _cells(
-                column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared, narrow
-            )
+            line += _cells(column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared)
             line += [_printed(row.paper.get(column.key), column.digits)] if column.key in printed else []
         lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
     for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
@@ -58,15 +53,15 @@ def summary_table(
             line += [_mean(results[name], column)]
             line += [NOTHING] * ((1 + study.holm) * (column.key in any_compared) + (column.key in printed))
         lines.append([*line, *(NOTHING for _ in extras)])
-    return Table(_caption(study, bool(compared), bool(printed), narrow), [*header, *(e.heading for e in extras)], lines)
+    return Table(_caption(study, bool(compared), bool(printed)), [*header, *(e.heading for e in extras)], lines)
 
 
 def _short(column: Column) -> str:
     return column.heading.partition(",")[0]
 
 
-def _caption(study: Study[JobT], compared: bool, printed: bool, narrow: bool) -> str:
-    parts = [study.caption, "Means over the seeds." if narrow else "Means over the seeds, ± their 95 % intervals."]
+def _caption(study: Study[JobT], compared: bool, printed: bool) -> str:
+    parts = [study.caption, "Means over the seeds, ± their 95 % intervals."]
     if compared:
         whom = {row.against for row in study.rows if row.against is not None}
         other = whom.pop() if len(whom) == 1 else "the row it is compared with"
@@ -75,8 +70,6 @@ def _caption(study: Study[JobT], compared: bool, printed: bool, narrow: bool) ->
         parts.append("Holm's p: corrected for all comparisons of the table.")
     if printed:
         parts.append("Paper: as printed there.")
-    if narrow:
-        parts.append("The page has the other columns.")
     return " ".join(filter(None, parts))
 
 
@@ -87,12 +80,9 @@ def _seeds(metrics: Mapping[str, Sequence[float]], lost: int) -> str:
 
 def _cells(
     column: Column, metrics: Mapping[str, Sequence[float]], one: Comparison | None, with_holm: bool, compared: bool,
-    narrow: bool,
 ) -> list[str]:  # fmt: skip
     estimate = mean_interval([column.scale * value for value in metrics.get(column.key, [])])
-    cells = [
-        fixed(estimate.mean, column.digits) if narrow else with_margin(estimate.mean, estimate.margin, column.digits)
-    ]
+    cells = [with_margin(estimate.mean, estimate.margin, column.digits)]
     if compared:
         cells.append(_difference(one, column))
         cells += [p_value(math.nan if one is None else one.adjusted)] if with_holm else []
@@ -119,6 +109,18 @@ def _printed(number: PaperNumber | None, digits: int) -> str:
 
 def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
     return fixed(column.scale * mean_interval(metrics.get(column.key, [])).mean, column.digits)
+
+
+def as_paragraphs(table: Table, width: int = 78) -> str:
+    """Return a table for a terminal that is too narrow for it: one paragraph per row."""
+    paragraphs = []
+    for row in table.rows:
+        shown = [f"{name}: {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell != NOTHING]
+        indent = " " * 4
+        paragraphs.append(
+            f"{row[0]}\n{textwrap.fill('; '.join(shown), width, initial_indent=indent, subsequent_indent=indent)}"
+        )
+    return "\n".join([*paragraphs, "", textwrap.fill(table.caption, width)])
 
 
 def findings(

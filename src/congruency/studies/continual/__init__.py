@@ -1,1 +1,1 @@
-"""The paper's continual-learning tables: their rows, the runs behind them, the page that shows them."""
+"""The paper's continual-learning tables as studies: streams, rows, the batched runner, charts."""

@@ -6,35 +6,64 @@ which is our ``offset=1``) are different methods: both are run, with the margin 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from congruency.continual.methods import Method
+from congruency.memory import Policy
 from congruency.references import Mode
+from congruency.studies.plan import Column, Row, Study, pick
 
-__all__ = ["TABLES", "Row", "StreamTable", "pick"]
+__all__ = [
+    "COLUMNS",
+    "FIGURES",
+    "TABLES",
+    "ContinualJob",
+    "Labels",
+    "StreamSettings",
+    "StreamTable",
+    "TableRow",
+    "continual_study",
+]
 
 MODES: tuple[Mode, ...] = ("concentrate", "anchor")
+Labels = Literal["clean", "noisy", "given"]
 Numbers = tuple[float, float, float]  # accuracy in percent, backward and forward transfer
+Table = Literal["mnist_r", "mnist_p", "icifar100"]
+
+COLUMNS = (
+    Column(key="accuracy", title="Accuracy, %", scale=100),
+    Column(key="backward_transfer", title="BWT", unit="", digits=4),
+    Column(key="forward_transfer", title="FWT", unit="", digits=4),
+    Column(key="memory_agreement", title="mean cosine of updates and memory", unit="", digits=4, in_table=False),
+)
+FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
+"""The figures of a run."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row to run.
+class TableRow:
+    """A row of the paper's tables.
 
     Attributes:
-        name: what tables call it.
-        method: how it learns.
+        method: how it learns; its name is the row's.
         paper: the paper's accuracy in percent, backward and forward transfer.
         against: the row it is compared with.
         on_request: run only where asked for by name.
     """
 
-    name: str
     method: Method
     paper: Numbers | None = None
     against: str = "GEM"
     on_request: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.method.name
 
 
 @dataclass(frozen=True)
@@ -45,7 +74,7 @@ class StreamTable:
         title: what it shows.
         base: the labelled image set.
         stream: how tasks are made of it, a name of :data:`congruency.continual.STREAMS`.
-        samples: of every task.
+        samples: per task.
         network: ``"mlp"``, ``"resnet"`` (narrow ResNet-18), or a timm name.
         rows: all that can be run.
     """
@@ -55,10 +84,171 @@ class StreamTable:
     stream: str
     samples: int
     network: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
-def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[Row]:
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """What the runs of a study have in common.
+
+    Attributes:
+        table: a name of :data:`TABLES`.
+        dataset: another labelled image set instead of the table's, a name or a path.
+        labels: for CIFAR-100: ``"clean"`` divides the clean test images, ``"noisy"`` trains on the noisy training
+            images; ``"given"`` takes the set as it is.
+        model: ``"mlp"``, ``"resnet"`` or a timm name instead of the table's.
+        tasks: how many.
+        samples: per task; None takes the table's.
+        batch: samples per step.
+        memory: samples kept per task.
+        policy: which samples to keep.
+    """
+
+    table: Table
+    dataset: str | None = None
+    labels: Labels = "given"
+    model: str | None = None
+    tasks: int = 20
+    samples: int | None = None
+    batch: int = 10
+    memory: int = 256
+    policy: Policy = "first"
+
+    def __post_init__(self) -> None:
+        if self.table not in TABLES:
+            raise ValueError(f"there is no table {self.table!r}; the tables are {', '.join(TABLES)}")
+        if self.labels not in get_args(Labels):
+            raise ValueError(f"labels must be one of {', '.join(get_args(Labels))}, got {self.labels!r}")
+        if self.labels != "given" and (self.table != "icifar100" or self.dataset is not None):
+            raise ValueError(f"labels {self.labels!r} are for CIFAR-100, the images of icifar100; leave them as given")
+
+    @property
+    def stream_table(self) -> StreamTable:
+        return TABLES[self.table]
+
+    @property
+    def network(self) -> str:
+        return self.model or self.stream_table.network
+
+    def described(self) -> dict[str, Any]:
+        """Return all that changes a result except for row and seed, as records on disk name it."""
+        return {
+            "table": self.table,
+            "base": Path(self.dataset).name if self.dataset else self.stream_table.base,
+            "labels": self.labels,
+            "network": self.network,
+            "tasks": self.tasks,
+            "samples": self.samples or self.stream_table.samples,
+            "batch": self.batch,
+            "memory": self.memory,
+            "policy": self.policy,
+        }
+
+
+@dataclass(frozen=True)
+class ContinualJob:
+    """A method on a stream."""
+
+    settings: StreamSettings
+    method: Method
+    label: str = ""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {figure: figure for figure in FIGURES}
+
+    def digest(self) -> str:
+        return digest(self.settings.described(), asdict(self.method))
+
+
+def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
+    """Identify a run except for its seed; a field of a method at its default does not count."""
+    defaults = {field.name: field.default for field in fields(Method)}
+    changed = {name: value for name, value in method.items() if value != defaults.get(name)}
+    return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Study[ContinualJob]:
+    """Return a table as a study: the rows with these names, all that are not on request where none is given."""
+    table = settings.stream_table
+    rows = tuple(_row(settings, row) for row in table.rows if names or not row.on_request)
+    study = Study(
+        name=settings.table,
+        title=_title(settings),
+        lead=_lead(settings),
+        rows=rows,
+        columns=COLUMNS,
+        notes=_NOTES,
+        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM.",
+    )
+    return pick(study, names)
+
+
+def _row(settings: StreamSettings, row: TableRow) -> Row[ContinualJob]:
+    paper = (
+        {}
+        if row.paper is None
+        else dict(zip(("accuracy", "backward_transfer", "forward_transfer"), row.paper, strict=True))
+    )
+    return Row(
+        name=row.name,
+        jobs=(ContinualJob(settings, row.method),),
+        paper=paper,
+        against=row.against if row.against != row.name else None,
+        settings=asdict(row.method),
+    )
+
+
+def _title(settings: StreamSettings) -> str:
+    labels = {"clean": ", clean images only", "noisy": ", noisy training labels", "given": ""}[settings.labels]
+    other = f", {Path(settings.dataset).name} instead of {settings.stream_table.base}" if settings.dataset else ""
+    return f"{settings.stream_table.title}{labels}{other}"
+
+
+def _lead(settings: StreamSettings) -> str:
+    described = settings.described()
+    text = (
+        f"{described['tasks']} tasks of up to {described['samples']} samples, one pass in batches of "
+        f"{described['batch']}, {described['memory']} samples of each task kept ({described['policy']} seen), "
+        f"network {described['network']}, plain SGD. Within a seed all rows see the same stream from the same weights."
+    )
+    if settings.network == "mlp":
+        text += (
+            " All seeds and rows are trained as one batch by congruency.continual.run_together, an implementation of "
+            "its own, which the tests compare with congruency.DCL and congruency.GEM."
+        )
+    if settings.labels == "clean":
+        text += " Only the clean test images of CIFAR-100 are used: four fifths of each class to train, one to test."
+    if settings.labels == "noisy":
+        text += " About a fifth of the training labels are wrong; the test labels are clean."
+    return text
+
+
+_NOTES = (
+    ("Accuracy", "Mean over all tasks after the last one."),
+    ("BWT, backward transfer", "How much later tasks changed the accuracy on earlier ones; below 0 is forgetting."),
+    ("FWT, forward transfer", "How much better than the untrained network a task is solved before it is learned."),
+    (
+        "Validation loss",
+        "Mean cross entropy of the test images, in nats, over the classes of their task; that of iCaRL is of its "
+        "network's outputs, by which it learns, not of the nearest class means, by which it predicts. Runs from before "
+        "losses were recorded have none.",
+    ),
+    (
+        "DCL-W-N MEM",
+        "N reference points, renewed every W steps and discarded at every task, together with GEM's memory. "
+        "Concentrate: the paper's equations, no step opposes the accumulated gradient. Anchor: the paper's published "
+        "code, which pulls weights back toward the reference, and records it one step later.",
+    ),
+    (
+        "Margin",
+        "Lower bound of every constraint's multiplier: 0 is the exact projection, 0.5 what GEM's code and the paper "
+        "use.",
+    ),
+)
+
+
+def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[TableRow]:
     """DCL with GEM's memory: each window in both modes, with both margins."""
     rows = []
     for window, numbers in windows.items():
@@ -71,14 +261,14 @@ def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[Row]:
                 )  # fmt: skip
                 # the paper's number came from the published code: anchor with margin 0.5
                 shown = numbers if mode == "anchor" and margin else None
-                rows.append(Row(method.name, method, shown, "GEM" if margin else "GEM, margin 0"))
+                rows.append(TableRow(method, shown, "GEM" if margin else "GEM, margin 0"))
     return rows
 
 
-def _alone(network: str, window: int) -> list[Row]:
+def _alone(network: str, window: int) -> list[TableRow]:
     """DCL without memory, in both modes."""
     return [
-        Row(method.name, method)
+        TableRow(method)
         for mode in MODES
         for method in [
             Method(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
@@ -87,10 +277,10 @@ def _alone(network: str, window: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def _gem(name: str, numbers: Numbers) -> list[Row]:
+def _gem(name: str, numbers: Numbers) -> list[TableRow]:
     return [
-        Row(name, Method(name, "gem", memory_margin=0.5), numbers),
-        Row(f"{name}, margin 0", Method(f"{name}, margin 0", "gem")),
+        TableRow(Method(name, "gem", memory_margin=0.5), numbers, name),
+        TableRow(Method(f"{name}, margin 0", "gem"), None, name),
     ]
 
 
@@ -100,11 +290,11 @@ def _mnist(
     return StreamTable(
         f"MNIST {stream}", "mnist", stream, 1000, "mlp",
         (
-            Row("single", Method("single", "single")),
-            Row("independent", Method("independent", "independent"), on_request=True),
-            Row("multimodal", Method("multimodal", "multimodal"), on_request=True),
-            Row("EWC", ewc, ewc_numbers),
-            Row("A-GEM", Method("A-GEM", "agem")),
+            TableRow(Method("single", "single")),
+            TableRow(Method("independent", "independent"), on_request=True),
+            TableRow(Method("multimodal", "multimodal"), on_request=True),
+            TableRow(ewc, ewc_numbers),
+            TableRow(Method("A-GEM", "agem")),
             *_gem("GEM", gem),
             *_alone("MLP", min(windows)),
             *_with_memory("MLP", windows),
@@ -112,7 +302,7 @@ def _mnist(
     )  # fmt: skip
 
 
-# EWC's and iCaRL's learning rates and strengths: searched on held-out seeds (`--tune`), see docs/results.
+# EWC's and iCaRL's learning rates and strengths: searched on held-out seeds (`--tune`).
 TABLES: dict[str, StreamTable] = {
     "mnist_r": _mnist(
         "rotations",
@@ -131,12 +321,12 @@ TABLES: dict[str, StreamTable] = {
     "icifar100": StreamTable(
         "incremental CIFAR-100", "cifar100", "incremental", 2500, "resnet",
         (
-            Row("single", Method("single", "single"), against="ResNet GEM"),
-            Row("EWC", Method("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
-            Row("iCARL", Method("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
+            TableRow(Method("single", "single"), against="ResNet GEM"),
+            TableRow(Method("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
+            TableRow(Method("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
             *_gem("ResNet GEM", (66.67, 0.0001, 0.0108)),
             *(
-                Row(row.name, row.method, row.paper, f"ResNet {row.against}")
+                TableRow(row.method, row.paper, f"ResNet {row.against}")
                 for row in _with_memory("ResNet", {
                     4: (67.92, 0.0063, 0.0102), 8: (67.27, 0.0104, 0.0190), 12: (66.58, 0.0089, 0.0139),
                     20: (66.56, 0.0030, 0.0102), 24: (64.97, 0.0082, 0.0238), 32: (66.10, 0.0305, 0.0176),
@@ -146,17 +336,3 @@ TABLES: dict[str, StreamTable] = {
         ),
     ),
 }  # fmt: skip
-
-
-def pick(table: StreamTable, names: Sequence[str]) -> list[Row]:
-    """The rows called so, or all whose names begin so: ``MLP DCL-30-1 MEM`` picks its modes and margins."""
-    if not names:
-        return [row for row in table.rows if not row.on_request]
-    known = {row.name: row for row in table.rows}
-    chosen: dict[str, Row] = {}
-    for name in names:
-        found = [known[name]] if name in known else [row for row in table.rows if row.name.startswith(name + ",")]
-        if not found:
-            raise ValueError(f"there is no row {name!r}; the rows are: {'; '.join(known)}")
-        chosen.update((row.name, row) for row in found)
-    return [row for row in table.rows if row.name in chosen]
