@@ -28,7 +28,7 @@ for step in range(10):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
-from congruency.kernels import host_sweep
+from congruency.backends import host_sweep
 print(congruency.__version__, dcl.stats.steps, host_sweep().__module__, congruency.__file__)
 """
 
@@ -138,7 +138,7 @@ def check_core(python, compiled):
     assert done.returncode == 0, done.stderr
     version, steps, kernels, place = done.stdout.split()
     assert (version, steps) == (congruency.__version__, "10")
-    assert kernels == ("congruency.kernels.native" if compiled else "congruency.kernels.rows")
+    assert kernels == ("congruency.backends.native" if compiled else "congruency.backends.torch")
     assert str(ROOT) not in place
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from congruency.constraints.references import Mode
 from congruency.experiments.ablation.bases import Base
 from congruency.experiments.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE
 from congruency.experiments.classification.jobs import Row, Table
-from congruency.references import Mode
 from congruency.training.config import Method, Scope
 
 __all__ = ["BASELINE", "MARGINS", "Axes", "Cell", "Variant", "cells", "table_of"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.bound import BoundForm
 from congruency.experiments.analysis.bounds import FORMS, Comparison, Problem
 from congruency.files import write_together
+from congruency.measure.bound import BoundForm
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
+from congruency.constraints.references import Mode
 from congruency.experiments.classification.jobs import Data, Job, Row, Table
 from congruency.experiments.classification.task import Setup
-from congruency.references import Mode
 from congruency.training.config import Method, Scope
 
 __all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TITLES", "grid"]

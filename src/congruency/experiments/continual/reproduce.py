@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from congruency.constraints.memory import Policy
 from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run, run_together
 from congruency.continual.methods import Method
 from congruency.continual.networks import NarrowResNet18
@@ -18,7 +19,6 @@ from congruency.continual.vectorised import STACKED_KINDS, stream_shape
 from congruency.datasets import LabelledImages, load
 from congruency.experiments.continual.store import Store
 from congruency.experiments.continual.tables import TABLES, Row, StreamTable, pick
-from congruency.memory import Policy
 
 __all__ = ["Labels", "Results", "Settings", "run_rows"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from congruency.constraints.references import Mode
 from congruency.continual.methods import Method
-from congruency.references import Mode
 
 __all__ = ["TABLES", "Row", "StreamTable", "pick"]
 
