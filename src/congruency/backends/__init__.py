@@ -10,8 +10,8 @@ import functools
 import os
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor
+# not `import torch`: here that name is the module of the torch backend
+from torch import Tensor, device, version
 
 from congruency.backends.base import Backend, Basis, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend
@@ -33,7 +33,7 @@ def backend_for(device_type: str) -> type[Backend]:
             from congruency.backends.native import NativeBackend
 
             return NativeBackend
-        if device_type == "cuda" and torch.version.hip is None:  # the kernels have only run on NVIDIA GPUs
+        if device_type == "cuda" and version.hip is None:  # the kernels have only run on NVIDIA GPUs
             from congruency.backends.triton import TritonBackend
 
             return TritonBackend
@@ -53,12 +53,12 @@ class Passes:
     """
 
     def __init__(self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1) -> None:
-        places: dict[tuple[torch.device, Groups], list[ParameterSlice]] = {}
+        places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
         for item, groups in slices:
             places.setdefault((item.gradient.device, groups), []).append(item)
         self.groups = [groups for _, groups in places]
         self._backends = [
-            (device, backend_for(device.type)(held, size, blocks, device)) for (device, _), held in places.items()
+            (place, backend_for(place.type)(held, size, blocks, place)) for (place, _), held in places.items()
         ]
 
     def grams(self, *, wide: bool = False) -> list[Tensor]:
@@ -80,5 +80,5 @@ class Passes:
 
     def apply(self, solution: Solution) -> None:
         """Write the corrected gradients of every place."""
-        for device, backend in self._backends:
-            backend.apply(solution if device == solution.applied.device else solution.on(device))
+        for place, backend in self._backends:
+            backend.apply(solution if place == solution.applied.device else solution.on(place))

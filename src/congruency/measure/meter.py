@@ -29,14 +29,14 @@ class Measurement:
         steps: The number of steps measured, those of the magnitude's mean.
 
     Examples:
-        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> weight = torch.nn.Parameter(torch.zeros(1))
         >>> meter = congruency.CongruencyMeter([weight])
         >>> for _ in range(2):
-        ...     weight.grad = torch.ones(2)
+        ...     weight.grad = torch.ones(1)
         ...     meter.update()
         ...     torch.optim.SGD([weight], lr=0.5).step()
         >>> meter.compute()
-        Measurement(congruency=1.0, magnitude=0.3535533905932738, steps=2)
+        Measurement(congruency=1.0, magnitude=0.25, steps=2)
     """
 
     congruency: float
@@ -111,9 +111,8 @@ class CongruencyMeter:
             self._reference = [param.detach().clone() for param in self._params]
             if self._kind == "previous":
                 return
-        ((squared_gradient, product), (_, squared_distance)) = Passes(self._slices(self._reference), 1).gram(wide=True)[
-            0
-        ]
+        gram = Passes(self._slices(self._reference), 1).gram(wide=True)  # of the gradient and the displacement
+        squared_gradient, product, _, squared_distance = gram.flatten().unbind()
         finite = squared_gradient.isfinite() & squared_distance.isfinite()
         distance = squared_distance.sqrt()
         congruency = (-product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
