@@ -1,4 +1,4 @@
-"""The engine behind DCL: several sources of rows, bad input, memory."""
+"""The engine behind DCL: several constraint sources, bad input, memory."""
 
 import warnings
 

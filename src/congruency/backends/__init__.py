@@ -56,7 +56,7 @@ class Passes:
         places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
         for item, groups in slices:
             places.setdefault((item.gradient.device, groups), []).append(item)
-        self.groups = [groups for _, groups in places]
+        self._groups = [groups for _, groups in places]
         self._backends = [
             (place, backend_for(place.type)(held, size, blocks, place)) for (place, _), held in places.items()
         ]
@@ -68,7 +68,7 @@ class Passes:
     def gram(self, *, wide: bool = False) -> Tensor:
         """(blocks, 1 + size, 1 + size) over all places, on the first device; only these few numbers travel."""
         first, *rest = (
-            reduce_sum(part, groups) for part, groups in zip(self.grams(wide=wide), self.groups, strict=True)
+            reduce_sum(part, groups) for part, groups in zip(self.grams(wide=wide), self._groups, strict=True)
         )
         for part in rest:
             first = first + part.to(first.device)
