@@ -144,18 +144,21 @@ class Corrector:
     @torch.no_grad()
     def correct(self) -> None:
         """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
+        # which parameters
         selection, blocks = self._selection()
         entries = [(parameter, block) for parameter, block in selection if parameter.grad is not None]
         for parameter, _ in entries:
             check_gradient(parameter)
 
+        # which constraints
         for source in self.sources:
             source.begin([parameter for parameter, _ in selection])
         active = [source for source in self.sources if source.active]
         self._layout = _layout(self.sources)
 
+        # gram, solve, apply
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
-        finite: Tensor | bool = True
+        all_finite: Tensor | bool = True
         self._solution = None
         if entries:
             passes = Passes(_slices(entries, active), sum(source.active for source in active), blocks)
@@ -164,14 +167,13 @@ class Corrector:
                 self._solution = passes.solve(gram, self._problem(active, gram.device), scale)
                 passes.apply(self._solution)
                 self._count("corrected", self._solution.applied.any())
-                finite = self._solution.finite
-            else:
-                finite = torch.isfinite(gram).all()
-            finite = bool(finite) if gram.device.type == "cpu" else finite
-            self._count("nonfinite", ~finite if isinstance(finite, Tensor) else not finite)
+            finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
+            self._count("nonfinite", ~finite)
+            all_finite = bool(finite) if finite.device.type == "cpu" else finite
 
+        # done
         for source in self.sources:
-            source.finish([parameter for parameter, _ in entries], scale, finite)
+            source.finish([parameter for parameter, _ in entries], scale, all_finite)
         self._count("steps", True, on_device=any(source.gate is not None for source in active))
 
     def _selection(self) -> tuple[list[tuple[Tensor, int]], int]:
