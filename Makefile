@@ -58,7 +58,7 @@ bench-comparison: $(READY) .venv-avalanche/.ready
 	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt avalanche-lib==0.6.0 quadprog torchvision
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
+$(READY): pyproject.toml constraints.txt src/congruency/backends/native.c
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
 	  || { echo "congruency needs Python 3.10 to 3.13; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -66,5 +66,5 @@ $(READY): pyproject.toml constraints.txt src/congruency/kernels/native.c
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-avalanche build dist site src/*.egg-info src/congruency/kernels/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
+	rm -rf .venv .venv-avalanche build dist site src/*.egg-info src/congruency/backends/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -234,7 +234,7 @@ def corrector_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
     weight.grad = problem.gradient.clone()
     directions = congruency.Directions(margin=problem.margin)
     directions.set([[row] for row in problem.rows], [weight])
-    corrector = congruency.Corrector(torch.optim.SGD([weight], lr=0.1), None, [directions], attach=False)
+    corrector = congruency.Corrector(torch.optim.SGD([weight], lr=0.1), constraints=[directions], attach=False)
     return weight, corrector.correct
 
 

@@ -1,5 +1,7 @@
 """The corrected gradient as a projection onto a cone: the quadratic program of equations 4 and 9 on plain tensors.
 
+This is the reference that every backend is tested against; it depends on torch alone.
+
 The corrected gradient is the point nearest to g that no row c_i of C disagrees with (the paper's A is our -C):
 
     x = argmin 1/2 |x - g|^2   s.t.  <c_i, x> >= 0,        x = g + C'v,
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +46,12 @@ def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> 
         v, shape (..., n), with the dtype and device of `products`; exactly the margin for a zero row, and exactly 0
         everywhere where no product is negative and the margin is 0. Where K is singular v is one of many solutions,
         and g + C'v is the same for all of them.
+
+    Examples:
+        >>> constraints = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> gradient = torch.tensor([-3.0, 1.0])  # against the first, along the second
+        >>> congruency.solve_dual(constraints @ constraints.T, constraints @ gradient)
+        tensor([3., 0.])
     """
     n = _last_size("products", products, "(..., n)")
     _check("gram", gram, (n, n), f"(..., n, n) with n = {n} from products", "products", products)
@@ -55,9 +63,6 @@ def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> 
         v = p.new_zeros(*batch, n)
     elif n == 1:
         v = torch.maximum(torch.where(k > 0, -p.unsqueeze(-1) / k, 0.0).squeeze(-1), floor)
-    elif _on_host(p) and (native := _compiled()) is not None:
-        k, p, floor = k.expand(*batch, n, n), p.expand(*batch, n), floor.expand(*batch, n)
-        v = native.solve_dual(k.reshape(-1, n, n), p.reshape(-1, n), floor.reshape(-1, n), grain).reshape(*batch, n)
     else:
         v = _solve_tensors(k, p, floor, grain)
     # Products that no gradient can have leave the problem without a minimum: v is large then, but finite.
@@ -75,6 +80,10 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
 
     Returns:
         x, shape (..., p), with the dtype and device of `gradient`; g bit for bit where it is feasible and margin is 0.
+
+    Examples:
+        >>> congruency.project(torch.tensor([-3.0, 1.0]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+        tensor([0., 1.])
     """
     p = _last_size("gradient", gradient, "(..., p)")
     n = constraints.shape[-2] if constraints.ndim > 1 else 0
@@ -357,12 +366,6 @@ def _steepest(problem: _Problem, u: Tensor, image: Tensor, share: float) -> Tens
     """Mark the multipliers whose slope is negative, and at least a share of the most negative one."""
     slope = problem.slope(image)
     return slope <= (share * slope.amin(-1, keepdim=True)).clamp(max=-problem.rounding(u))
-
-
-def _compiled() -> Any | None:
-    from congruency.kernels import compiled  # which itself imports this module
-
-    return compiled()
 
 
 def _on_host(tensor: Tensor) -> bool:

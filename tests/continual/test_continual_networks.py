@@ -91,7 +91,7 @@ def test_a_gem_step_leaves_running_averages_as_a_plain_step_would():
         one.observe(inputs, labels)
         for (name, found), wanted in zip(one.model.named_buffers(), plain_model.buffers(), strict=True):
             assert torch.equal(found, wanted), name
-    assert one.memory.rows == 2
+    assert one.memory.active == 2
     assert int(one.corrector.stats.corrected_steps)
 
 

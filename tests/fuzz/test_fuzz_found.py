@@ -132,7 +132,7 @@ def test_a_state_loads_where_a_parameter_is_frozen_now() -> None:
 
 def test_memories_that_are_not_of_one_stream() -> None:
     model = nn.Linear(2, 2)
-    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     for task in range(2):
         gem.observe(torch.ones(3, 2), torch.tensor([0, 1, 0]), task)
     state = gem.state_dict()

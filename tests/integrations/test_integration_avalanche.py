@@ -87,7 +87,7 @@ def plain(memories=None, strength=0.0, **options):
     references = congruency.References(options.pop("references", 1), **options)
     episodes = congruency.EpisodicMemory(model, size=SAMPLES, margin=strength)
     sources = [references] if memories is None else [references, episodes]
-    corrector = congruency.Corrector(optimizer, None, sources, trigger=trigger)
+    corrector = congruency.Corrector(optimizer, constraints=sources, trigger=trigger)
     corrected = []
     for task, (inputs, targets) in enumerate(tasks()):
         references.reset()

@@ -132,7 +132,7 @@ def gem_by_hand(scope, epochs=3, memory=1):
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
     params = list((congruency.head(model) if scope == "head" else model).parameters())
     directions = congruency.Directions(margin=0.5)
-    corrector = congruency.Corrector(optimizer, params, [directions], trigger="violated")
+    corrector = congruency.Corrector(optimizer, params, constraints=[directions], trigger="violated")
     for epoch in range(epochs):
         directions.set([], params)
         for i, (inputs, targets) in enumerate((x.to(DEVICE), y.to(DEVICE)) for x, y in data.train_batches(epoch)):

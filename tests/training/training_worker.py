@@ -11,7 +11,7 @@ from processes import leave
 from torch import nn
 from training_toy import CLASSES, FEATURES, Numbers, build
 
-from congruency.sharding import full
+from congruency.distributed import full
 from congruency.training import Method, TrainingConfig, train
 
 METHODS = {

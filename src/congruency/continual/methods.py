@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from congruency._validate import check_margin
+from congruency.constraints.memory import Policy
+from congruency.constraints.references import Mode, References
 from congruency.corrector import Trigger
-from congruency.memory import Policy
-from congruency.references import Mode, References
-from congruency.sources import check_margin
 
 __all__ = ["Kind", "Method", "Policy", "memory_places"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from congruency.backends import backend_for
 from congruency.continual.methods import Method
 from congruency.continual.stacked import StackedMLP, inner_products
-from congruency.kernels import dual_solver
 
 __all__ = ["Consolidating", "Constrained", "StackedLearner"]
 
@@ -124,7 +124,7 @@ class Constrained(StackedLearner):
         self._margins = self.weights.new_tensor(
             [[m.memory_margin] * count + [m.reference_margin] * self._most for m in self.methods], dtype=torch.float64
         )
-        self._solve = dual_solver(self.weights.device.type, count + self._most)
+        self._solve = backend_for(self.weights.device.type).solve_dual
         self._cosines = torch.zeros(self.weights.shape[:2], dtype=torch.float64, device=self.weights.device)
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:

@@ -9,11 +9,11 @@ import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
 import congruency._vision  # noqa: F401  # before avalanche, which imports torchvision
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.memory import EpisodicMemory
+from congruency.constraints.references import References
 from congruency.corrector import Corrector, Stats
 from congruency.integrations.common import Options, Params, check_options, chosen, missing, numbers
-from congruency.memory import EpisodicMemory
-from congruency.references import References
-from congruency.sources import Source
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -40,7 +40,8 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
     DCL alone is a plain loop with :class:`congruency.DCL` that calls ``reset()`` at each new experience.
 
     With a memory, DCL's rows and one row for each past experience are the constraints of *one* quadratic program (the
-    paper's ``eqn:constraints_conn``), as in ``Corrector(optimizer, None, [References(...), EpisodicMemory(model)])``:
+    paper's ``eqn:constraints_conn``), as in
+    ``Corrector(optimizer, constraints=[References(...), EpisodicMemory(model)])``:
 
         memory = GEMPlugin(patterns_per_experience=256, memory_strength=0.5)
         strategy = Naive(..., plugins=[DCLPlugin(window=30, memory=memory)])
@@ -88,7 +89,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
         names = ("trigger", "blocks")
         common: Any = {name: value for name, value in self.options.items() if name in names}
         self.corrector = Corrector(
-            strategy.optimizer, chosen(strategy.model, self.params), self._sources(strategy), **common
+            strategy.optimizer, chosen(strategy.model, self.params), constraints=self._sources(strategy), **common
         )
 
     def after_training_epoch(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -105,7 +106,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             past = len(self.memory.memory_x)
             self.memory.update_memory(strategy.experience.dataset, past, strategy.train_mb_size)
 
-    def _sources(self, strategy: Any) -> list[Source]:
+    def _sources(self, strategy: Any) -> list[ConstraintSource]:
         rest: Any = {k: v for k, v in self.options.items() if k not in ("references", "trigger", "blocks")}
         references = References(self.options.get("references", 1), **rest)
         return [references] if self.memory is None else [references, self._episodes(strategy, self.memory)]

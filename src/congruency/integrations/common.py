@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Corrector, Trigger
 from congruency.dcl import DCL
+from congruency.distributed import full, is_sharded
 from congruency.modules import head
-from congruency.references import Accumulate, Mode
-from congruency.sharding import full, is_sharded
 
 __all__ = ["Options", "Params", "attach", "check_options", "chosen", "missing", "numbers", "numbers_of_all", "whole"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import congruency._vision  # noqa: F401  # before torchmetrics, which imports torchvision
 from congruency.integrations.common import missing
-from congruency.meter import CongruencyMeter, Reference
+from congruency.measure.meter import CongruencyMeter, Reference
 
 try:
     from torchmetrics import Metric

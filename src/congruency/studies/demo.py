@@ -29,7 +29,7 @@ from torch.nn import functional
 
 import congruency
 from congruency.files import write_together
-from congruency.meter import CongruencyMeter
+from congruency.measure.meter import CongruencyMeter
 from congruency.report.charts import Sample, Series, line_chart, strip_chart
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.page import Figure, Page, render

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Trigger
-from congruency.references import Accumulate, Mode
 
 __all__ = ["Method", "MethodName", "Precision", "Scope", "Strategy", "TrainingConfig"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from congruency.sharding import full, like
-from congruency.sources import Directions
+from congruency.constraints.directions import Directions
+from congruency.distributed import full, like
 
 __all__ = ["EpochMemory"]
 

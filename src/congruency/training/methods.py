@@ -75,7 +75,7 @@ def attach(
         return _dcl(method, optimizer, params), None
     layer = head(model) if method.scope == "head" else None
     memory = EpochMemory(model, layer, loss, twin=twin, size=method.memory, margin=method.strength, autocast=autocast)
-    return Corrector(optimizer, params, [memory], trigger=method.occasion), memory
+    return Corrector(optimizer, params, constraints=[memory], trigger=method.occasion), memory
 
 
 def _dcl(method: Method, optimizer: torch.optim.Optimizer, params: list[Tensor]) -> DCL:

@@ -16,11 +16,11 @@ from congruency.training.capture import Captured
 from congruency.training.clock import StepClock, seconds
 from congruency.training.config import TrainingConfig
 from congruency.training.devices import compiled
-from congruency.training.gauge import Gauge
 from congruency.training.mail import Mail
 from congruency.training.methods import attach, check_length, head_twin, parameters_of
 from congruency.training.randomness import random_state, restore_random_state
 from congruency.training.state import load_model, load_optimizer, model_state, optimizer_state
+from congruency.training.step_meter import StepMeter
 from congruency.training.tally import Means, PendingStep
 from congruency.training.task import Task
 
@@ -87,22 +87,22 @@ class Run:
         )
 
     def _set_up_optimizer(self) -> None:
-        """Hooks run in the order of their making: the gauge before and after what corrects."""
+        """Hooks run in the order of their making: the step meter before and after what corrects."""
         task, config = self.task, self.config
         self.optimizer = task.optimizer(self.bare)
         bare = self._alone and config.precision != "16"  # with no gradient scaler
         self._stepper: Any = self.optimizer if bare else self.fabric.setup_optimizers(self.optimizer)
         self._backward: Callable[[Tensor], Any] = Tensor.backward if bare else self.fabric.backward
-        self.gauge: Gauge | None = None
+        self.step_meter: StepMeter | None = None
         if config.measure != "none":
-            self.gauge = Gauge(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
-            self.gauge.watch_before(self.optimizer)
+            self.step_meter = StepMeter(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
+            self.step_meter.watch_before(self.optimizer)
         loss = task.loss if task.head_loss is None or config.method.scope == "all" else task.head_loss
         self.corrector, self._memory = attach(
             config.method, self.bare, self.optimizer, loss, twin=self._twin, autocast=self.fabric.autocast
         )
-        if self.gauge is not None and self.corrector is not None:
-            self.gauge.watch_after(self.optimizer)
+        if self.step_meter is not None and self.corrector is not None:
+            self.step_meter.watch_after(self.optimizer)
         self.schedule = None if task.schedule is None else task.schedule(self.optimizer)
 
     def _capture(self) -> Captured:
@@ -147,7 +147,7 @@ class Run:
                 samples=samples * self.fabric.world_size,
                 data_seconds=data_seconds,
                 values=values if group == 1 else values / group,
-                gauged=None if self.gauge is None else self.gauge.take(),
+                gauged=None if self.step_meter is None else self.step_meter.take(),
             )
         )
         self.step += 1
@@ -199,7 +199,7 @@ class Run:
         self._send()
         lines = []
         for (steps, names, marks), tensors in self._mail.receive(everything=everything):
-            gauged = self.gauge.figures(tensors[1]) if self.gauge is not None else [{} for _ in steps]
+            gauged = self.step_meter.measures(tensors[1]) if self.step_meter is not None else [{} for _ in steps]
             for step, row, gauge, mark in zip(steps, tensors[0].tolist(), gauged, marks, strict=True):
                 lines.append(self._line(step, dict(zip(names, row, strict=True)), gauge, seconds(mark)))
         return lines
@@ -210,8 +210,8 @@ class Run:
         if not pending:
             return
         tensors = [self._mean_over_processes(torch.stack([step.values for step in pending]))]
-        if self.gauge is not None:
-            tensors.append(self.gauge.gather([step.gauged for step in pending if step.gauged is not None]))
+        if self.step_meter is not None:
+            tensors.append(self.step_meter.gather([step.gauged for step in pending if step.gauged is not None]))
         self._mail.send((pending, self._names, self._clock.take()), tensors)
 
     def _line(
@@ -305,7 +305,7 @@ class Run:
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.fabric.strategy.precision.state_dict(),
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
-            "gauge": None if self.gauge is None else self.gauge.state_dict(),
+            "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
             "means": self._means.state_dict(),
             "corrected_before": self._corrected_before,
             "evaluation": dict(self.evaluation),
@@ -342,7 +342,7 @@ class Run:
         load_model(self.bare, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["scaler"])
-        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.gauge, "gauge")):
+        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.step_meter, "gauge")):
             if part is not None:
                 part.load_state_dict(state[name])
         self._means.load_state_dict(state["means"])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from congruency.sharding import full, is_sharded, like
+from congruency.distributed import full, is_sharded, like
 
 __all__ = ["load_model", "load_optimizer", "model_state", "optimizer_state"]
 

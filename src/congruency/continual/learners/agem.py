@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
+from congruency.constraints.memory import EpisodicMemory
 from congruency.continual.learners.gem import GradientMemory
-from congruency.memory import EpisodicMemory
 
 __all__ = ["AveragedMemory"]
 

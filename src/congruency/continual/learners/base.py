@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from congruency.constraints.memory import Policy
 from congruency.continual.methods import Method
-from congruency.memory import Policy
 
 __all__ = ["Learner", "Setting"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.references import References
 from congruency.continual.learners.gem import GradientMemory
-from congruency.references import References
-from congruency.sources import Source
 
 __all__ = ["ConcentratedMemory"]
 
@@ -16,7 +16,7 @@ __all__ = ["ConcentratedMemory"]
 class ConcentratedMemory(GradientMemory):
     """GEM's rows and DCL's in one quadratic program; each source has a margin of its own."""
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[ConstraintSource]:
         method = self.method
         self.references = References(
             method.references, window=method.window, offset=method.offset, mode=method.mode,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.memory import EpisodicMemory
 from congruency.continual.learners.base import Learner, Setting
 from congruency.continual.methods import Method
 from congruency.corrector import Corrector
-from congruency.memory import EpisodicMemory
-from congruency.sources import Source
 
 __all__ = ["GradientMemory"]
 
@@ -21,7 +21,7 @@ class GradientMemory(Learner):
     def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
         self.memory = self.make_memory()
-        self.corrector = Corrector(self.optimizer, None, self.sources(), trigger=method.trigger)
+        self.corrector = Corrector(self.optimizer, constraints=self.sources(), trigger=method.trigger)
 
     def make_memory(self) -> EpisodicMemory:
         """Where samples are kept."""
@@ -31,7 +31,7 @@ class GradientMemory(Learner):
             chunk=setting.chunk,
         )  # fmt: skip
 
-    def sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[ConstraintSource]:
         """What constrains the steps; the memory comes first."""
         return [self.memory]
 
@@ -40,5 +40,5 @@ class GradientMemory(Learner):
         super().observe(inputs, labels)
 
     def agreement(self) -> Tensor | None:
-        rows = self.memory.rows
-        return self.corrector.stats.corrected_congruency[:rows].nanmean() if rows else None
+        past = self.memory.active
+        return self.corrector.stats.corrected_congruency[:past].nanmean() if past else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from congruency.references import Mode
+from congruency.constraints.references import Mode
 from congruency.studies.ablation.bases import Base
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE
 from congruency.studies.classification.jobs import Row, Table

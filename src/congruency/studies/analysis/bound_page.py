@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.bound import BoundForm
+from congruency.measure.bound import BoundForm
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed

@@ -9,8 +9,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from congruency.bound import BoundForm, lower_bound
 from congruency.measure import congruency
+from congruency.measure.bound import BoundForm, lower_bound
 
 __all__ = ["FORMS", "PROBLEMS", "Comparison", "Problem", "compare", "compare_all", "logistic", "quadratic"]
 

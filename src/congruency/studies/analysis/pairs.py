@@ -18,8 +18,8 @@ from torch import Tensor
 
 import congruency
 from congruency.files import write_together
+from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
-from congruency.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.report.charts import heat_map
 from congruency.report.numbers import NOTHING, fixed
 from congruency.report.page import Figure, Page, render

@@ -8,7 +8,7 @@ from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
-from congruency.references import Mode
+from congruency.constraints.references import Mode
 from congruency.studies.classification.jobs import Data, Job, Row, Table
 from congruency.training.config import Method, Scope
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from congruency.continual.methods import Method
-from congruency.memory import Policy
-from congruency.references import Mode
+from congruency.constraints.memory import Policy
+from congruency.constraints.references import Mode
 from congruency.studies.plan import Column, Row, Study, pick
 
 __all__ = [

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
+from problems import LargestResult
 from processes import leave
 from torch import nn
 
-import congruency.meter as meter_module
-from congruency.meter import CongruencyMeter, Measurement
+from congruency import backends
+from congruency.backends import torch as torch_backend
+from congruency.measure.meter import CongruencyMeter, Measurement
 
 
 def flat(tensors) -> np.ndarray:
@@ -85,10 +87,16 @@ def test_equals_slow_meter_over_epochs(device, reference, optimizer):
         assert_same(meter.compute(), Measurement(math.nan, math.nan, 0))
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64])
-def test_cutting_and_joining_tensors_changes_nothing(device, monkeypatch, batch):
-    for name in ("_HOST_BATCH", "_DEVICE_BATCH"):
-        monkeypatch.setattr(meter_module, name, batch)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_cutting_tensors_changes_nothing(device, monkeypatch, chunk):
+    for name in ("_HOST_CHUNK", "_DEVICE_CHUNK"):
+        monkeypatch.setattr(torch_backend, name, chunk)
+    for backend in (torch_backend.TorchBackend, backends.backend_for(device.type)):
+        monkeypatch.setattr(backends, "backend_for", lambda _, backend=backend: backend)
+        check_channels_last(device)
+
+
+def check_channels_last(device):
     model = network(device)
     model.to(memory_format=torch.channels_last)
     meter, slow = (kind(model.parameters(), "start") for kind in (CongruencyMeter, SlowMeter))
@@ -357,24 +365,16 @@ def test_errors_say_what_is_wrong():
         CongruencyMeter(model.parameters()).update()
 
 
-def test_memory_beside_the_reference_is_bounded(device, monkeypatch):
+def test_memory_beside_the_reference_is_bounded(device):
     """No temporary is as large as a tensor of the model, for all the elements are worked on a few at a time."""
-    for name in ("_HOST_BATCH", "_DEVICE_BATCH"):
-        monkeypatch.setattr(meter_module, name, 100)
-    largest = 0
-    products = meter_module._products
-
-    def watching(batch):
-        nonlocal largest
-        largest = max(largest, sum(pieces[0].numel() for pieces in batch))
-        return products(batch)
-
-    monkeypatch.setattr(meter_module, "_products", watching)
-    params = [nn.Parameter(torch.randn(n, device=device)) for n in (1050, 3, 40, 99, 100, 1)]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    CongruencyMeter(params).update()
-    assert 50 < largest <= 100
+    size = 3 * torch_backend._HOST_CHUNK
+    weight = nn.Parameter(torch.randn(size, device=device))
+    weight.grad = torch.randn_like(weight)
+    meter = CongruencyMeter([weight])
+    meter.update()
+    with LargestResult() as mode:
+        meter.update()
+    assert mode.largest <= torch_backend._HOST_CHUNK * 8 * 2
 
 
 def test_update_does_not_wait_for_the_device(device, reference):

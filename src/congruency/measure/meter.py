@@ -10,27 +10,33 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency.sharding import like, local, reduce_sum, reduction_groups
-from congruency.sources import differs
+from congruency._validate import differs
+from congruency.backends import Basis, ParameterSlice, Passes
+from congruency.distributed import Groups, like, local, reduction_groups
 
-__all__ = ["CongruencyMeter", "Measurement"]
+__all__ = ["CongruencyMeter", "Measurement", "Reference"]
 
 Reference = Literal["start", "previous"]
-
-# Elements worked on at a time: on the CPU what stays in a core's cache, on an accelerator few kernel launches for about
-# 100 MB of temporary memory.
-_HOST_BATCH = 2**16
-_DEVICE_BATCH = 2**22
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a :class:`CongruencyMeter` has found since its last reset.
+    """What a :class:`CongruencyMeter` has measured since its last reset.
 
     Attributes:
         congruency: The mean of the steps' congruency over those where it is defined (``eqn:cong``); nan if none.
         magnitude: The mean distance of the weights from the reference (``eqn:mag``); nan if no step was measured.
         steps: The number of steps measured, those of the magnitude's mean.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(1))
+        >>> meter = congruency.CongruencyMeter([weight])
+        >>> for _ in range(2):
+        ...     weight.grad = torch.ones(1)
+        ...     meter.update()
+        ...     torch.optim.SGD([weight], lr=0.5).step()
+        >>> meter.compute()
+        Measurement(congruency=1.0, magnitude=0.25, steps=2)
     """
 
     congruency: float
@@ -39,9 +45,9 @@ class Measurement:
 
 
 class CongruencyMeter:
-    """Measures how far each gradient agrees with the way come, and how far the weights have come.
+    """Measures how far each gradient agrees with the displacement of the weights, and how far they have moved.
 
-    At step i, with weights ``w_i``, gradient ``g_i`` and ``d_i = w_i - r`` the way come since the reference r:
+    At step i, with weights ``w_i``, gradient ``g_i`` and ``d_i = w_i - r`` the displacement from the reference r:
 
     - congruency ``nu_i = cos(g_i, -d_i)``, averaged over the steps (``eqn:cong`` in the paper);
     - magnitude ``|d_i|``, averaged over the steps (``eqn:mag``).
@@ -49,17 +55,7 @@ class CongruencyMeter:
     With ``reference="start"`` r is ``w_1``, the weights at the first update; with ``"previous"`` it is ``w_{i-1}``, the
     weights at the update before.
 
-        meter = congruency.CongruencyMeter(model.parameters())
-        for epoch in range(epochs):
-            for x, y in data:
-                optimizer.zero_grad()
-                loss(model(x), y).backward()
-                meter.update()
-                optimizer.step()
-            print(meter.compute())
-            meter.reset()
-
-    Which steps count: at the first update there is no way come yet. From the start, ``|w_1 - w_1| = 0`` is a term of
+    Which steps count: at the first update nothing has moved yet. From the start, ``|w_1 - w_1| = 0`` is a term of
     the magnitude's mean (its sum begins at i = 1) while nu_1 is undefined and left out. Against the previous update,
     there is no ``w_0``, so the first update measures nothing. A step with a gradient that is not finite is as if
     ``update`` had not been called: a ``GradScaler`` takes no step then either. Steps where a norm is 0 have no
@@ -68,14 +64,34 @@ class CongruencyMeter:
     The gradients are taken as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so the usual
     place measures them before the correction.
 
-    Held in memory is one copy of the parameters, exact, in their own dtype. Differences and sums are in float64, over
-    a bounded number of elements at a time, and stay on the device: only :meth:`compute` waits for it. Sharded
-    parameters (DTensor) are measured in place; three numbers travel, and every process finds the same values, provided
-    all of them call ``update()``.
+    Held in memory is one copy of the parameters, exact, in their own dtype. Differences and sums are in float64 (the
+    backends' first pass, see :mod:`congruency.backends`) and stay on the device: only :meth:`compute` waits for it.
+    Sharded parameters (DTensor) are measured in place; four numbers travel, and every process finds the same values,
+    provided all of them call ``update()``.
 
     Args:
         params: The parameters to measure, in an order that a saved state can rely on.
         reference: ``"start"`` or ``"previous"``.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> meter = congruency.CongruencyMeter(model.parameters())
+        >>> losses = []
+        >>> for step in range(50):
+        ...     inputs = torch.randn(32, 8)
+        ...     loss = (model(inputs) - inputs[:, :2]).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     meter.update()  # after backward(), before step()
+        ...     optimizer.step()
+        ...     losses.append(loss.item())
+        >>> losses[-1] < losses[0]
+        True
+        >>> meter.compute().congruency > 0  # gradients mostly point where the weights have gone
+        True
+        >>> meter
+        CongruencyMeter(2 parameters, reference='start', 50 steps)
     """
 
     def __init__(self, params: Iterable[Tensor], reference: Reference = "start") -> None:
@@ -95,7 +111,8 @@ class CongruencyMeter:
             self._reference = [param.detach().clone() for param in self._params]
             if self._kind == "previous":
                 return
-        product, squared_gradient, squared_distance = self._sums(self._reference).unbind()
+        gram = Passes(self._slices(self._reference), 1).gram(wide=True)  # of the gradient and the displacement
+        squared_gradient, product, _, squared_distance = gram.flatten().unbind()
         finite = squared_gradient.isfinite() & squared_distance.isfinite()
         distance = squared_distance.sqrt()
         congruency = (-product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
@@ -128,7 +145,7 @@ class CongruencyMeter:
             self._reference = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on later, for ``torch.save``; as with optimizers, the tensors are not copied."""
+        """What is needed to resume later, for ``torch.save``; as with optimizers, the tensors are not copied."""
         return {
             "reference": self._kind,
             "weights": None if self._reference is None else list(self._reference),
@@ -137,7 +154,7 @@ class CongruencyMeter:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; a state that does not fit raises ValueError and changes nothing."""
+        """Resume from :meth:`state_dict`; a state that does not fit raises ValueError and changes nothing."""
         self._check_state(state)
         weights = state["weights"]
         if weights is None:
@@ -146,24 +163,20 @@ class CongruencyMeter:
             self._reference = [_placed(saved, param) for saved, param in zip(weights, self._params, strict=True)]
         self._totals = self._no_totals().copy_(state["totals"])
 
+    def __repr__(self) -> str:
+        steps = int(self._totals[3])  # waits for the device
+        return f"CongruencyMeter({len(self._params)} parameters, reference={self._kind!r}, {steps} steps)"
+
     def _no_totals(self) -> Tensor:
         """Sum of congruencies, how many; sum of distances, how many."""
         return torch.zeros(4, dtype=torch.float64, device=local(self._params[0]).device)
 
-    def _sums(self, references: list[Tensor]) -> Tensor:
-        """<g, d>, |g|^2 and |d|^2 over all parameters that have a gradient, and over all processes."""
-        alike: dict[tuple[Any, ...], list[tuple[Tensor, Tensor, Tensor]]] = {}
+    def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:
+        """Every gradient with its parameter's displacement as basis vector."""
         for param, reference in zip(self._params, references, strict=True):
             if param.grad is not None:
-                triple = (_local_gradient(param), local(param), local(reference))
-                alike.setdefault((triple[0].device, reduction_groups(param)), []).append(triple)
-        total = torch.zeros(3, dtype=torch.float64, device=local(self._params[0]).device)
-        for (device, groups), triples in alike.items():
-            sums = torch.zeros(3, dtype=torch.float64, device=device)
-            for batch in _batches(triples, _HOST_BATCH if device.type == "cpu" else _DEVICE_BATCH):
-                sums += _products(batch)
-            total += reduce_sum(sums, groups).to(total.device)
-        return total
+                displacement = Basis([local(reference), local(param)], chained=True)
+                yield ParameterSlice(_local_gradient(param), [displacement], 0), reduction_groups(param)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         expected = {"reference", "weights", "totals"}
@@ -225,28 +238,3 @@ def _local_gradient(param: Tensor) -> Tensor:
             "both must be sharded alike"
         )
     return gradient
-
-
-def _batches(triples: Iterable[tuple[Tensor, Tensor, Tensor]], size: int) -> Iterator[list[tuple[Tensor, ...]]]:
-    """The tensors' elements in lists of pieces of at most ``size`` elements together.
-
-    Large tensors are cut and small ones put together: bounded memory and few kernel launches, whatever the model.
-    """
-    batch: list[tuple[Tensor, ...]] = []
-    room = size
-    for triple in triples:
-        for pieces in zip(*(torch.split(tensor.flatten(), size) for tensor in triple), strict=True):
-            if pieces[0].numel() > room:
-                yield batch
-                batch, room = [], size
-            batch.append(pieces)
-            room -= pieces[0].numel()
-    yield batch
-
-
-def _products(batch: list[tuple[Tensor, ...]]) -> Tensor:
-    """<g, d>, |g|^2 and |d|^2 of one batch of pieces (g, w, r), in float64; float32 squares stay in its range."""
-    g, w, r = (torch.cat(pieces) for pieces in zip(*batch, strict=True))
-    g = g.to(torch.float64)
-    d = w.to(torch.float64).sub_(r)
-    return torch.stack([g.dot(d), g.dot(g), d.dot(d)])

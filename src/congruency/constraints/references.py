@@ -1,4 +1,4 @@
-"""Reference points in weight space and their effective window: the rows of Direction Concentration Learning."""
+"""Reference points in weight space and their effective window: the constraints of Direction Concentration Learning."""
 
 from __future__ import annotations
 
@@ -9,33 +9,51 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency.kernels.rows import Strand
-from congruency.sharding import like, local
-from congruency.sources import Source, check_margin, check_parts, differs, is_count
+from congruency._validate import check_choice, check_margin, check_parts, check_whole, differs, is_count
+from congruency.backends.base import Basis
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import like, local
 
 __all__ = ["Accumulate", "Mode", "References"]
 
 Mode = Literal["concentrate", "anchor"]
 Accumulate = Literal["weights", "gradients"]
 
-_MOST_ROWS = 64
+_MOST_REFERENCES = 64
 
 
-class References(Source):
-    """Rows from the way come since N reference points ``r_1..r_N`` (``eqn:constraints`` and ``eqn:adapt_win``).
+class References(ConstraintSource):
+    """Constraints from the displacement since N reference points (``eqn:constraints`` and ``eqn:adapt_win``).
 
-    With ``d_i = w - r_i`` the accumulated gradient since ``r_i`` is ``-d_i``, up to the step size. The rows are
-    ``c_i = -d_i`` in mode ``"concentrate"`` (the paper's equations) and ``c_i = +d_i`` in mode ``"anchor"`` (the
-    paper's published code).
+    With reference points ``r_1..r_N`` and ``d_i = w - r_i`` the accumulated gradient since ``r_i`` is ``-d_i``, up to
+    the step size. The constraints are ``c_i = -d_i`` in mode ``"concentrate"`` (the paper's equations) and
+    ``c_i = +d_i`` in mode ``"anchor"`` (the paper's published code).
 
     Time: t counts steps from 0. Recording starts over at every t with ``t mod window == offset``, or once at
     ``t == offset`` without a window. From there the weights before each of the next N steps become ``r_1..r_N``; those
     steps are not corrected, the ones after are, until recording starts over.
 
-    Held in memory are N tensors a parameter and nothing else. With ``accumulate="weights"`` they are the r_i, exact
+    Held in memory are N tensors per parameter and nothing else. With ``accumulate="weights"`` they are the r_i, exact
     copies in the parameter's own precision. With ``accumulate="gradients"`` tensor k is the sum of the gradients used
     from r_k up to r_{k+1} (up to now for the last), in float32 at least. Either way the accumulated gradients are
     suffix sums of N segments.
+
+    Args:
+        count: How many reference points, N.
+        window, offset, mode, margin, accumulate, capturable: See :class:`congruency.DCL`.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> references = congruency.References(window=10)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[references])
+        >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):  # the second turns back against the first step
+        ...     weight.grad = torch.tensor(gradient)
+        ...     optimizer.step()
+        >>> weight.grad
+        tensor([0., 1.])
+        >>> references.step
+        2
     """
 
     def __init__(
@@ -49,17 +67,17 @@ class References(Source):
         accumulate: Accumulate = "weights",
         capturable: bool = False,
     ) -> None:
-        self.count = _check_whole("references", count, "a positive whole number", least=1)
-        if count > _MOST_ROWS:
-            raise ValueError(f"references must be at most {_MOST_ROWS}, got {count}")
+        self.count = check_whole("references", count, "a positive whole number", least=1)
+        if count > _MOST_REFERENCES:
+            raise ValueError(f"references must be at most {_MOST_REFERENCES}, got {count}")
         self.window = (
-            None if window is None else _check_whole("window", window, "a positive number of steps or None", least=1)
+            None if window is None else check_whole("window", window, "a positive number of steps or None", least=1)
         )
-        self.offset = _check_whole("offset", offset, "a non-negative number of steps", least=0)
+        self.offset = check_whole("offset", offset, "a non-negative number of steps", least=0)
         if self.window is not None and self.offset >= self.window:
             raise ValueError(f"offset must be below the window ({window}), got {offset}")
-        self.mode: Mode = _check_choice("mode", mode, get_args(Mode))
-        self.accumulate: Accumulate = _check_choice("accumulate", accumulate, get_args(Accumulate))
+        self.mode: Mode = check_choice("mode", mode, get_args(Mode))
+        self.accumulate: Accumulate = check_choice("accumulate", accumulate, get_args(Accumulate))
         self.margin = check_margin(margin)
         self.sign = 1.0 if mode == "concentrate" else -1.0
         if self.window is not None and self.window <= count:
@@ -88,7 +106,7 @@ class References(Source):
         return self.count
 
     @property
-    def rows(self) -> int:
+    def active(self) -> int:
         return self.count if self._active else 0
 
     def combination(self) -> Tensor:
@@ -103,11 +121,11 @@ class References(Source):
         if 0 <= self.phase < self.count:
             self._record(self.phase)
 
-    def strand(self, parameter: Tensor) -> Strand:
+    def basis(self, parameter: Tensor) -> Basis:
         held = [local(slot) for slot in self._slots[parameter]]
         if self.accumulate == "weights":
-            return Strand([*held, local(parameter)], chained=True)
-        return Strand(held, chained=False)
+            return Basis([*held, local(parameter)], chained=True)
+        return Basis(held)
 
     def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
         if self.capturable:
@@ -121,8 +139,6 @@ class References(Source):
 
     def _begin_on_device(self) -> None:
         """As :meth:`begin`, with the clock on the device: every replay of a captured step reads it anew."""
-        from congruency.kernels import triton
-
         device = local(next(iter(self._slots))).device
         if self._clock is None:
             if device.type != "cuda":
@@ -133,19 +149,24 @@ class References(Source):
         self.gate = self._phase >= self.count
         self._active = True
         if self.accumulate == "weights":
+            from congruency.backends import triton
+
             held = [[local(slot) for slot in slots] for slots in self._slots.values()]
             triton.record([local(parameter) for parameter in self._slots], held, self._phase)
 
     def _finish_on_device(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
-        from congruency.kernels import triton
-
         assert self._clock is not None
         if self.accumulate == "gradients" and parameters:
+            from congruency.backends import triton
+
             assert isinstance(finite, Tensor)
             gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
             held = [[local(slot) for slot in self._slots[parameter]] for parameter in parameters]
             triton.accumulate(gradients, held, self._phase, finite, scale)
         self._clock.add_(1)
+
+    def _progress(self) -> str:
+        return f"step {self.step if self._clock is None else int(self._clock)}"
 
     def reset(self) -> None:
         """Forget the references and count time from 0 again."""
@@ -256,17 +277,3 @@ def _add_gradient(total: Tensor, parameter: Tensor, scale: Tensor | None, finite
     if scale is not None:
         gradient = gradient / scale.to(gradient.device)
     total.add_(torch.where(finite.to(gradient.device), gradient, 0.0))
-
-
-def _check_whole(name: str, value: int, expected: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be {expected}, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be {expected}, got {value}")
-    return value
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> Any:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value

@@ -1,28 +1,25 @@
-"""The gauge against the meter of the core, and over many pieces."""
+"""The step meter against the meter of the core."""
 
 import pytest
 import torch
 from training_toy import network
 
 import congruency
-from congruency.training import gauge as gauges
-from congruency.training.gauge import Gauge
+from congruency.training.step_meter import StepMeter
 
 
-@pytest.mark.parametrize("size", [1 << 16, 10])
 @pytest.mark.parametrize("corrects", [False, True])
-def test_against_the_meter(size, corrects, monkeypatch):
-    monkeypatch.setattr(gauges, "_HOST_PIECE", size)
+def test_against_the_meter(corrects):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.8)
-    gauge = Gauge(model.parameters())
-    gauge.watch_before(optimizer)
+    step_meter = StepMeter(model.parameters())
+    step_meter.watch_before(optimizer)
     start, after, previous = (congruency.CongruencyMeter(model.parameters(), k) for k in ("start", "start", "previous"))
     for meter in (start, previous):
         optimizer.register_step_pre_hook(lambda *_, meter=meter: meter.update())
     if corrects:
         dcl = congruency.DCL(optimizer, window=6)
-        gauge.watch_after(optimizer)
+        step_meter.watch_after(optimizer)
     optimizer.register_step_pre_hook(lambda *_: after.update())
     taken, corrected = [], []
     for i in range(30):
@@ -30,12 +27,12 @@ def test_against_the_meter(size, corrects, monkeypatch):
         model(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        taken.append(gauge.take())
+        taken.append(step_meter.take())
         corrected.append(bool(dcl.stats.corrected) if corrects else False)
-    figures = gauge.figures(gauge.gather(taken))
+    measures = step_meter.measures(step_meter.gather(taken))
 
     def mean(name):
-        defined = [step[name] for step in figures if step[name] == step[name]]
+        defined = [step[name] for step in measures if step[name] == step[name]]
         return sum(defined) / len(defined)
 
     assert mean("congruency") == pytest.approx(start.compute().congruency, rel=1e-9)
@@ -43,29 +40,29 @@ def test_against_the_meter(size, corrects, monkeypatch):
     assert mean("congruency_previous") == pytest.approx(previous.compute().congruency, rel=1e-9)
     assert mean("magnitude_previous") == pytest.approx(previous.compute().magnitude, rel=1e-9)
     assert mean("corrected_congruency") == pytest.approx(after.compute().congruency, rel=1e-6)
-    assert [bool(step["corrected"]) for step in figures] == corrected
+    assert [bool(step["corrected"]) for step in measures] == corrected
     assert any(corrected) == corrects
-    assert figures[0]["magnitude"] == 0.0
-    assert figures[0]["magnitude_previous"] != figures[0]["magnitude_previous"]
+    assert measures[0]["magnitude"] == 0.0
+    assert measures[0]["magnitude_previous"] != measures[0]["magnitude_previous"]
 
 
 def test_a_parameter_without_a_gradient_and_a_step_that_was_none():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gauge = Gauge(model.parameters())
-    gauge.watch_before(optimizer)
+    step_meter = StepMeter(model.parameters())
+    step_meter.watch_before(optimizer)
     for _ in range(2):
         model[0].weight.grad = torch.ones_like(model[0].weight)
         optimizer.step()
-        taken = gauge.take()
-    (figures,) = gauge.figures(gauge.gather([taken]))
-    assert figures["congruency"] == pytest.approx(1.0)
-    assert figures["magnitude"] == pytest.approx(0.1 * 48**0.5)
-    (nothing,) = gauge.figures(gauge.gather([gauge.take()]))
+        taken = step_meter.take()
+    (measures,) = step_meter.measures(step_meter.gather([taken]))
+    assert measures["congruency"] == pytest.approx(1.0)
+    assert measures["magnitude"] == pytest.approx(0.1 * 48**0.5)
+    (nothing,) = step_meter.measures(step_meter.gather([step_meter.take()]))
     assert all(value != value for value in nothing.values())
 
 
 def test_a_state_of_other_parameters_is_refused():
-    state = Gauge(network().parameters()).state_dict()
+    state = StepMeter(network().parameters()).state_dict()
     with pytest.raises(ValueError, match="measures 4 parameters, here there are 2"):
-        Gauge(congruency.head(network()).parameters()).load_state_dict(state)
+        StepMeter(congruency.head(network()).parameters()).load_state_dict(state)

@@ -51,6 +51,16 @@ def lower_bound(
         The bound on ``nu_k`` for every k = 0..K, shape (..., K + 1), in the gradients' dtype; nan where nu_k is
         undefined: at k = 0, and where ``g_k`` or ``S_k`` is 0. The measured value to compare with is
         ``congruency(gradients[1:], gradients.cumsum(0)[:-1])`` for k = 1..K.
+
+    Examples:
+        >>> x, gradients = torch.tensor([4.0, 1.0]), []  # gradient descent on 1/2 |x|^2, for which L = 1
+        >>> for _ in range(4):
+        ...     gradients.append(x)
+        ...     x = x - 0.1 * x
+        >>> g = torch.stack(gradients)
+        >>> bound = congruency.lower_bound(g, step_size=0.1, lipschitz=1.0)
+        >>> bool((congruency.congruency(g[1:], g.cumsum(0)[:-1]) >= bound[1:] - 1e-6).all())
+        True
     """
     _check(gradients, step_size, lipschitz, form)
     g = gradients.to(torch.float64)

@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from congruency.kernels.rows import DeviceSweep, Piece, same_layout
+from congruency import cone
+from congruency.backends.base import ParameterSlice, Problem, Solution
+from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
-__all__ = ["MOST_ROWS", "Sweep", "accumulate", "record", "solve_dual", "solve_one_row"]
+__all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record"]
 
 _CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
-_UNITS_PER_PROCESSOR = 8  # resident programs for each multiprocessor
-MOST_ROWS = 31  # most basis vectors; the tile of inner products has one more row, for the gradient
+_UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
+MOST_CONSTRAINTS = 31  # most basis vectors; the tile of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
-_PARTIALS = 1 << 17  # float32 partial sums of a pass, together: half a MiB
+_PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
 _MOST_TABLES = 64
 _MOST_PLANS = 32
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -39,67 +40,70 @@ def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _moments_of_one(
+def _gram_of_one(
     addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
     G: tl.constexpr, B: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr, CHAINED: tl.constexpr, HAS_ROW: tl.constexpr, ALIGNED: tl.constexpr,
+    COLUMNS: tl.constexpr, CHAINED: tl.constexpr, HAS_BASIS: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """<g, g>, <g, b>, <b, b> of one basis vector over the chunks of one unit; without one, <g, g>."""
-    WIDTH: tl.constexpr = 4 if HAS_ROW else 1
+    """<g, g>, <g, b>, <b, b> of one basis vector over the chunks of one unit; without one, <g, g>. Sums in F."""
+    WIDTH: tl.constexpr = 4 if HAS_BASIS else 1
     unit = tl.program_id(0)
     first = tl.load(unit_first + unit)
     last = tl.load(unit_first + unit + 1)
-    gg = tl.zeros([BLOCK], dtype=tl.float32)
-    gb = tl.zeros([BLOCK], dtype=tl.float32)
-    bb = tl.zeros([BLOCK], dtype=tl.float32)
+    gg = tl.zeros([BLOCK], dtype=F)
+    gb = tl.zeros([BLOCK], dtype=F)
+    bb = tl.zeros([BLOCK], dtype=F)
     for chunk in range(first, last):
         tensor = tl.load(chunk_tensor + chunk)
         start = tl.load(chunk_start + chunk)
         length = tl.load(lengths + tensor)
         table = addresses + tensor * COLUMNS
         gradient = _pointer(tl.load(table), G, ALIGNED)
-        if HAS_ROW:
+        if HAS_BASIS:
             end = _pointer(tl.load(table + 1), B, ALIGNED)
         if CHAINED:
             begin = _pointer(tl.load(table + 3), B, ALIGNED)
         for i in tl.static_range(CHUNK // BLOCK):
             places = start + i * BLOCK + tl.arange(0, BLOCK)
             there = places < length
-            g = tl.load(gradient + places, mask=there, other=0.0).to(tl.float32)
+            g = tl.load(gradient + places, mask=there, other=0.0).to(F)
             gg += g * g
-            if HAS_ROW:
-                b = tl.load(end + places, mask=there, other=0.0).to(tl.float32)
+            if HAS_BASIS:
+                b = tl.load(end + places, mask=there, other=0.0).to(F)
                 if CHAINED:
-                    b -= tl.load(begin + places, mask=there, other=0.0).to(tl.float32)
+                    b -= tl.load(begin + places, mask=there, other=0.0).to(F)
                 gb += g * b
                 bb += b * b
     tl.store(partials + WIDTH * unit, tl.sum(gg))
-    if HAS_ROW:
+    if HAS_BASIS:
         tl.store(partials + WIDTH * unit + 1, tl.sum(gb))
         tl.store(partials + WIDTH * unit + 3, tl.sum(bb))
 
 
 @triton.jit
-def _vector(table, column, places, there, G: tl.constexpr, B: tl.constexpr, SIZE: tl.constexpr, ALIGNED: tl.constexpr):
+def _vector(
+    table, column, places, there,
+    G: tl.constexpr, B: tl.constexpr, SIZE: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
     """Vector ``column`` at these places: the gradient for 0, then the basis; zeros past the last."""
     if column == 0:
-        result = tl.load(_pointer(tl.load(table), G, ALIGNED) + places, mask=there, other=0.0).to(tl.float32)
+        result = tl.load(_pointer(tl.load(table), G, ALIGNED) + places, mask=there, other=0.0).to(F)
     else:
-        result = tl.zeros(places.shape, dtype=tl.float32)
+        result = tl.zeros(places.shape, dtype=F)
         if column <= SIZE:
             end = _pointer(tl.load(table + column), B, ALIGNED)
-            result += tl.load(end + places, mask=there, other=0.0).to(tl.float32)
+            result += tl.load(end + places, mask=there, other=0.0).to(F)
             begin = tl.load(table + 1 + SIZE + column)
             if begin != 0:
-                result -= tl.load(_pointer(begin, B, ALIGNED) + places, mask=there, other=0.0).to(tl.float32)
+                result -= tl.load(_pointer(begin, B, ALIGNED) + places, mask=there, other=0.0).to(F)
     return result
 
 
 @triton.jit
-def _moments_of_many(
+def _gram_of_many(
     addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
     G: tl.constexpr, B: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """Inner products of the gradient (row 0) and SIZE basis vectors with four of them, from the diagonal up.
 
@@ -109,10 +113,10 @@ def _moments_of_many(
     unit = tl.program_id(1)
     row = tl.arange(0, ROWS)
     is_basis = (row >= 1) & (row <= SIZE) & (row <= column + 3)
-    sum0 = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    sum1 = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    sum2 = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
-    sum3 = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+    sum0 = tl.zeros([ROWS, BLOCK], dtype=F)
+    sum1 = tl.zeros([ROWS, BLOCK], dtype=F)
+    sum2 = tl.zeros([ROWS, BLOCK], dtype=F)
+    sum3 = tl.zeros([ROWS, BLOCK], dtype=F)
     for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
         tensor = tl.load(chunk_tensor + chunk)
         start = tl.load(chunk_start + chunk)
@@ -126,15 +130,15 @@ def _moments_of_many(
             places = start + i * BLOCK + tl.arange(0, BLOCK)
             there = places < length
             here = is_basis[:, None] & there[None, :]
-            tile = tl.load(ends[:, None] + places[None, :], mask=here, other=0.0).to(tl.float32)
+            tile = tl.load(ends[:, None] + places[None, :], mask=here, other=0.0).to(F)
             here = here & (begin != 0)[:, None]
-            tile -= tl.load(begins[:, None] + places[None, :], mask=here, other=0.0).to(tl.float32)
-            g = tl.load(gradient + places, mask=there, other=0.0).to(tl.float32)
+            tile -= tl.load(begins[:, None] + places[None, :], mask=here, other=0.0).to(F)
+            g = tl.load(gradient + places, mask=there, other=0.0).to(F)
             tile += tl.where((row == 0)[:, None], g[None, :], 0.0)
-            sum0 += tile * _vector(table, column, places, there, G, B, SIZE, ALIGNED)[None, :]
-            sum1 += tile * _vector(table, column + 1, places, there, G, B, SIZE, ALIGNED)[None, :]
-            sum2 += tile * _vector(table, column + 2, places, there, G, B, SIZE, ALIGNED)[None, :]
-            sum3 += tile * _vector(table, column + 3, places, there, G, B, SIZE, ALIGNED)[None, :]
+            sum0 += tile * _vector(table, column, places, there, G, B, SIZE, ALIGNED, F)[None, :]
+            sum1 += tile * _vector(table, column + 1, places, there, G, B, SIZE, ALIGNED, F)[None, :]
+            sum2 += tile * _vector(table, column + 2, places, there, G, B, SIZE, ALIGNED, F)[None, :]
+            sum3 += tile * _vector(table, column + 3, places, there, G, B, SIZE, ALIGNED, F)[None, :]
     out = partials + unit * ROWS * ROWS + row * ROWS + column
     tl.store(out, tl.sum(sum0, axis=1))
     tl.store(out + 1, tl.sum(sum1, axis=1))
@@ -165,7 +169,7 @@ def _sum_units(partials, block_first, sums, ROWS: tl.constexpr, WIDTH: tl.conste
 
 
 @triton.jit
-def _add_combination(
+def _apply(
     addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
     G: tl.constexpr, B: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     CHAIN: tl.constexpr, ALIGNED: tl.constexpr,
@@ -256,12 +260,12 @@ def _accumulate(
 
 
 @triton.jit
-def _solve_one_row(
+def _solve_single(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
     direction, sign, margin,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, ONLY_VIOLATED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """:func:`congruency.solution.solve` for one row in closed form, all blocks in one program."""
+    """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
     block = tl.arange(0, BLOCK)
     there = block < blocks
     gg = tl.load(sums + 4 * block, mask=there, other=0.0)
@@ -379,10 +383,10 @@ class _Plan:
 
 
 def _plan(lengths: Sequence[int], block_of: Sequence[int], blocks: int, device: torch.device, tile: int) -> _Plan:
-    """Pieces must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
+    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
     chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
     wanted = min(_processors(device) * _UNITS_PER_PROCESSOR, _PARTIALS // tile)
-    most = max(1, -(-len(chunks) // wanted))  # chunks a unit
+    most = max(1, -(-len(chunks) // wanted))  # chunks per unit
     unit_first: list[int] = []
     unit_block: list[int] = []
     block_first = [0] * (blocks + 1)
@@ -417,7 +421,7 @@ class _Addresses:
     """Address tables on the device, kept as long as the tensors stay where they are."""
 
     def __init__(self) -> None:
-        self.tables: OrderedDict[Any, Tensor] = OrderedDict()
+        self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
         self.captured: list[tuple[Tensor, Tensor]] = []
 
@@ -452,48 +456,64 @@ class _Addresses:
 
 @dataclass(frozen=True)
 class _Launch:
-    """Pieces of one pair of dtypes, ready for the kernels."""
+    """Slices of one pair of dtypes, ready for the kernels."""
 
     plan: _Plan
     table: Tensor
-    gradient_dtype: Any
-    basis_dtype: Any
+    gradient_dtype: tl.dtype
+    basis_dtype: tl.dtype
     chain: bool
     aligned: bool
 
 
 _addresses = _Addresses()
-_plans: OrderedDict[Any, _Plan] = OrderedDict()
+_plans: OrderedDict[tuple[object, ...], _Plan] = OrderedDict()
 
 
-class Sweep:
-    """The two passes over the pieces of one step, as :class:`congruency.kernels.rows.DeviceSweep`."""
+class TritonBackend:
+    """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
 
-    def __init__(self, pieces: Sequence[Piece], size: int, blocks: int, device: torch.device) -> None:
+    def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
         self._size, self._blocks, self._device = size, blocks, device
-        ours, others = _split(pieces) if size <= MOST_ROWS else ({}, list(pieces))
+        ours, others = _split(slices) if size <= MOST_CONSTRAINTS else ({}, list(slices))
         self._launches = [_launch(entries, kind, size, blocks, device) for kind, entries in ours.items()]
-        self._others = DeviceSweep(others, size, blocks, device) if others or not ours else None
+        self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
 
-    def moments(self) -> Tensor:
-        """(blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, in float64 on the device."""
-        parts = [_launch_moments(launch, self._size, self._blocks, self._device) for launch in self._launches]
+    def gram(self, *, wide: bool = False) -> Tensor:
+        parts = [_launch_gram(launch, self._size, self._blocks, self._device, wide) for launch in self._launches]
         if self._others is not None:
-            parts.append(self._others.moments())
+            parts.append(self._others.gram(wide=wide))
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
-    def add_combination(self, coefficients: Tensor, applied: Tensor) -> None:
-        """Write ``g + sum_k a_k b_k`` into the gradients of the blocks that are applied; nothing of the others."""
+    @staticmethod
+    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+        if problem.signs.shape[0] == 1:
+            return _solve_one(gram, problem, scale)
+        return solve_with(TritonBackend.solve_dual, gram, problem, scale)
+
+    def apply(self, solution: Solution) -> None:
         for launch in self._launches:
             plan = launch.plan
-            _add_combination[(plan.units,)](
+            _apply[(plan.units,)](
                 launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first, plan.unit_block,
-                coefficients.contiguous(), applied,
+                solution.coefficients.contiguous(), solution.applied,
                 G=launch.gradient_dtype, B=launch.basis_dtype, SIZE=self._size, CHUNK=_CHUNK, BLOCK=1024,
                 CHAIN=launch.chain, ALIGNED=launch.aligned,
             )  # fmt: skip
         if self._others is not None:
-            self._others.add_combination(coefficients, applied)
+            self._others.apply(solution)
+
+    @staticmethod
+    def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
+        blocks, n = products.shape
+        if n > MOST_CONSTRAINTS:
+            return cone.solve_dual(gram, products, margins)
+        multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
+        _solve_dual[(blocks,)](
+            gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
+            N=n, ROWS=max(16, triton.next_power_of_2(n)), TOLERANCE=1e-13, num_warps=1 if n <= 16 else 4,
+        )  # fmt: skip
+        return multipliers
 
 
 def record(weights: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor) -> None:
@@ -541,98 +561,82 @@ def _slot_launches(
         yield dtype, _plan_of(lengths, (0,) * len(lengths), 1, device), _addresses.table(addresses, device)
 
 
-def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
-    """As :func:`congruency.solve_dual` for (blocks, n, n) and (blocks, n) in float64, n <= 32, in one launch.
-
-    ``margins`` is (n,), the same for all blocks, or (blocks, n).
-    """
-    blocks, n = products.shape
-    multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
-    _solve_dual[(blocks,)](
-        gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
-        N=n, ROWS=max(16, triton.next_power_of_2(n)), TOLERANCE=1e-13, num_warps=1 if n <= 16 else 4,
-    )  # fmt: skip
-    return multipliers
-
-
-def solve_one_row(
-    sums: Tensor,
-    direction: Tensor,
-    sign: Tensor,
-    margin: Tensor,
-    only_violated: bool,
-    scale: Tensor | None,
-    gate: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`congruency.solution.solve` for a single row, in one launch.
-
-    Returns:
-        finite (), and (blocks,) each: the gradient's squared norm, product, squared norm of the row, multiplier,
-        applied, coefficient.
-    """
-    blocks = sums.shape[0]
-    numbers = torch.empty(5, blocks, dtype=torch.float64, device=sums.device)
-    flags = torch.empty(blocks + 1, dtype=torch.bool, device=sums.device)
-    gradient_norm2, product, norm2, multiplier, coefficient = numbers
-    _solve_one_row[(1,)](
-        sums.contiguous(), sums if scale is None else scale, sums if gate is None else gate,
-        gradient_norm2, product, norm2, multiplier, flags, coefficient, flags[blocks:], blocks,
-        direction, sign, margin,
-        HAS_SCALE=scale is not None, HAS_GATE=gate is not None, ONLY_VIOLATED=only_violated,
+def _solve_one(gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
+    """A single constraint, in one launch."""
+    blocks = gram.shape[0]
+    numbers = torch.empty(5, blocks, dtype=torch.float64, device=gram.device)
+    flags = torch.empty(blocks + 1, dtype=torch.bool, device=gram.device)
+    norm2, product, length2, multiplier, coefficient = numbers
+    _solve_single[(1,)](
+        gram.contiguous(), gram if scale is None else scale, gram if problem.gate is None else problem.gate,
+        norm2, product, length2, multiplier, flags, coefficient, flags[blocks:], blocks,
+        problem.combination, problem.signs, problem.margins,
+        HAS_SCALE=scale is not None, HAS_GATE=problem.gate is not None, ONLY_VIOLATED=problem.only_violated,
         BLOCK=triton.next_power_of_2(blocks),
     )  # fmt: skip
-    return flags[blocks], gradient_norm2, product, norm2, multiplier, flags[:blocks], coefficient
+    return Solution(
+        finite=flags[blocks],
+        gradient_norm2=norm2,
+        products=product.unsqueeze(-1),
+        gram=length2.view(-1, 1, 1),
+        signs=problem.signs,
+        multipliers=multiplier.unsqueeze(-1),
+        applied=flags[:blocks],
+        coefficients=coefficient.unsqueeze(-1),
+        gate=problem.gate,
+    )
 
 
-def _launch_moments(launch: _Launch, size: int, blocks: int, device: torch.device) -> Tensor:
+def _launch_gram(launch: _Launch, size: int, blocks: int, device: torch.device, wide: bool) -> Tensor:
     plan = launch.plan
     tables = (launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first)
     rows = _tile_rows(size)
-    partials = torch.empty(plan.units, rows * rows, dtype=torch.float32, device=device)
+    partials = torch.empty(plan.units, rows * rows, dtype=torch.float64 if wide else torch.float32, device=device)
+    dtypes = {"G": launch.gradient_dtype, "B": launch.basis_dtype, "F": tl.float64 if wide else tl.float32}
     if size <= 1:
-        _moments_of_one[(plan.units,)](
-            *tables, partials, G=launch.gradient_dtype, B=launch.basis_dtype, CHUNK=_CHUNK, BLOCK=1024,
-            COLUMNS=2 * (1 + size), CHAINED=launch.chain, HAS_ROW=size == 1, ALIGNED=launch.aligned,
+        _gram_of_one[(plan.units,)](
+            *tables, partials, **dtypes, CHUNK=_CHUNK, BLOCK=1024,
+            COLUMNS=2 * (1 + size), CHAINED=launch.chain, HAS_BASIS=size == 1, ALIGNED=launch.aligned,
         )  # fmt: skip
     else:
-        _moments_of_many[(triton.cdiv(1 + size, 4), plan.units)](
-            *tables, partials, G=launch.gradient_dtype, B=launch.basis_dtype, SIZE=size, ROWS=rows,
-            CHUNK=_CHUNK, BLOCK=4096 // rows if rows > 4 else 512, ALIGNED=launch.aligned,
+        block = (4096 // rows if rows > 4 else 512) // (2 if wide else 1)  # as many registers either way
+        _gram_of_many[(triton.cdiv(1 + size, 4), plan.units)](
+            *tables, partials, **dtypes, SIZE=size, ROWS=rows, CHUNK=_CHUNK, BLOCK=block, ALIGNED=launch.aligned,
         )  # fmt: skip
     sums = torch.empty(blocks, rows, rows, dtype=torch.float64, device=device)
     width = min(16, rows * rows)
     _sum_units[(blocks, rows * rows // width)](partials, plan.block_first, sums, ROWS=rows, WIDTH=width, BLOCK=64)
-    return sums[:, : 1 + size, : 1 + size]
+    return sums if rows == 1 + size else sums[:, : 1 + size, : 1 + size].contiguous()
 
 
 _Kind = tuple[torch.dtype, torch.dtype, bool]
 
 
-def _split(pieces: Sequence[Piece]) -> tuple[dict[_Kind, list[Piece]], list[Piece]]:
-    """The pieces by dtype of gradient and basis and by whether the basis is one chain; and those for plain torch."""
-    ours: dict[_Kind, list[Piece]] = {}
-    others: list[Piece] = []
-    for piece in pieces:
-        if not piece.gradient.numel():
+def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[ParameterSlice]], list[ParameterSlice]]:
+    """The slices by dtype of gradient and basis and by whether the basis is one chain; and those for plain torch."""
+    ours: dict[_Kind, list[ParameterSlice]] = {}
+    others: list[ParameterSlice] = []
+    for item in slices:
+        if not item.gradient.numel():
             continue
-        tensors = [tensor for strand in piece.strands for tensor in strand.tensors]
-        dtypes = {tensor.dtype for tensor in tensors} or {piece.gradient.dtype}
+        tensors = item.tensors
+        dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.gradient.dtype}
         dtype = dtypes.pop()
-        if dtypes or not {dtype, piece.gradient.dtype} <= _DTYPES.keys() or not same_layout([piece.gradient, *tensors]):
-            others.append(piece)
+        if dtypes or not {dtype, item.gradient.dtype} <= _DTYPES.keys() or not same_layout(tensors):
+            others.append(item)
             continue
-        chain = len(piece.strands) == 1 and piece.strands[0].chained
-        ours.setdefault((piece.gradient.dtype, dtype, chain), []).append(piece)
+        chain = len(item.bases) == 1 and item.bases[0].chained
+        ours.setdefault((item.gradient.dtype, dtype, chain), []).append(item)
     return ours, others
 
 
-def _addresses_of(piece: Piece) -> list[int]:
+def _addresses_of(item: ParameterSlice) -> list[int]:
     """The gradient and the ends of all basis vectors, then 0 and their starts (0 where there is none)."""
-    ends, starts = [piece.gradient.data_ptr()], [0]
-    for strand in piece.strands:
-        addresses = [tensor.data_ptr() for tensor in strand.tensors]
-        ends += addresses[1:] if strand.chained else addresses
-        starts += addresses[:-1] if strand.chained else [0] * len(addresses)
+    ends, starts = [item.gradient.data_ptr()], [0]
+    for basis in item.bases:
+        addresses = [tensor.data_ptr() for tensor in basis.tensors]
+        ends += addresses[1:] if basis.chained else addresses
+        starts += addresses[:-1] if basis.chained else [0] * len(addresses)
     return ends + starts
 
 
@@ -641,11 +645,11 @@ def _tile_rows(size: int) -> int:
     return triton.next_power_of_2(max(4, 1 + size)) if size > 1 else 1 + size
 
 
-def _launch(pieces: list[Piece], kind: _Kind, size: int, blocks: int, device: torch.device) -> _Launch:
-    pieces = sorted(pieces, key=lambda piece: piece.block)
-    addresses = tuple(address for piece in pieces for address in _addresses_of(piece))
-    lengths = tuple(piece.gradient.numel() for piece in pieces)
-    block_of = tuple(piece.block for piece in pieces)
+def _launch(slices: list[ParameterSlice], kind: _Kind, size: int, blocks: int, device: torch.device) -> _Launch:
+    slices = sorted(slices, key=lambda item: item.block)
+    addresses = tuple(address for item in slices for address in _addresses_of(item))
+    lengths = tuple(item.gradient.numel() for item in slices)
+    block_of = tuple(item.block for item in slices)
     plan = _plan_of(lengths, block_of, blocks, device, _tile_rows(size) ** 2)
     aligned = all(address % 16 == 0 for address in addresses)
     gradient, basis, chain = kind

@@ -1,15 +1,15 @@
-/* The two passes over parameters on the CPU, all tensors of a step in one call, each read from memory once a pass; and
+/* The two passes over parameters on the CPU, all tensors of a step in one call, each read from memory once per pass; and
    the small quadratic program between them.
 
-   native.py calls ``prepare``, which makes a job of the pieces of a step, and gives it to ``moments`` and
-   ``add_combination``. No header of torch is needed, and no OpenMP runtime but torch's.
+   native.py calls ``prepare``, which makes a job of the parameter slices of a step, and gives it to ``gram`` and
+   ``apply``. No header of torch is needed, and no OpenMP runtime but torch's.
 
    A job is one array of 64-bit integers: the header below, and after it
-       basis      (size, 2)        vector k is the piece's tensor basis[k][0] less its tensor basis[k][1], if not -1
-       lengths    (pieces,)        elements
-       blocks     (pieces,)        the block that each piece is solved in
-       addresses  (pieces, width)  of the gradient, which is tensor 0, and of the piece's other tensors
-   The elements of a piece's tensors lie without gaps in one and the same order.
+       vectors    (size, 2)        basis vector k is the slice's tensor vectors[k][0] less vectors[k][1], if not -1
+       lengths    (slices,)        elements
+       blocks     (slices,)        the block that each slice is solved in
+       addresses  (slices, width)  of the gradient, which is tensor 0, and of the slice's other tensors
+   The elements of a slice's tensors lie without gaps in one and the same order.
 
    The work is cut into units that depend on the job alone. Each unit has a partial result of its own, summed in order
    at the end, so that neither the number of threads nor their luck changes a bit. */
@@ -48,8 +48,8 @@ enum {
 
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
-    int64_t pieces, width, size, blocks, threads;
-    int64_t basis[][2];
+    int64_t slices, width, size, blocks, threads;
+    int64_t vectors[][2];
 } Job;
 
 #if defined(__x86_64__)
@@ -59,21 +59,23 @@ enum { LANES = 4 };
 #endif
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
 
-/* Elements of consecutive pieces of one block: where they begin and how many they are. */
+/* Elements of consecutive slices of one block: where they begin and how many they are. */
 typedef struct {
-    int64_t piece, offset, length, block;
+    int64_t slice, offset, length, block;
 } Unit;
 
 typedef struct {
     const Job *job;
     Unit *units;
     int64_t count, elements;
+    int wide;                   /* the first pass: no sum in float32 */
     double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
-    const double *coefficients; /* (blocks, 1 + size): whether the block is written, and the a_k, for the second */
+    const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
+    const double *coefficients; /* (blocks, size) */
     int64_t participants;
     int64_t *taken;  /* (participants,): how many units of each one's share are done or under way */
     double *scratch; /* (participants, scratch_size) */
-} Sweep;
+} Pass;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -92,23 +94,23 @@ static int64_t sums_size(const Job *job) {
 }
 static int64_t scratch_size(const Job *job) { return rows_size(job) + sums_size(job); }
 
-static int64_t *lengths(const Job *job) { return (int64_t *)&job->basis[job->size][0]; }
-static int64_t *blocks(const Job *job) { return lengths(job) + job->pieces; }
-static int64_t *addresses(const Job *job, int64_t piece) { return blocks(job) + job->pieces + piece * job->width; }
+static int64_t *lengths(const Job *job) { return (int64_t *)&job->vectors[job->size][0]; }
+static int64_t *blocks(const Job *job) { return lengths(job) + job->slices; }
+static int64_t *addresses(const Job *job, int64_t slice) { return blocks(job) + job->slices + slice * job->width; }
 
-static void *tensor(const Job *job, int64_t piece, int64_t index, int64_t offset) {
+static void *tensor(const Job *job, int64_t slice, int64_t index, int64_t offset) {
     int64_t bytes = job->wide ? sizeof(double) : sizeof(float);
-    return (char *)(intptr_t)addresses(job, piece)[index] + offset * bytes;
+    return (char *)(intptr_t)addresses(job, slice)[index] + offset * bytes;
 }
 
 static const double ZEROS[RUN]; /* the start of a vector that is no difference */
 
 /* Where the minuend and the subtrahend of basis vector k begin; at most RUN elements of the latter are there. */
-static const void *end_of(const Job *job, int64_t piece, int64_t k, int64_t offset) {
-    return tensor(job, piece, job->basis[k][0], offset);
+static const void *end_of(const Job *job, int64_t slice, int64_t k, int64_t offset) {
+    return tensor(job, slice, job->vectors[k][0], offset);
 }
-static const void *start_of(const Job *job, int64_t piece, int64_t k, int64_t offset) {
-    return job->basis[k][1] < 0 ? ZEROS : tensor(job, piece, job->basis[k][1], offset);
+static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t offset) {
+    return job->vectors[k][1] < 0 ? ZEROS : tensor(job, slice, job->vectors[k][1], offset);
 }
 
 /* ---- one float32 basis vector: the case that must cost nothing ---- */
@@ -170,13 +172,14 @@ static int safe_factor(double a) { return (a > 1e-25 && a < 1e30) || (a < -1e-25
 
 /* ---- any number of basis vectors, in float64 ---- */
 
-/* A row is kept LANES elements at a time, in turn with the two other rows of its tile, and filled up with zeros. */
+/* A row is kept LANES elements at a time, in turn with the two other rows of its tile, and filled up with zeros. The
+   difference of two float32 numbers is formed in float64, where it is exact but for extreme ratios. */
 #define LOAD(NAME, TYPE)                                                                                           \
     HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, Lanes *rows) {                             \
         double *restrict row = (double *)rows;                                                                     \
         for (; n >= LANES; n -= LANES, end += LANES, start += LANES, row += TILE * LANES)                          \
-            _Pragma("omp simd") for (int i = 0; i < LANES; i++) row[i] = end[i] - start[i];                        \
-        for (int i = 0; n && i < LANES; i++) row[i] = i < n ? end[i] - start[i] : 0;                               \
+            _Pragma("omp simd") for (int i = 0; i < LANES; i++) row[i] = (double)end[i] - start[i];                \
+        for (int i = 0; n && i < LANES; i++) row[i] = i < n ? (double)end[i] - start[i] : 0;                       \
     }
 LOAD(load_narrow, float)
 LOAD(load_wide, double)
@@ -212,10 +215,10 @@ HOT static void add_products(const Lanes *rows, const Lanes *end, int64_t stride
     }
 }
 
-/* ---- the passes over at most a run of one piece ---- */
+/* ---- the passes over at most a run of one slice ---- */
 
-static void prefetch(const Job *job, int64_t piece, int64_t index, int64_t offset, int64_t n) {
-    const char *from = tensor(job, piece, index, offset), *to = tensor(job, piece, index, offset + n);
+static void prefetch(const Job *job, int64_t slice, int64_t index, int64_t offset, int64_t n) {
+    const char *from = tensor(job, slice, index, offset), *to = tensor(job, slice, index, offset + n);
     for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
 }
 
@@ -227,21 +230,21 @@ static void load(const Job *job, const void *end, const void *start, int64_t n, 
 }
 
 /* Add the products of a run to the sums behind the rows; meanwhile the next run comes in. */
-static void moments_of_run(const Job *job, int64_t piece, int64_t offset, int64_t n, double *scratch) {
+static void gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch) {
     int64_t count = row_count(job), stride = rounded_up(n, LANES) / LANES * TILE;
     Lanes *rows = (Lanes *)scratch, *end = rows + count / TILE * stride, *sums = (Lanes *)(scratch + rows_size(job));
     for (int64_t k = 0; k < count; k++) {
         Lanes *row = rows + k / TILE * stride + k % TILE;
         if (k == 0)
-            load(job, tensor(job, piece, 0, offset), ZEROS, n, row);
+            load(job, tensor(job, slice, 0, offset), ZEROS, n, row);
         else if (k <= job->size)
-            load(job, end_of(job, piece, k - 1, offset), start_of(job, piece, k - 1, offset), n, row);
+            load(job, end_of(job, slice, k - 1, offset), start_of(job, slice, k - 1, offset), n, row);
         else
             load(job, ZEROS, ZEROS, n, row);
     }
     for (int64_t i = 0; i < count; i += TILE, rows += stride) {
         for (int64_t t = i * job->width / count; t < (i + TILE) * job->width / count; t++)
-            prefetch(job, piece, t, offset + n, n);
+            prefetch(job, slice, t, offset + n, n);
         add_products(rows, end, stride, sums);
         sums += (count - i) * TILE;
     }
@@ -260,17 +263,17 @@ static void fold(const Job *job, const double *lanes, double *sums) {
 }
 
 /* At most one basis vector in float32; in float64 where that is too narrow. */
-static void moments_of_pair(const Job *job, int64_t piece, int64_t offset, int64_t n, double *scratch, double *sums) {
-    const float *g = tensor(job, piece, 0, offset), *zeros = (const float *)ZEROS;
-    const float *end = job->size ? end_of(job, piece, 0, offset) : zeros;
-    const float *start = job->size ? start_of(job, piece, 0, offset) : zeros;
+static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch, double *sums) {
+    const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
+    const float *end = job->size ? end_of(job, slice, 0, offset) : zeros;
+    const float *start = job->size ? start_of(job, slice, 0, offset) : zeros;
     float products[3] = {0};
     if (job->size)
         pair_products(g, end, start, n, products);
     else
         products[0] = norm2(g, n);
     if (!safe(products[0], g, zeros, n) || !safe(products[2], end, start, n)) {
-        moments_of_run(job, piece, offset, n, scratch);
+        gram_of_run(job, slice, offset, n, scratch);
         return;
     }
     sums[0] += products[0];
@@ -278,14 +281,14 @@ static void moments_of_pair(const Job *job, int64_t piece, int64_t offset, int64
 }
 
 /* By way of a copy: a basis vector may be the gradient itself. */
-static void add_to_run(const Job *job, int64_t piece, int64_t offset, int64_t n, const double *factors, double *x) {
-    void *g = tensor(job, piece, 0, offset);
+static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, double *x) {
+    void *g = tensor(job, slice, 0, offset);
     if (job->wide)
         memcpy(x, g, n * sizeof(double));
     else
         widen(g, n, x);
     for (int64_t k = 0; k < job->size; k++) {
-        const void *end = end_of(job, piece, k, offset), *start = start_of(job, piece, k, offset);
+        const void *end = end_of(job, slice, k, offset), *start = start_of(job, slice, k, offset);
         if (job->wide)
             add_wide(x, end, start, n, factors[k]);
         else
@@ -297,69 +300,69 @@ static void add_to_run(const Job *job, int64_t piece, int64_t offset, int64_t n,
         narrow(x, n, g);
 }
 
-static void add_to_pair(const Job *job, int64_t piece, int64_t offset, int64_t n, float factor, int far) {
-    (far ? add_far_pair : add_pair)(tensor(job, piece, 0, offset), end_of(job, piece, 0, offset),
-                                    start_of(job, piece, 0, offset), n, factor);
+static void add_to_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, float factor, int far) {
+    (far ? add_far_pair : add_pair)(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
+                                    start_of(job, slice, 0, offset), n, factor);
 }
 
 /* ---- the passes over a unit ---- */
 
-static void first_pass(const Sweep *sweep, int64_t u, double *scratch) {
-    const Job *job = sweep->job;
-    const Unit *unit = &sweep->units[u];
-    double *sums = sweep->partials + u * (1 + job->size) * (1 + job->size);
-    int narrow = !job->wide && job->size <= 1;
+static void first_pass(const Pass *pass, int64_t u, double *scratch) {
+    const Job *job = pass->job;
+    const Unit *unit = &pass->units[u];
+    double *sums = pass->partials + u * (1 + job->size) * (1 + job->size);
+    int narrow = !job->wide && !pass->wide && job->size <= 1;
     int64_t longest = run_length(job), offset = unit->offset;
     memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
-    for (int64_t piece = unit->piece, left = unit->length; left; piece++, offset = 0) {
-        int64_t stop = least(lengths(job)[piece], offset + left);
+    for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
+        int64_t stop = least(lengths(job)[slice], offset + left);
         left -= stop - offset;
         for (int64_t n; offset < stop; offset += n) {
             n = least(longest, stop - offset);
             if (narrow)
-                moments_of_pair(job, piece, offset, n, scratch, sums);
+                gram_of_pair(job, slice, offset, n, scratch, sums);
             else
-                moments_of_run(job, piece, offset, n, scratch);
+                gram_of_run(job, slice, offset, n, scratch);
         }
     }
     fold(job, scratch + rows_size(job), sums);
 }
 
-/* Backwards within each piece: what the first pass read last is still in the caches. */
-static void second_pass(const Sweep *sweep, int64_t u, double *scratch) {
-    const Job *job = sweep->job;
-    const Unit *unit = &sweep->units[u];
-    const double *factors = sweep->coefficients + unit->block * (1 + job->size);
-    if (!*factors++) return;
+/* Backwards within each slice: what the first pass read last is still in the caches. */
+static void second_pass(const Pass *pass, int64_t u, double *scratch) {
+    const Job *job = pass->job;
+    const Unit *unit = &pass->units[u];
+    const double *factors = pass->coefficients + unit->block * job->size;
+    if (!pass->applied[unit->block]) return;
     int narrow = !job->wide && job->size == 1 && safe_factor(factors[0]);
     int64_t offset = unit->offset;
-    for (int64_t piece = unit->piece, left = unit->length; left; piece++, offset = 0) {
-        int64_t stop = least(lengths(job)[piece], offset + left);
+    for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
+        int64_t stop = least(lengths(job)[slice], offset + left);
         left -= stop - offset;
         for (int64_t from; stop > offset; stop = from) {
             from = offset + (stop - offset - 1) / RUN * RUN;
             if (narrow)
-                add_to_pair(job, piece, from, stop - from, (float)factors[0], sweep->elements > FAR);
+                add_to_pair(job, slice, from, stop - from, (float)factors[0], pass->elements > FAR);
             else
-                add_to_run(job, piece, from, stop - from, factors, scratch);
+                add_to_run(job, slice, from, stop - from, factors, scratch);
         }
     }
 }
 
 /* ---- units and threads ---- */
 
-static int cut(Sweep *sweep) {
-    const Job *job = sweep->job;
-    for (int64_t p = 0; p < job->pieces; p++) sweep->elements += lengths(job)[p];
+static int cut(Pass *pass) {
+    const Job *job = pass->job;
+    for (int64_t p = 0; p < job->slices; p++) pass->elements += lengths(job)[p];
     int64_t units = least(UNITS, 1 + PARTIALS / ((1 + job->size) * (1 + job->size)));
-    int64_t full = rounded_up(1 + sweep->elements / units, UNIT);
+    int64_t full = rounded_up(1 + pass->elements / units, UNIT);
     Unit *last = NULL;
-    sweep->units = malloc((sweep->elements / full + job->pieces + 1) * sizeof(Unit));
-    if (!sweep->units) return -1;
-    for (int64_t p = 0; p < job->pieces; p++) {
+    pass->units = malloc((pass->elements / full + job->slices + 1) * sizeof(Unit));
+    if (!pass->units) return -1;
+    for (int64_t p = 0; p < job->slices; p++) {
         for (int64_t offset = 0, n; offset < lengths(job)[p]; offset += n) {
             if (!last || last->block != blocks(job)[p] || last->length >= full) {
-                last = &sweep->units[sweep->count++];
+                last = &pass->units[pass->count++];
                 *last = (Unit){p, offset, 0, blocks(job)[p]};
             }
             /* whole runs, so that a unit that begins within a tensor begins at an aligned address */
@@ -371,18 +374,18 @@ static int cut(Sweep *sweep) {
 }
 
 /* Each participant goes through its own share in order, and then helps with what is left of the others'. */
-static void participate(Sweep *sweep, int64_t self) {
-    for (int64_t k = 0; k < sweep->participants; k++) {
-        int64_t share = (self + k) % sweep->participants;
-        int64_t begin = share * sweep->count / sweep->participants;
-        int64_t end = (share + 1) * sweep->count / sweep->participants;
+static void participate(Pass *pass, int64_t self) {
+    for (int64_t k = 0; k < pass->participants; k++) {
+        int64_t share = (self + k) % pass->participants;
+        int64_t begin = share * pass->count / pass->participants;
+        int64_t end = (share + 1) * pass->count / pass->participants;
         for (;;) {
-            int64_t u = __atomic_fetch_add(&sweep->taken[share], 1, __ATOMIC_RELAXED);
+            int64_t u = __atomic_fetch_add(&pass->taken[share], 1, __ATOMIC_RELAXED);
             if (u >= end - begin) break;
-            if (sweep->coefficients)
-                second_pass(sweep, end - 1 - u, sweep->scratch + self * scratch_size(sweep->job));
+            if (pass->applied)
+                second_pass(pass, end - 1 - u, pass->scratch + self * scratch_size(pass->job));
             else
-                first_pass(sweep, begin + u, sweep->scratch + self * scratch_size(sweep->job));
+                first_pass(pass, begin + u, pass->scratch + self * scratch_size(pass->job));
         }
     }
 }
@@ -393,63 +396,63 @@ static struct {
     int (*thread_number)(void);
 } openmp;
 
-static void in_torch_thread(void *sweep) { participate(sweep, openmp.thread_number()); }
-static void in_torch_threads(Sweep *sweep) {
-    openmp.parallel(in_torch_thread, sweep, (unsigned)sweep->participants, 0);
+static void in_torch_thread(void *pass) { participate(pass, openmp.thread_number()); }
+static void in_torch_threads(Pass *pass) {
+    openmp.parallel(in_torch_thread, pass, (unsigned)pass->participants, 0);
 }
 
 typedef struct {
     pthread_t thread;
     int started;
-    Sweep *sweep;
+    Pass *pass;
     int64_t self;
 } Participant;
 
 static void *in_own_thread(void *argument) {
     Participant *participant = argument;
-    participate(participant->sweep, participant->self);
+    participate(participant->pass, participant->self);
     return NULL;
 }
 
 /* Started and joined within the call: nothing is left that a fork could break. */
-static void in_own_threads(Sweep *sweep) {
-    Participant *others = calloc(sweep->participants, sizeof(Participant));
-    for (int64_t t = 1; others && t < sweep->participants; t++) {
-        others[t].sweep = sweep, others[t].self = t;
+static void in_own_threads(Pass *pass) {
+    Participant *others = calloc(pass->participants, sizeof(Participant));
+    for (int64_t t = 1; others && t < pass->participants; t++) {
+        others[t].pass = pass, others[t].self = t;
         others[t].started = !pthread_create(&others[t].thread, NULL, in_own_thread, &others[t]);
     }
-    participate(sweep, 0);
-    for (int64_t t = 1; others && t < sweep->participants; t++)
+    participate(pass, 0);
+    for (int64_t t = 1; others && t < pass->participants; t++)
         if (others[t].started) pthread_join(others[t].thread, NULL);
     free(others);
 }
 
-static int run(Sweep *sweep) {
-    const Job *job = sweep->job;
-    int64_t work = sweep->elements * (1 + job->size) / 2;
-    sweep->participants = work < (openmp.parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
-    sweep->scratch = aligned_alloc(64, sweep->participants * scratch_size(job) * sizeof(double));
-    sweep->taken = calloc(sweep->participants, sizeof(int64_t));
-    int failed = !sweep->scratch || !sweep->taken;
+static int run(Pass *pass) {
+    const Job *job = pass->job;
+    int64_t work = pass->elements * (1 + job->size) / 2;
+    pass->participants = work < (openmp.parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
+    pass->scratch = aligned_alloc(64, pass->participants * scratch_size(job) * sizeof(double));
+    pass->taken = calloc(pass->participants, sizeof(int64_t));
+    int failed = !pass->scratch || !pass->taken;
     if (!failed) {
-        if (sweep->participants == 1)
-            participate(sweep, 0);
+        if (pass->participants == 1)
+            participate(pass, 0);
         else
-            (openmp.parallel ? in_torch_threads : in_own_threads)(sweep);
+            (openmp.parallel ? in_torch_threads : in_own_threads)(pass);
     }
-    free(sweep->scratch);
-    free(sweep->taken);
+    free(pass->scratch);
+    free(pass->taken);
     return failed ? -1 : 0;
 }
 
 /* Add up the partial results in order; ``sums``: (blocks, 1 + size, 1 + size). */
-static void collect(const Sweep *sweep, double *sums) {
-    const Job *job = sweep->job;
+static void collect(const Pass *pass, double *sums) {
+    const Job *job = pass->job;
     int64_t size = 1 + job->size;
     memset(sums, 0, job->blocks * size * size * sizeof(double));
-    for (int64_t u = 0; u < sweep->count; u++) {
-        const double *partial = sweep->partials + u * size * size;
-        double *to = sums + sweep->units[u].block * size * size;
+    for (int64_t u = 0; u < pass->count; u++) {
+        const double *partial = pass->partials + u * size * size;
+        double *to = sums + pass->units[u].block * size * size;
         for (int64_t i = 0; i < size * size; i++) to[i] += partial[i];
     }
     for (int64_t b = 0; b < job->blocks; b++, sums += size * size)
@@ -459,22 +462,22 @@ static void collect(const Sweep *sweep, double *sums) {
 
 /* Both return 0, or -1 where there was no memory. */
 
-static int make_moments(const Job *job, double *sums) {
-    Sweep sweep = {.job = job};
-    if (cut(&sweep)) return -1;
-    sweep.partials = calloc((1 + sweep.count) * (1 + job->size) * (1 + job->size), sizeof(double));
-    int failed = !sweep.partials || run(&sweep);
-    if (!failed) collect(&sweep, sums);
-    free(sweep.partials);
-    free(sweep.units);
+static int compute_gram(const Job *job, int wide, double *sums) {
+    Pass pass = {.job = job, .wide = wide};
+    if (cut(&pass)) return -1;
+    pass.partials = calloc((1 + pass.count) * (1 + job->size) * (1 + job->size), sizeof(double));
+    int failed = !pass.partials || run(&pass);
+    if (!failed) collect(&pass, sums);
+    free(pass.partials);
+    free(pass.units);
     return failed ? -1 : 0;
 }
 
-static int make_combination(const Job *job, const double *coefficients) {
-    Sweep sweep = {.job = job, .coefficients = coefficients};
-    if (cut(&sweep)) return -1;
-    int failed = run(&sweep);
-    free(sweep.units);
+static int apply_coefficients(const Job *job, const double *coefficients, const char *applied) {
+    Pass pass = {.job = job, .coefficients = coefficients, .applied = applied};
+    if (cut(&pass)) return -1;
+    int failed = run(&pass);
+    free(pass.units);
     return failed ? -1 : 0;
 }
 
@@ -640,76 +643,76 @@ static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address
     return good > 0 ? *address || !*length : good;
 }
 
-/* Add a strand, (tensors, chained), whose tensors are those of the piece from ``*width`` on; the first piece says which
+/* Add a basis, (tensors, chained), whose tensors are those of the slice from ``*width`` on; the first slice says which
    basis vectors there are, the others must have the same. */
-static int add_strand(Job *job, int64_t piece, PyObject *strand, PyObject *dtype, int dense, int64_t *size,
+static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, int dense, int64_t *size,
                       int64_t *width) {
     PyObject *tensors;
     int chained;
-    if (!PyArg_ParseTuple(strand, "Op", &tensors, &chained)) return -1;
-    if (!(tensors = PySequence_Fast(tensors, "the tensors of a strand must be a sequence"))) return -1;
+    if (!PyArg_ParseTuple(basis, "Op", &tensors, &chained)) return -1;
+    if (!(tensors = PySequence_Fast(tensors, "the tensors of a basis must be a sequence"))) return -1;
     int64_t count = PySequence_Fast_GET_SIZE(tensors), vectors = most(0, count - chained), length;
     int good = *width + count <= job->width && *size + vectors <= job->size;
     for (int64_t i = 0; good > 0 && i < count; i++) {
-        int64_t *address = &addresses(job, piece)[*width + i];
+        int64_t *address = &addresses(job, slice)[*width + i];
         good = locate(PySequence_Fast_GET_ITEM(tensors, i), dtype, dense, address, &length);
-        if (good > 0) good = length == lengths(job)[piece];
+        if (good > 0) good = length == lengths(job)[slice];
     }
     for (int64_t k = 0; good > 0 && k < vectors; k++) {
-        int64_t end = *width + k + chained, start = chained ? end - 1 : -1, *basis = job->basis[*size + k];
-        if (piece == 0) basis[0] = end, basis[1] = start;
-        good = basis[0] == end && basis[1] == start;
+        int64_t end = *width + k + chained, start = chained ? end - 1 : -1, *vector = job->vectors[*size + k];
+        if (slice == 0) vector[0] = end, vector[1] = start;
+        good = vector[0] == end && vector[1] == start;
     }
     *width += count, *size += vectors;
     Py_DECREF(tensors);
     return good;
 }
 
-static int add_piece(Job *job, int64_t piece, PyObject *item, PyObject *dtype, int dense) {
-    PyObject *gradient, *strands;
+static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, int dense) {
+    PyObject *gradient, *bases;
     Py_ssize_t block;
     int64_t size = 0, width = 1;
-    if (!PyArg_ParseTuple(item, "OOn", &gradient, &strands, &block)) return -1;
+    if (!PyArg_ParseTuple(item, "OOn", &gradient, &bases, &block)) return -1;
     if (block < 0 || block >= job->blocks) {
-        PyErr_Format(PyExc_ValueError, "a piece has block %zd, but there are %lld", block, (long long)job->blocks);
+        PyErr_Format(PyExc_ValueError, "a slice has block %zd, but there are %lld", block, (long long)job->blocks);
         return -1;
     }
-    blocks(job)[piece] = block;
-    int good = locate(gradient, dtype, dense, addresses(job, piece), &lengths(job)[piece]);
+    blocks(job)[slice] = block;
+    int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
     if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
     if (good <= 0) return good;
-    if (!(strands = PySequence_Fast(strands, "the strands of a piece must be a sequence"))) return -1;
-    for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(strands); i++)
-        good = add_strand(job, piece, PySequence_Fast_GET_ITEM(strands, i), dtype, dense, &size, &width);
-    Py_DECREF(strands);
+    if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(bases); i++)
+        good = add_basis(job, slice, PySequence_Fast_GET_ITEM(bases, i), dtype, dense, &size, &width);
+    Py_DECREF(bases);
     return good > 0 ? size == job->size && width == job->width : good;
 }
 
-/* How many tensors a piece has, or -1. */
-static int64_t count_tensors(PyObject *piece) {
-    PyObject *gradient, *strands, *tensors;
+/* How many tensors a slice has, or -1. */
+static int64_t count_tensors(PyObject *slice) {
+    PyObject *gradient, *bases, *tensors;
     int64_t count = 1;
     int chained;
-    if (!PyArg_ParseTuple(piece, "OOO", &gradient, &strands, &tensors)) return -1;
-    if (!(strands = PySequence_Fast(strands, "the strands of a piece must be a sequence"))) return -1;
-    for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(strands); i++) {
+    if (!PyArg_ParseTuple(slice, "OOO", &gradient, &bases, &tensors)) return -1;
+    if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(bases); i++) {
         Py_ssize_t own = -1;
-        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(strands, i), "Op", &tensors, &chained))
+        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(bases, i), "Op", &tensors, &chained))
             own = PySequence_Size(tensors);
         count = own < 0 ? -1 : count + own;
     }
-    Py_DECREF(strands);
+    Py_DECREF(bases);
     return count;
 }
 
-static int add_pieces(Job *job, PyObject *pieces, int dense) {
-    if (!job->pieces) return 0;
-    PyObject *dtype = PyObject_GetAttr(PyTuple_GET_ITEM(PySequence_Fast_GET_ITEM(pieces, 0), 0), torch.dtype);
+static int add_slices(Job *job, PyObject *slices, int dense) {
+    if (!job->slices) return 0;
+    PyObject *dtype = PyObject_GetAttr(PyTuple_GET_ITEM(PySequence_Fast_GET_ITEM(slices, 0), 0), torch.dtype);
     if (!dtype) return -1;
     int good = dtype == torch.float32 || dtype == torch.float64;
     job->wide = dtype == torch.float64;
-    for (int64_t p = 0; good > 0 && p < job->pieces; p++)
-        good = add_piece(job, p, PySequence_Fast_GET_ITEM(pieces, p), dtype, dense);
+    for (int64_t p = 0; good > 0 && p < job->slices; p++)
+        good = add_slice(job, p, PySequence_Fast_GET_ITEM(slices, p), dtype, dense);
     Py_DECREF(dtype);
     return good;
 }
@@ -717,229 +720,160 @@ static int add_pieces(Job *job, PyObject *pieces, int dense) {
 static const char JOB[] = "congruency.job";
 static void free_job(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, JOB)); }
 
-/* prepare(pieces, size, blocks, threads, dense): a job, or None where the pieces are not all of one kind that can be
+/* prepare(slices, size, blocks, threads, dense): a job, or None where the slices are not all of one kind that can be
    taken. With ``dense`` the caller vouches for the order of the elements in memory. */
 static PyObject *prepare(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *pieces;
+    PyObject *slices;
     Py_ssize_t size, all_blocks, threads;
     int dense, good = -1;
-    if (!PyArg_ParseTuple(arguments, "Onnnp", &pieces, &size, &all_blocks, &threads, &dense)) return NULL;
-    if (!(pieces = PySequence_Fast(pieces, "pieces must be a sequence"))) return NULL;
-    int64_t count = PySequence_Fast_GET_SIZE(pieces);
-    int64_t width = count ? count_tensors(PySequence_Fast_GET_ITEM(pieces, 0)) : 0;
+    if (!PyArg_ParseTuple(arguments, "Onnnp", &slices, &size, &all_blocks, &threads, &dense)) return NULL;
+    if (!(slices = PySequence_Fast(slices, "slices must be a sequence"))) return NULL;
+    int64_t count = PySequence_Fast_GET_SIZE(slices);
+    int64_t width = count ? count_tensors(PySequence_Fast_GET_ITEM(slices, 0)) : 0;
     Job *job = NULL;
     if (width >= 0 && !(job = calloc(1, sizeof(Job) + (2 * size + 2 * count + count * width) * sizeof(int64_t))))
         PyErr_NoMemory();
     if (job) {
-        *job = (Job){.pieces = count, .width = width, .size = size, .blocks = all_blocks, .threads = threads};
-        good = add_pieces(job, pieces, dense);
+        *job = (Job){.slices = count, .width = width, .size = size, .blocks = all_blocks, .threads = threads};
+        good = add_slices(job, slices, dense);
     }
-    Py_DECREF(pieces);
+    Py_DECREF(slices);
     PyObject *result = good > 0 ? PyCapsule_New(job, JOB, free_job) : NULL;
     if (!result) free(job);
     return good ? result : Py_NewRef(Py_None);
 }
 
-/* A sequence of exactly ``count`` numbers, which the error calls ``what``. */
-static int read_numbers(PyObject *sequence, const char *what, int64_t count, double *to) {
-    if (!(sequence = PySequence_Fast(sequence, "numbers must come in a sequence"))) return -1;
-    int good = PySequence_Fast_GET_SIZE(sequence) == count ? 1 : -1;
-    if (good < 0) PyErr_Format(PyExc_ValueError, "%lld %s are needed", (long long)count, what);
-    for (int64_t i = 0; good > 0 && i < count; i++) {
-        to[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(sequence, i));
-        if (to[i] == -1 && PyErr_Occurred()) good = -1;
-    }
-    Py_DECREF(sequence);
-    return good;
-}
+/* What native.py gives as an address: it vouches for what lies there. */
+static void *at(unsigned long long address) { return (void *)(uintptr_t)address; }
 
-static PyObject *list_of(const double *values, int64_t count) {
-    PyObject *list = PyList_New(count);
-    for (int64_t i = 0; list && i < count; i++) {
-        PyObject *value = PyFloat_FromDouble(values[i]);
-        if (value)
-            PyList_SET_ITEM(list, i, value);
-        else
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-/* moments(job): a list for each block of its (1 + size)^2 inner products. */
-static PyObject *moments(PyObject *module, PyObject *capsule) {
+/* gram(job, wide, sums): writes the (blocks, 1 + size, 1 + size) inner products to ``sums``. */
+static PyObject *gram(PyObject *module, PyObject *arguments) {
     (void)module;
+    PyObject *capsule;
+    int wide, failed;
+    unsigned long long sums;
+    if (!PyArg_ParseTuple(arguments, "OpK", &capsule, &wide, &sums)) return NULL;
     Job *job = PyCapsule_GetPointer(capsule, JOB);
     if (!job) return NULL;
-    int64_t area = (1 + job->size) * (1 + job->size);
-    double *sums = malloc((1 + job->blocks) * area * sizeof(double));
-    int failed = !sums;
     Py_BEGIN_ALLOW_THREADS;
-    failed = failed || make_moments(job, sums);
+    failed = compute_gram(job, wide, at(sums));
     Py_END_ALLOW_THREADS;
-    PyObject *result = failed ? PyErr_NoMemory() : PyList_New(job->blocks);
-    for (int64_t b = 0; result && b < job->blocks; b++) {
-        PyObject *block = list_of(sums + b * area, area);
-        if (block)
-            PyList_SET_ITEM(result, b, block);
-        else
-            Py_CLEAR(result);
-    }
-    free(sums);
-    return result;
+    return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* One block's factors behind a flag that says whether there are any. */
-static int read_factors(PyObject *factors, int64_t size, double *to) {
-    if (factors == Py_None) return 1;
-    *to = 1;
-    return read_numbers(factors, "coefficients of a block", size, to + 1);
-}
-
-/* add_combination(job, coefficients): one sequence for each block, None for those left alone. */
-static PyObject *add_combination(PyObject *module, PyObject *arguments) {
+/* apply(job, coefficients, applied): (blocks, size) float64 and (blocks,) bool. */
+static PyObject *apply(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *capsule, *coefficients;
-    if (!PyArg_ParseTuple(arguments, "OO", &capsule, &coefficients)) return NULL;
+    PyObject *capsule;
+    int failed;
+    unsigned long long coefficients, applied;
+    if (!PyArg_ParseTuple(arguments, "OKK", &capsule, &coefficients, &applied)) return NULL;
     Job *job = PyCapsule_GetPointer(capsule, JOB);
     if (!job) return NULL;
-    if (!(coefficients = PySequence_Fast(coefficients, "coefficients must be a sequence"))) return NULL;
-    double *flat = calloc((1 + job->blocks) * (1 + job->size), sizeof(double));
-    int good = flat ? 1 : -1;
-    if (!flat) PyErr_NoMemory();
-    if (good > 0 && PySequence_Fast_GET_SIZE(coefficients) != job->blocks) {
-        PyErr_Format(PyExc_ValueError, "coefficients must be given for %lld blocks", (long long)job->blocks);
-        good = -1;
-    }
-    for (int64_t b = 0; good > 0 && b < job->blocks; b++)
-        good = read_factors(PySequence_Fast_GET_ITEM(coefficients, b), job->size, flat + b * (1 + job->size));
-    int failed = 0;
-    if (good > 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        failed = make_combination(job, flat);
-        Py_END_ALLOW_THREADS;
-    }
-    free(flat);
-    Py_DECREF(coefficients);
-    if (failed) return PyErr_NoMemory();
-    return good > 0 ? Py_NewRef(Py_None) : NULL;
+    if (!job->size || !job->slices) return Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS;
+    failed = apply_coefficients(job, at(coefficients), at(applied));
+    Py_END_ALLOW_THREADS;
+    return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* solve_dual(gram, products, floor, v, count, n, grain): ``count`` problems whose float64 numbers lie at these addresses,
-   one after the other; the answers are written to ``v``. */
+/* One constraint in closed form, more by the active-set method. */
+static void solve_small(const double *gram, const double *products, const double *floor, int64_t n, double *memory,
+                        double *v) {
+    if (n == 1)
+        v[0] = gram[0] > 0 ? fmax(floor[0], -products[0] / gram[0]) : floor[0];
+    else
+        solve_one(gram, products, floor, n, DBL_EPSILON, memory, v);
+}
+
+/* solve_dual(gram, products, floor, v, count, n): ``count`` problems whose float64 numbers lie at these addresses, one
+   after the other; the answers are written to ``v``. */
 static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
     (void)module;
     unsigned long long gram, products, floor, v;
     Py_ssize_t count, n;
-    double grain;
-    if (!PyArg_ParseTuple(arguments, "KKKKnnd", &gram, &products, &floor, &v, &count, &n, &grain)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "KKKKnn", &gram, &products, &floor, &v, &count, &n)) return NULL;
     double *memory = malloc((1 + dual_size(n)) * sizeof(double));
     if (!memory) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS;
     for (int64_t b = 0; b < count; b++)
-        solve_one((const double *)(uintptr_t)gram + b * n * n, (const double *)(uintptr_t)products + b * n,
-                  (const double *)(uintptr_t)floor + b * n, n, grain, memory, (double *)(uintptr_t)v + b * n);
+        solve_small((double *)at(gram) + b * n * n, (double *)at(products) + b * n, (double *)at(floor) + b * n, n,
+                    memory, (double *)at(v) + b * n);
     Py_END_ALLOW_THREADS;
     free(memory);
     return Py_NewRef(Py_None);
 }
 
-/* The rows of a step, and the problem and the answer of one of its blocks. */
+/* The constraints of a step and room to work in. */
 typedef struct {
     int64_t n;
     int only_violated;
     double factor;
-    double *combination, *signs, *margins;                    /* (n, n), (n,), (n,) */
-    double *sums, *half, *gram, *products;                    /* (1 + n, 1 + n), (n, n), (n, n), (n,) */
-    double *signed_gram, *signed_products, *v, *coefficients; /* (n, n), (n,), (n,), (n,) */
-    double *memory;                                           /* of solve_one */
+    const double *combination, *signs, *margins;           /* (n, n), (n,), (n,) */
+    double *half, *signed_gram, *signed_products, *memory; /* (n, n), (n, n), (n,), dual_size(n) */
 } Step;
 
-/* Give all its arrays a place in one piece of memory, which is returned. */
-static double *place(Step *s) {
-    int64_t n = s->n;
-    struct {
-        double **array;
-        int64_t size;
-    } all[] = {{&s->combination, n * n}, {&s->signs, n},       {&s->margins, n},
-               {&s->half, n * n},        {&s->gram, n * n},    {&s->signed_gram, n * n},
-               {&s->products, n},        {&s->signed_products, n}, {&s->v, n},
-               {&s->coefficients, n},    {&s->sums, (1 + n) * (1 + n)}, {&s->memory, dual_size(n)}};
-    int64_t total = 1;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) total += all[i].size;
-    double *start = malloc(total * sizeof(double)), *next = start;
-    for (size_t i = 0; start && i < sizeof all / sizeof *all; next += all[i++].size) *all[i].array = next;
-    return start;
-}
+/* One block of base.py's Solution. */
+typedef struct {
+    double *gradient_norm2, *products, *gram, *v, *coefficients; /* (), (n,), (n, n), (n,), (n,) */
+} Answer;
 
-/* solution.solve for one block: whether its gradient changes. */
-static int solve_block(const Step *s) {
+/* Solve one block whose inner products are ``sums``; whether its gradient changes. */
+static int solve_block(const Step *s, const double *sums, const Answer *to) {
     int64_t n = s->n, width = 1 + n;
+    *to->gradient_norm2 = sums[0] / (s->factor * s->factor);
     for (int64_t i = 0; i < n; i++) {
-        s->products[i] = dot(s->combination + i * n, s->sums + 1, n) / s->factor;
+        to->products[i] = dot(s->combination + i * n, sums + 1, n) / s->factor;
         for (int64_t j = 0; j < n; j++)
-            s->half[i * n + j] = dot(s->combination + i * n, s->sums + (1 + j) * width + 1, n);
+            s->half[i * n + j] = dot(s->combination + i * n, sums + (1 + j) * width + 1, n);
     }
     int violated = 0, applied = 0;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n; j++) {
-            s->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
-            s->signed_gram[i * n + j] = s->gram[i * n + j] * s->signs[i] * s->signs[j];
+            to->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
+            s->signed_gram[i * n + j] = to->gram[i * n + j] * s->signs[i] * s->signs[j];
         }
-        s->signed_products[i] = s->products[i] * s->signs[i];
-        violated |= s->signed_products[i] < 0 && s->gram[i * n + i] > 0;
+        s->signed_products[i] = to->products[i] * s->signs[i];
+        violated |= s->signed_products[i] < 0 && to->gram[i * n + i] > 0;
     }
-    if (s->only_violated && !violated)
-        memset(s->v, 0, n * sizeof(double));
-    else
-        solve_one(s->signed_gram, s->signed_products, s->margins, n, DBL_EPSILON, s->memory, s->v);
-    memset(s->coefficients, 0, n * sizeof(double));
+    if (violated || !s->only_violated)
+        solve_small(s->signed_gram, s->signed_products, s->margins, n, s->memory, to->v);
     for (int64_t i = 0; i < n; i++) {
-        applied |= s->v[i] != 0 && s->gram[i * n + i] > 0;
+        applied |= to->v[i] != 0 && to->gram[i * n + i] > 0;
         for (int64_t k = 0; k < n; k++)
-            s->coefficients[k] += s->v[i] * s->signs[i] * s->factor * s->combination[i * n + k];
+            to->coefficients[k] += to->v[i] * s->signs[i] * s->factor * s->combination[i * n + k];
     }
     return applied;
 }
 
-/* (products, gram, multipliers, coefficients or None) */
-static PyObject *answer_of(const Step *s, int applied) {
-    PyObject *products = list_of(s->products, s->n), *gram = list_of(s->gram, s->n * s->n), *v = list_of(s->v, s->n);
-    PyObject *coefficients = applied ? list_of(s->coefficients, s->n) : Py_NewRef(Py_None);
-    int there = products && gram && v && coefficients;
-    PyObject *answer = there ? PyTuple_Pack(4, products, gram, v, coefficients) : NULL;
-    Py_XDECREF(products), Py_XDECREF(gram), Py_XDECREF(v), Py_XDECREF(coefficients);
-    return answer;
-}
-
-/* solve(moments, combination, signs, margins, only_violated, factor): a list of (products, gram, multipliers,
-   coefficients or None), one of each a block; see solution.py. */
+/* solve(sums, combination, signs, margins, only_violated, factor, blocks, n, numbers, flags): base.py's Solution.
+   ``numbers``, all 0, takes the gradients' squared norms, products, Gram matrices, multipliers and coefficients of all
+   blocks, one array after the other; ``flags``, all 0, takes whether each block is applied, and whether all was finite. */
 static PyObject *solve(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *moments, *combination, *signs, *margins;
+    unsigned long long sums, combination, signs, margins, numbers, flags;
+    Py_ssize_t count, n;
     Step s = {0};
-    if (!PyArg_ParseTuple(arguments, "OOOOpd", &moments, &combination, &signs, &margins, &s.only_violated, &s.factor))
+    if (!PyArg_ParseTuple(arguments, "KKKKpdnnKK", &sums, &combination, &signs, &margins, &s.only_violated, &s.factor,
+                          &count, &n, &numbers, &flags))
         return NULL;
-    if ((s.n = PySequence_Size(signs)) < 0) return NULL;
-    if (!(moments = PySequence_Fast(moments, "moments must be a sequence"))) return NULL;
-    double *memory = place(&s);
-    int64_t count = PySequence_Fast_GET_SIZE(moments);
-    PyObject *answers = memory ? PyList_New(count) : PyErr_NoMemory();
-    int good = answers ? read_numbers(combination, "numbers of the combination", s.n * s.n, s.combination) : -1;
-    if (good > 0) good = read_numbers(signs, "signs", s.n, s.signs);
-    if (good > 0) good = read_numbers(margins, "margins", s.n, s.margins);
-    for (int64_t b = 0; good > 0 && b < count; b++) {
-        good = read_numbers(PySequence_Fast_GET_ITEM(moments, b), "moments", (1 + s.n) * (1 + s.n), s.sums);
-        PyObject *answer = good > 0 ? answer_of(&s, solve_block(&s)) : NULL;
-        if (answer)
-            PyList_SET_ITEM(answers, b, answer);
-        else
-            good = -1;
+    s.n = n, s.combination = at(combination), s.signs = at(signs), s.margins = at(margins);
+    if (!(s.half = malloc((1 + 2 * n * n + n + dual_size(n)) * sizeof(double)))) return PyErr_NoMemory();
+    s.signed_gram = s.half + n * n, s.signed_products = s.signed_gram + n * n, s.memory = s.signed_products + n;
+    const double *given = at(sums);
+    int64_t area = (1 + n) * (1 + n);
+    int finite = 1;
+    for (int64_t i = 0; i < count * area; i++) finite &= isfinite(given[i]) != 0;
+    double *norm2 = at(numbers), *products = norm2 + count, *gram = products + count * n;
+    double *v = gram + count * n * n, *coefficients = v + count * n;
+    for (int64_t b = 0; finite && b < count; b++) {
+        Answer to = {norm2 + b, products + b * n, gram + b * n * n, v + b * n, coefficients + b * n};
+        ((char *)at(flags))[b] = solve_block(&s, given + b * area, &to);
     }
-    free(memory);
-    Py_DECREF(moments);
-    if (good < 0) Py_CLEAR(answers);
-    return answers;
+    ((char *)at(flags))[count] = finite;
+    free(s.half);
+    return Py_NewRef(Py_None);
 }
 
 /* setup(library, Tensor, Parameter, float32, float64): the library is one that was linked with torch's OpenMP. */
@@ -960,8 +894,8 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
-    {"moments", moments, METH_O, NULL},
-    {"add_combination", add_combination, METH_VARARGS, NULL},
+    {"gram", gram, METH_VARARGS, NULL},
+    {"apply", apply, METH_VARARGS, NULL},
     {"solve", solve, METH_VARARGS, NULL},
     {"solve_dual", solve_dual, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -10,82 +10,81 @@ ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from scipy.optimize import nnls  # noqa: E402
+from solutions import solution_of  # noqa: E402
 
 import congruency  # noqa: E402
-from congruency.kernels import device_sweep, dual_solver, rows, triton  # noqa: E402
-from congruency.kernels.rows import Piece, Strand  # noqa: E402
-from congruency.solution import Rows, solve  # noqa: E402
+from congruency.backends import Basis, ParameterSlice, Problem, backend_for, triton  # noqa: E402
+from congruency.backends.torch import TorchBackend  # noqa: E402
+from congruency.backends.triton import TritonBackend  # noqa: E402
 
 if not ON_GPU:
     triton._CHUNK = 1024  # the interpreter is slow
 SIZES = (1, 5, triton._CHUNK - 1, triton._CHUNK, triton._CHUNK + 1, 2 * triton._CHUNK + 500)
 
 
-def pieces_of(size, chained, device, dtype=torch.float32, basis_dtype=None, lengths=SIZES, blocks=1):
+def slices_of(size, chained, device, dtype=torch.float32, basis_dtype=None, lengths=SIZES, blocks=1):
     basis_dtype = basis_dtype or dtype
     generator = torch.Generator().manual_seed(size)
-    pieces = []
+    slices = []
     for i, length in enumerate(lengths):
 
         def vector(kind, length=length):
             return torch.randn(length, generator=generator).to(device, kind)
 
-        strands = [Strand([vector(basis_dtype) for _ in range(size + chained)], chained)] if size else []
-        pieces.append(Piece(vector(dtype), strands, i % blocks))
-    return pieces
+        bases = [Basis([vector(basis_dtype) for _ in range(size + chained)], chained)] if size else []
+        slices.append(ParameterSlice(vector(dtype), bases, i % blocks))
+    return slices
 
 
-def exact_moments(pieces, size, blocks):
+def exact_gram(slices, size, blocks):
     total = torch.zeros(blocks, 1 + size, 1 + size, dtype=torch.float64)
-    for gradient, strands, block in pieces:
+    for gradient, bases, block in slices:
         vectors = [gradient.double().cpu()]
-        for strand in strands:
-            points = [t.double().cpu() for t in strand.tensors]
-            vectors += [b - a for a, b in itertools.pairwise(points)] if strand.chained else points
+        for basis in bases:
+            points = [t.double().cpu() for t in basis.tensors]
+            vectors += [b - a for a, b in itertools.pairwise(points)] if basis.chained else points
         stacked = torch.stack(vectors)
         total[block] += stacked @ stacked.T
     return total
 
 
-def sweep(pieces, size, blocks, device):
-    return triton.Sweep(pieces, size, blocks, device)
-
-
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("chained", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 2, 10, 20, 31] if ON_GPU else [0, 1, 2, 5])
-def test_moments(size, chained, blocks, device):
-    pieces = pieces_of(size, chained, device, blocks=blocks)
-    found = sweep(pieces, size, blocks, device).moments().cpu()
-    exact = exact_moments(pieces, size, blocks)
+def test_gram(size, chained, blocks, device):
+    slices = slices_of(size, chained, device, blocks=blocks)
+    found = TritonBackend(slices, size, blocks, device).gram().cpu()
+    exact = exact_gram(slices, size, blocks)
     scale = exact.diagonal(dim1=-2, dim2=-1).sqrt()
     error = (found - exact).abs() / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
     assert error.max() < 2e-6
-    again = sweep(pieces, size, blocks, device).moments().cpu()
+    again = TritonBackend(slices, size, blocks, device).gram().cpu()
     assert torch.equal(found, again)
+    wide = TritonBackend(slices, size, blocks, device).gram(wide=True).cpu()
+    assert ((wide - exact).abs() <= 1e-13 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float16,) * 2,
                                     (torch.bfloat16, torch.float32)])  # fmt: skip
 @pytest.mark.parametrize(("size", "chained"), [(1, True), (1, False), (3, True), (3, False), (20, True)])
-def test_add_combination(size, chained, dtypes, device):
+def test_apply(size, chained, dtypes, device):
     gradient_dtype, basis_dtype = dtypes
     blocks = 2
-    pieces = pieces_of(size, chained, device, gradient_dtype, basis_dtype, blocks=blocks)
-    twins = [piece._replace(gradient=piece.gradient.clone()) for piece in pieces]
-    before = [piece.gradient.clone() for piece in pieces]
+    slices = slices_of(size, chained, device, gradient_dtype, basis_dtype, blocks=blocks)
+    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    before = [item.gradient.clone() for item in slices]
     coefficients = torch.randn(blocks, size, dtype=torch.float64).to(device)
     applied = torch.tensor([True, False], device=device)
-    sweep(pieces, size, blocks, device).add_combination(coefficients, applied)
-    rows.DeviceSweep(twins, size, blocks, device).add_combination(coefficients, applied)
-    for piece, twin, old in zip(pieces, twins, before, strict=True):
-        if piece.block == 1:
-            assert torch.equal(piece.gradient, old)
+    TritonBackend(slices, size, blocks, device).apply(solution_of(coefficients, applied))
+    TorchBackend(twins, size, blocks, device).apply(solution_of(coefficients, applied))
+    for item, twin, old in zip(slices, twins, before, strict=True):
+        if item.block == 1:
+            assert torch.equal(item.gradient, old)
         tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[gradient_dtype]
-        torch.testing.assert_close(piece.gradient, twin.gradient, rtol=tolerance, atol=tolerance * size)
+        torch.testing.assert_close(item.gradient, twin.gradient, rtol=tolerance, atol=tolerance * size)
 
 
-def test_mixed_strands_layouts_and_dtypes_go_through(device):
+def test_mixed_bases_layouts_and_dtypes_go_through(device):
     """Two sources at once, channels_last, float64 and mismatched layouts: fused where it can be, right everywhere."""
     torch.manual_seed(1)
 
@@ -93,11 +92,11 @@ def test_mixed_strands_layouts_and_dtypes_go_through(device):
         return torch.randn(*shape).to(device, dtype)
 
     def make(g, w, r, d):
-        return Piece(g, [Strand([r, w], True), Strand([d], False)], 0)
+        return ParameterSlice(g, [Basis([r, w], True), Basis([d], False)], 0)
 
     nhwc = [random(4, 3, 5, 5).to(memory_format=torch.channels_last) for _ in range(4)]
     odd = [random(1001)[1:] for _ in range(4)]  # addresses that are no multiple of 16
-    pieces = [
+    slices = [
         make(*(random(300) for _ in range(4))),
         make(*nhwc),
         make(random(4, 3, 5, 5), *nhwc[1:]),
@@ -106,23 +105,23 @@ def test_mixed_strands_layouts_and_dtypes_go_through(device):
         make(*odd),
         make(*(torch.empty(0, device=device) for _ in range(4))),
     ]
-    ours = sweep(pieces, 2, 1, device)
-    theirs = rows.DeviceSweep(pieces, 2, 1, device).moments()
-    torch.testing.assert_close(ours.moments(), theirs, rtol=1e-5, atol=1e-3)
-    twins = [piece._replace(gradient=piece.gradient.clone()) for piece in pieces]
+    ours = TritonBackend(slices, 2, 1, device)
+    theirs = TorchBackend(slices, 2, 1, device).gram()
+    torch.testing.assert_close(ours.gram(), theirs, rtol=1e-5, atol=1e-3)
+    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
     coefficients = torch.tensor([[0.5, -2.0]], dtype=torch.float64, device=device)
     applied = torch.tensor([True], device=device)
-    ours.add_combination(coefficients, applied)
-    rows.DeviceSweep(twins, 2, 1, device).add_combination(coefficients, applied)
-    for piece, twin in zip(pieces, twins, strict=True):
-        torch.testing.assert_close(piece.gradient, twin.gradient)
+    ours.apply(solution_of(coefficients, applied))
+    TorchBackend(twins, 2, 1, device).apply(solution_of(coefficients, applied))
+    for item, twin in zip(slices, twins, strict=True):
+        torch.testing.assert_close(item.gradient, twin.gradient)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nonfinite_reaches_the_sums(bad, device):
-    pieces = pieces_of(1, True, device)
-    pieces[3].gradient[17] = bad
-    assert not torch.isfinite(sweep(pieces, 1, 1, device).moments()).all()
+    slices = slices_of(1, True, device)
+    slices[3].gradient[17] = bad
+    assert not torch.isfinite(TritonBackend(slices, 1, 1, device).gram()).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 20, 31])
@@ -137,7 +136,7 @@ def test_solver_against_nonnegative_least_squares(n, device):
     g = torch.randn(problems, p, dtype=torch.float64)
     margin = torch.full((n,), 0.1, dtype=torch.float64) * (torch.arange(n) % 2)
     gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
-    v = triton.solve_dual(gram.to(device), products.to(device), margin.to(device)).cpu()
+    v = TritonBackend.solve_dual(gram.to(device), products.to(device), margin.to(device)).cpu()
     assert (v >= margin).all()
     for c, one, multipliers in zip(rows_, g, v, strict=True):
         shifted = (one + margin @ c).numpy()
@@ -156,28 +155,32 @@ def test_every_problem_may_have_margins_of_its_own(n, device):
     g = torch.randn(problems, p, dtype=torch.float64)
     margins = torch.rand(problems, n, dtype=torch.float64) * torch.tensor([0, 1, 2, 0, 3, 1])[:, None]
     gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
-    v = triton.solve_dual(gram.to(device), products.to(device), margins.to(device)).cpu()
+    v = TritonBackend.solve_dual(gram.to(device), products.to(device), margins.to(device)).cpu()
     assert (v >= margins).all()
     turned = margins.to(device).T.contiguous().T  # the same numbers, column by column
-    assert torch.equal(triton.solve_dual(gram.to(device), products.to(device), turned).cpu(), v)
+    assert torch.equal(TritonBackend.solve_dual(gram.to(device), products.to(device), turned).cpu(), v)
     for c, one, margin, multipliers in zip(rows_, g, margins, v, strict=True):
-        alone = triton.solve_dual(*((part.to(device)) for part in ((c @ c.T)[None], (c @ one)[None], margin)))
+        alone = TritonBackend.solve_dual(*((part.to(device)) for part in ((c @ c.T)[None], (c @ one)[None], margin)))
         torch.testing.assert_close(multipliers, alone[0].cpu(), rtol=1e-9, atol=1e-12)
         shifted = (one + margin @ c).numpy()
         u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
         expected = torch.from_numpy(shifted + c.T.numpy() @ u)
         torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
     shared = margins[2].expand(problems, n)
-    one_for_all = triton.solve_dual(gram.to(device), products.to(device), margins[2].to(device))
-    assert torch.equal(triton.solve_dual(gram.to(device), products.to(device), shared.to(device)), one_for_all)
+    one_for_all = TritonBackend.solve_dual(gram.to(device), products.to(device), margins[2].to(device))
+    assert torch.equal(TritonBackend.solve_dual(gram.to(device), products.to(device), shared.to(device)), one_for_all)
 
 
-def test_many_problems_are_solved_by_the_kernel_where_it_can():
-    if device_sweep("cuda") is not triton.Sweep:
+def test_more_constraints_than_a_tile_holds_go_to_the_reference(device):
+    if backend_for("cuda") is not TritonBackend:
         pytest.skip("the kernels are switched off")
-    assert dual_solver("cuda", triton.MOST_ROWS) is triton.solve_dual
-    assert dual_solver("cuda", triton.MOST_ROWS + 1) is congruency.solve_dual
-    assert dual_solver("cpu", 3) is congruency.solve_dual
+    n = triton.MOST_CONSTRAINTS + 2
+    rows = torch.randn(2, n, 50, dtype=torch.float64, device=device)
+    gram, products = rows @ rows.mT, rows @ torch.randn(50, dtype=torch.float64, device=device)
+    margins = torch.zeros(n, dtype=torch.float64, device=device)
+    assert torch.equal(
+        TritonBackend.solve_dual(gram, products, margins), congruency.solve_dual(gram, products, margins)
+    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -200,7 +203,7 @@ def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
         for poison in (False, True):
             if poison:
                 sums[2, 0, 1] = float("nan")
-            fused, plain = (solve(sums, Rows(**settings, fused=f), scale) for f in (True, False))
+            fused, plain = (b.solve(sums, Problem(**settings), scale) for b in (TritonBackend, TorchBackend))
             names = ("finite", "gradient_norm2", "applied") + (() if gate is False else ("products", "gram"))
             for name in names:
                 torch.testing.assert_close(getattr(fused, name), getattr(plain, name), msg=name)

@@ -125,7 +125,7 @@ def test_frozen_parameters_have_no_rows():
     memory = filled(model, (3, 3, 3))
     assert_rows(memory, model)
     memory.begin(list(model.parameters()))
-    (first, second) = memory.strand(model[0].weight).tensors
+    (first, second) = memory.basis(model[0].weight).tensors
     assert first.shape == second.shape == model[0].weight.shape
     assert not first.any()
     assert not second.any()
@@ -134,7 +134,7 @@ def test_frozen_parameters_have_no_rows():
 def test_a_parameter_of_another_model_has_zero_rows():
     memory = filled(perceptron(), (3, 3))
     memory.begin([])
-    (row,) = memory.strand(torch.ones(2, 3)).tensors
+    (row,) = memory.basis(torch.ones(2, 3)).tensors
     assert torch.equal(row, torch.zeros(2, 3))
 
 
@@ -146,7 +146,7 @@ def test_the_current_task_gives_no_row():
     for task, past in ((7, []), (7, []), (3, [7]), (9, [7, 3]), (7, [3, 9]), (3, [7, 9])):
         memory.observe(*samples(model, 2), task)
         assert sorted(memory.past) == sorted(past)
-        assert memory.rows == memory.capacity == len(past)
+        assert memory.active == memory.capacity == len(past)
         assert memory.combination().tolist() == torch.eye(len(past)).tolist()
         if past:
             assert_rows(memory, model)
@@ -205,17 +205,17 @@ def test_an_empty_batch_is_no_memory():
 def test_reset_forgets():
     memory = filled(perceptron(), (3, 3, 3))
     memory.reset()
-    assert memory.rows == 0
+    assert memory.active == 0
     assert memory.gradients() == {}
 
 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"size": 0}, ValueError, "size must be a positive number of samples a task, got 0"),
-        ({"size": -1}, ValueError, "size must be a positive number of samples a task, got -1"),
-        ({"size": 2.0}, ValueError, "size must be a positive number of samples a task, got 2.0"),
-        ({"size": True}, ValueError, "size must be a positive number of samples a task, got True"),
+        ({"size": 0}, ValueError, "size must be a positive number of samples per task, got 0"),
+        ({"size": -1}, ValueError, "size must be a positive number of samples per task, got -1"),
+        ({"size": 2.0}, ValueError, "size must be a positive number of samples per task, got 2.0"),
+        ({"size": True}, ValueError, "size must be a positive number of samples per task, got True"),
         ({"policy": "last"}, ValueError, "policy must be one of 'ring', 'first', got 'last'"),
         ({"margin": -0.5}, ValueError, "margin must be finite and at least 0, got -0.5"),
         ({"margin": float("nan")}, ValueError, "margin must be finite and at least 0, got nan"),
@@ -229,11 +229,11 @@ def test_bad_settings_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         EpisodicMemory(model, **settings)
     with pytest.raises(error, match=message):
-        congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model, **settings)
+        congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model, **settings)
 
 
 def test_inputs_without_targets_are_refused():
     memory = EpisodicMemory(perceptron())
     with pytest.raises(ValueError, match="got 3 inputs and 2 targets; give one target for each input"):
         memory.observe(torch.zeros(3, 6), torch.zeros(2, dtype=torch.int64), 0)
-    assert memory.rows == 0
+    assert memory.active == 0

@@ -15,7 +15,7 @@ def congruency(gradient: Tensor | Sequence[Tensor], accumulated: Tensor | Sequen
     """The cosine of the angle between a gradient and an accumulated gradient (eq. 3 of the paper, ``eqn:cong_k``).
 
     ``nu = <g, a> / (|g| |a|)``, in [-1, 1]. Measured by weights instead of gradients, the accumulated gradient since a
-    reference point r is ``a = r - w`` (against the way come, ``w - r``): with the wrong sign nu changes its own.
+    reference point r is ``a = r - w`` (minus the displacement ``w - r``): with the wrong sign nu changes its own.
 
     Two tensors are vectors along their last dimension, with any batch dimensions in front: (..., p), (..., p) -> (...),
     broadcast. Two sequences of tensors, such as a model's gradients, are one vector each, whatever the tensors' shapes:
@@ -27,6 +27,10 @@ def congruency(gradient: Tensor | Sequence[Tensor], accumulated: Tensor | Sequen
 
     Returns:
         nu, in the inputs' dtype and on their device; nan where a norm is 0 or not finite, for there is no angle then.
+
+    Examples:
+        >>> congruency.congruency(torch.tensor([1.0, 1.0]), torch.tensor([[2.0, 2.0], [-1.0, 1.0], [0.0, 0.0]]))
+        tensor([1., 0., nan])
     """
     if isinstance(gradient, Tensor) and isinstance(accumulated, Tensor):
         _check_batches(gradient, accumulated)

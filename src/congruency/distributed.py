@@ -1,18 +1,23 @@
-"""Parameters that live in shards on several processes (DTensor: FSDP2, tensor parallel), and plain ones, alike."""
+"""Plain parameters and those sharded over processes (DTensor: FSDP2, tensor parallel), handled alike."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 if torch.distributed.is_available():
     from torch.distributed.tensor import DTensor, distribute_tensor
 else:  # a torch built without distributed has no DTensor; nothing is ever an instance of this
     DTensor = type("DTensor", (), {})  # type: ignore[misc,assignment]
 
-__all__ = ["full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups"]
+__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups"]
+
+Groups: TypeAlias = "tuple[ProcessGroup, ...]"
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -25,7 +30,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def reduction_groups(tensor: Tensor) -> tuple[Any, ...]:
+def reduction_groups(tensor: Tensor) -> Groups:
     """The process groups over which a sum over local elements becomes a sum over the whole tensor.
 
     One group for each mesh dimension that ``tensor`` is sharded over; none for a plain or replicated tensor.
@@ -41,7 +46,7 @@ def reduction_groups(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(mesh.get_group(i) for i, placement in enumerate(tensor.placements) if not placement.is_replicate())
 
 
-def reduce_sum(values: Tensor, groups: tuple[Any, ...]) -> Tensor:
+def reduce_sum(values: Tensor, groups: Groups) -> Tensor:
     """Sum ``values`` in place over ``groups``; every process ends with the same bits."""
     for group in groups:
         torch.distributed.all_reduce(values, group=group)

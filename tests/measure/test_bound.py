@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from congruency.bound import lower_bound
 from congruency.measure import congruency
+from congruency.measure.bound import lower_bound
 
 STEPS = 12
 ROUNDING = 1e-9

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import congruency.pairwise as pairwise_module
+import congruency.measure.pairwise as pairwise_module
+from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
-from congruency.pairwise import pairwise_congruency, pairwise_similarity
 
 N = 7
 

@@ -1,4 +1,4 @@
-"""Episodic memory: samples of past tasks, whose gradients are rows that a step must not turn against (GEM)."""
+"""Episodic memory: samples of past tasks, whose gradients are constraints that a step must not violate (GEM)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from congruency.kernels.rows import Strand
-from congruency.sharding import local
-from congruency.sources import Source, check_margin, check_parts
+from congruency._validate import check_choice, check_margin, check_parts
+from congruency.backends.base import Basis
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import local
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
 
@@ -31,28 +32,34 @@ class _Episode:
     mask: Tensor | None
 
 
-class EpisodicMemory(Source):
-    """One row for each past task: the gradient of the mean loss on the samples kept of it.
-
-        memory = congruency.EpisodicMemory(model, margin=0.5)
-        corrector = congruency.Corrector(optimizer, constraints=[memory], trigger="violated")
-        for task, batches in enumerate(tasks):
-            for inputs, targets in batches:
-                memory.observe(inputs, targets, task)
-                loss(model(inputs), targets).backward()
-                optimizer.step()
+class EpisodicMemory(ConstraintSource):
+    """One constraint per past task: the gradient of the mean loss on the samples kept of it.
 
     The gradients of all past tasks come from one batched call (:mod:`torch.func`). Batch normalisation sees each task's
     memory as a batch of its own, and its running averages are left alone. A model in ``DistributedDataParallel`` has a
-    memory on every process, of what that process has seen; a row is the mean of their gradients.
+    memory on every process, of what that process has seen; a constraint is the mean of their gradients.
 
     Args:
-        model: Makes outputs from inputs; its parameters are those that rows are made for.
-        loss: A scalar from outputs and targets; the mean cross entropy where None.
-        size: Samples kept of every task.
-        policy: Which: the last seen (``"ring"``) or the ``"first"``.
-        margin: Lower bound of the rows' multipliers, GEM's memory strength.
-        chunk: Tasks at a time, where the gradients of all at once would take too much memory.
+        model: The model being trained; constraints cover its parameters.
+        loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
+        size: Samples kept per task.
+        policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
+        margin: Lower bound of the multipliers, GEM's memory strength.
+        chunk: Tasks per batched call, where the gradients of all at once would take too much memory.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> memory = congruency.EpisodicMemory(model, size=20, margin=0.5)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[memory], trigger="violated")
+        >>> for task in range(2):
+        ...     inputs, targets = torch.randn(20, 4), torch.randint(2, (20,))
+        ...     memory.observe(inputs, targets, task)
+        ...     optimizer.zero_grad()
+        ...     torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        ...     optimizer.step()  # in the second task, not against the first
+        >>> memory.past
+        [0]
     """
 
     def __init__(
@@ -60,9 +67,8 @@ class EpisodicMemory(Source):
         margin: float = 0.0, chunk: int | None = None,
     ) -> None:  # fmt: skip
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a positive number of samples a task, got {size!r}")
-        if policy not in get_args(Policy):
-            raise ValueError(f"policy must be one of {', '.join(map(repr, get_args(Policy)))}, got {policy!r}")
+            raise ValueError(f"size must be a positive number of samples per task, got {size!r}")
+        check_choice("policy", policy, get_args(Policy))
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise ValueError(f"chunk must be a positive number of tasks or None, got {chunk!r}")
         self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
@@ -76,7 +82,7 @@ class EpisodicMemory(Source):
         self._gradients: dict[str, Tensor] = {}
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
-        """Keep samples of the task that is being learned now; rows come from the other tasks.
+        """Keep samples of the task that is being learned now; constraints come from the other tasks.
 
         Args:
             inputs: (n, ...).
@@ -104,7 +110,7 @@ class EpisodicMemory(Source):
 
     @property
     def past(self) -> list[int]:
-        """The tasks that rows come from, in the order in which they were met."""
+        """The tasks that constraints come from, in the order in which they were met."""
         return [task for task in self._episodes if task != self._current]
 
     @property
@@ -112,11 +118,11 @@ class EpisodicMemory(Source):
         return len(self.past)
 
     @property
-    def rows(self) -> int:
+    def active(self) -> int:
         return len(self.past)
 
     def combination(self) -> Tensor:
-        return torch.eye(self.rows, dtype=torch.float64)
+        return torch.eye(self.active, dtype=torch.float64)
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         with torch.enable_grad():
@@ -129,11 +135,11 @@ class EpisodicMemory(Source):
     def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
         self._gradients = {}
 
-    def strand(self, parameter: Tensor) -> Strand:
+    def basis(self, parameter: Tensor) -> Basis:
         name = self._names.get(parameter)
         if name is None or name not in self._gradients:
-            return Strand([torch.zeros_like(parameter)] * self.rows, chained=False)
-        return Strand(list(self._gradients[name].unbind()), chained=False)
+            return Basis([torch.zeros_like(parameter)] * self.active)
+        return Basis(list(self._gradients[name].unbind()))
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
@@ -168,6 +174,9 @@ class EpisodicMemory(Source):
         )  # fmt: skip
         found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
         return found
+
+    def _progress(self) -> str:
+        return f"{len(self._episodes)} task{'' if len(self._episodes) == 1 else 's'}"
 
     def reset(self) -> None:
         self._episodes, self._current, self._gradients = {}, None, {}

@@ -53,6 +53,15 @@ def pairwise_congruency(
     Returns:
         (n, n), float64, symmetric, in [-1, 1], with 1 on the diagonal; a sample whose gradient is 0 has a row and a
         column of nan.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> inputs = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+        >>> nu = congruency.pairwise_congruency(model, torch.nn.functional.mse_loss, inputs, torch.ones(3, 1))
+        >>> nu.round(decimals=3)
+        tensor([[1., 1., 0.],
+                [1., 1., 0.],
+                [0., 0., 1.]], dtype=torch.float64)
     """
     if len(inputs) != len(targets):
         raise ValueError(f"inputs and targets must be as many, got {len(inputs)} and {len(targets)}")
@@ -85,6 +94,12 @@ def pairwise_similarity(inputs: Tensor) -> Tensor:
 
     Returns:
         (n, n), float64, symmetric, in [-1, 1], with 1 on the diagonal; nan in row and column of a sample that is 0.
+
+    Examples:
+        >>> congruency.pairwise_similarity(torch.tensor([[1.0, 0.0], [-3.0, 0.0], [0.0, 2.0]]))
+        tensor([[ 1., -1.,  0.],
+                [-1.,  1.,  0.],
+                [ 0.,  0.,  1.]], dtype=torch.float64)
     """
     if inputs.ndim < 2 or inputs[0:1].numel() == 0 < len(inputs):
         raise ValueError(f"inputs must be samples of shape (n, ...) with elements, got {tuple(inputs.shape)}")
