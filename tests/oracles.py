@@ -49,9 +49,9 @@ def assert_accurate(
         <c_i, x> = 0 where u_i > 0, and >= 0 elsewhere, to within rho = k n eps (|h| + |u|_1), and
         |x - x*| <= sqrt(n) rho / sigma, where sigma is the least singular value of the constraints with u or u* > 0.
 
-    k is 4. Constraints nearer than tau = sqrt(450 eps) to the span of others may be passed over: they are violated by
-    at most tau |x| then, and |x - x*|^2 <= tau |x| |u*|_1 + rho (|u|_1 + |u*|_1). The ridge of the tensor solver makes
-    k at most 100 among them.
+    k is 4. A constraint nearer than tau = sqrt(450 eps) to the span of the free ones (u_i > 0) may be passed over: it
+    is violated by at most tau |x| then. Where sigma is below tau, |x - x*|^2 <= tau |x| |u*|_1 + rho (|u|_1 + |u*|_1),
+    and where free constraints are as near to each other as that, the ridge of the tensor solver makes k at most 100.
     """
     exact = _Exact(gradient, constraints, margins)
     norms = [float(exact.gram[i][i]) ** 0.5 for i in range(len(v))]
@@ -60,19 +60,23 @@ def assert_accurate(
     assert all(a >= b for a, b in zip(v, margins, strict=True))
     u = [Fraction(a) - Fraction(b) for a, b in zip(v, margins, strict=True)]
     x = exact.point(u)
-    slopes = {i: float(_dot(exact.rows[i], x)) / norms[i] for i in used}
     lengths = [sum(float(w[i]) * norms[i] for i in used) for w in (u, exact.u)]
     size, error = _norm(x), _norm([a - b for a, b in zip(x, exact.x, strict=True)])
-    unit = np.array([[float(value) / norms[i] for value in exact.rows[i]] for i in used]).reshape(len(used), -1)
-    involved = [k for k, i in enumerate(used) if u[i] > 0 or exact.u[i] > 0]
+    unit = np.array(
+        [[float(value) / (norm or 1) for value in row] for row, norm in zip(exact.rows, norms, strict=True)]
+    )
     tau = (450 * EPS) ** 0.5
-    resolved = _least_singular_value(unit) > 2 * tau
-    rho = (4 if resolved else 100) * len(v) * EPS * (_norm(exact.start) + lengths[0])
-    for i, slope in slopes.items():
+    free = [i for i in used if u[i] > 0]
+    span = np.linalg.svd(unit[free], full_matrices=False)[2]
+    distances = np.linalg.norm(unit - unit @ span.T @ span, axis=1)
+    k = 4 if _least_singular_value(unit[free]) > 2 * tau else 100
+    rho = k * len(v) * EPS * (_norm(exact.start) + lengths[0])
+    for i in used:
+        slope = float(_dot(exact.rows[i], x)) / norms[i]
         assert slope <= rho or u[i] == 0, f"slope {slope / rho:.1e} rho of free multiplier {i}"
-        slack = rho if resolved or u[i] > 0 else rho + tau * size
+        slack = rho if u[i] > 0 or distances[i] > 2 * tau else rho + tau * size
         assert slope >= -slack, f"constraint {i} is violated by {-slope / rho:.1e} rho"
-    sigma = _least_singular_value(unit[involved])
+    sigma = _least_singular_value(unit[[i for i in used if u[i] > 0 or exact.u[i] > 0]])
     bound = len(v) ** 0.5 * rho / sigma if sigma > 2 * tau else (tau * size * lengths[1] + rho * sum(lengths)) ** 0.5
     assert error <= bound, f"x is off by {error:.1e}, the bound is {bound:.1e}"
 
@@ -83,7 +87,7 @@ def ill_conditioned(kind: str, angle: float, n: int) -> tuple[Array, Array, Arra
     The constraints differ in size by powers of 2, so that copies are copies.
     """
     rng = np.random.default_rng([n, round(1 / angle), *kind.encode()])
-    p = int(rng.integers(max(2, n // 2), 3 * n))
+    p = int(rng.integers(max(2, n // 2), 4 * n))
     base, gradient, rows = rng.standard_normal(p), rng.standard_normal(p), rng.standard_normal((n, p))
     rows = base + angle * rows
     if kind != "across":  # the worst case: the answer is small against the gradient, and most constraints are active
