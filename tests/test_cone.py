@@ -10,7 +10,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracles import project_by_nnls, project_exactly, solve_dual_by_quadprog
+from oracles import (
+    ILL_CONDITIONED,
+    assert_accurate,
+    ill_conditioned,
+    project_by_nnls,
+    project_exactly,
+    solve_dual_by_quadprog,
+)
 from torch import Tensor
 
 from congruency import cone
@@ -371,6 +378,28 @@ def test_rows_close_to_each_other_are_told_apart(n: int, angle: float, opposite:
             expected = torch.from_numpy(project_exactly(g.tolist(), rows.tolist()))
             x = project(g.to(device), rows.to(device)).cpu()
             assert relative(x - expected, g) < 1e-13 + 3e-15 / angle
+
+
+@both_solvers
+@pytest.mark.parametrize("n", [2, 4, 5, 12, 20])
+@pytest.mark.parametrize("angle", [1.0, 1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("kind", ILL_CONDITIONED)
+def test_multipliers_are_as_accurate_as_stated(kind: str, angle: float, n: int, device: torch.device) -> None:
+    g, rows, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, n))
+    v = solve_dual(rows.to(device) @ rows.mT.to(device), rows.to(device) @ g.to(device), margins.to(device))
+    assert_accurate(g.tolist(), rows.tolist(), margins.tolist(), v.tolist())
+
+
+@pytest.mark.parametrize("kind", ["across", "along", "margins"])
+def test_a_small_error_of_a_multiplier_is_noticed(kind: str) -> None:
+    """Of a millionth where the problem is well-conditioned, and of 1e-8 of the gradient where it is not."""
+    for angle, error in ((1.0, 1e-6), (1e-3, 1e-8)):
+        g, rows, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, 12))
+        v = solve_dual(rows @ rows.mT, rows @ g, margins)
+        free = (v > margins).nonzero().flatten()
+        v[free[0]] += error * (v if angle == 1 else g.norm() / rows.norm(dim=1))[free[0]]
+        with pytest.raises(AssertionError, match=r"slope|violated"):
+            assert_accurate(g.tolist(), rows.tolist(), margins.tolist(), v.tolist())
 
 
 exponents = st.integers(-40, 40)  # of 2, which keeps products of small integers exact: 1e-12 to 1e12
