@@ -11,7 +11,7 @@ from fuzz_harness import attempt, target
 from fuzz_mutations import damaged, mutated
 from hypothesis import strategies as st
 
-from congruency.continual.methods import Method
+from congruency.continual.config import LearnerConfig
 from congruency.experiments.analysis import report
 from congruency.experiments.analysis.runs import load
 from congruency.experiments.continual.store import Store
@@ -190,7 +190,7 @@ def file_names(data: st.DataObject, folder: Path) -> str:
 
     name = data.draw(NAMES)
     store = Store(folder / "runs", {"tasks": 2})
-    method = Method(name, "gem")
+    method = LearnerConfig(name, "gem")
     outcome = Outcome(torch.zeros(1, 1, 3, 2), torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(1, 1, 3, 2))
     found = attempt(lambda: store.save(method, 0, outcome), folder)
     if isinstance(found, Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from congruency.continual import Method, Outcome
+from congruency.continual import LearnerConfig, Outcome
 from congruency.experiments.continual import reproduce, showing, tables
 from congruency.experiments.continual.reproduce import Settings
 from congruency.experiments.continual.store import Store
@@ -31,7 +31,7 @@ def settings(**changes) -> Settings:
 
 
 def test_a_kept_run_comes_back_whole(tmp_path):
-    store, method = Store(tmp_path, {"tasks": 3}), Method("mine", "single")
+    store, method = Store(tmp_path, {"tasks": 3}), LearnerConfig("mine", "single")
     one = outcome(LOSSES[:1])
     store.save(method, 0, Outcome(one.matrix[:1], one.baseline[:1], one.agreement[:1], one.losses))
     assert torch.equal(store.load(method, 0).losses, one.losses)
@@ -42,7 +42,7 @@ def test_every_run_in_the_checkout_loads_also_from_before_losses_were_kept():
     kept = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     assert {"losses" in held for held in kept} == {True, False}
     for file, held in zip(files, kept, strict=True):
-        found = Store(KEPT, held["setting"]).load(Method(**held["method"]), held["seed"])
+        found = Store(KEPT, held["setting"]).load(LearnerConfig(**held["method"]), held["seed"])
         assert found is not None, file.name
         assert found.matrix[0, 0].tolist() == held["matrix"]
         assert found.losses.shape == found.matrix.shape

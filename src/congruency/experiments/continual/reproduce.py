@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run, run_together
-from congruency.continual.methods import Method
+from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
+from congruency.continual.config import LearnerConfig
 from congruency.continual.networks import NarrowResNet18
-from congruency.continual.vectorised import STACKED_KINDS, stream_shape
 from congruency.datasets import LabelledImages, load
 from congruency.experiments.continual.store import Store
 from congruency.experiments.continual.tables import TABLES, Row, StreamTable, pick
@@ -107,7 +107,7 @@ def run_rows(
     settings: Settings,
     folder: Path,
     progress: Callable[[str, float, float], Any] | None = None,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[LearnerConfig] | None = None,
 ) -> Results:
     """Run what is not finished yet and return everything, row by row.
 
@@ -177,15 +177,15 @@ def base_images(settings: Settings) -> tuple[LabelledImages, LabelledImages]:
     return load(base, "train", data=settings.data), load(base, "test", data=settings.data)
 
 
-def _stacks(settings: Settings, method: Method) -> bool:
-    return settings.network_name == "mlp" and method.kind in STACKED_KINDS
+def _stacks(settings: Settings, method: LearnerConfig) -> bool:
+    return settings.network_name == "mlp" and method.kind in BATCHED_KINDS
 
 
 def _together(
-    settings: Settings, missing: dict[Method, list[int]], streams: _Streams
-) -> list[tuple[list[int], list[Method]]]:
+    settings: Settings, missing: dict[LearnerConfig, list[int]], streams: _Streams
+) -> list[tuple[list[int], list[LearnerConfig]]]:
     """Seeds and methods that can run as one batch: streams of one shape, the same seeds missing, room for all."""
-    alike: dict[tuple[int, ...], list[Method]] = {}
+    alike: dict[tuple[int, ...], list[LearnerConfig]] = {}
     for method, seeds in missing.items():
         if _stacks(settings, method):
             for part in _of_one_shape(seeds, streams):
@@ -207,7 +207,13 @@ def _of_one_shape(seeds: Sequence[int], streams: _Streams) -> list[tuple[int, ..
 
 
 def _run_together(
-    settings: Settings, streams: _Streams, store: Store, folder: Path, seeds: list[int], group: list[Method], bar: _Bar
+    settings: Settings,
+    streams: _Streams,
+    store: Store,
+    folder: Path,
+    seeds: list[int],
+    group: list[LearnerConfig],
+    bar: _Bar,
 ) -> None:
     bar.label = f"{len(group)} rows, seeds {seeds[0]} to {seeds[-1]}"
     runs = len(seeds) * len(group)
@@ -234,7 +240,7 @@ def _run_together(
         left.unlink()
 
 
-def _run_alone(settings: Settings, stream: Stream, method: Method, seed: int, bar: _Bar) -> Outcome:
+def _run_alone(settings: Settings, stream: Stream, method: LearnerConfig, seed: int, bar: _Bar) -> Outcome:
     def make(share: float) -> nn.Module:
         return network(settings, stream, share, seed).to(settings.device)
 

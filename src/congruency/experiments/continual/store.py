@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from congruency.continual import Outcome
-from congruency.continual.methods import Method
+from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 
 __all__ = ["Store"]
@@ -30,7 +30,7 @@ class Store:
     folder: Path
     setting: dict[str, Any]
 
-    def load(self, method: Method, seed: int) -> Outcome | None:
+    def load(self, method: LearnerConfig, seed: int) -> Outcome | None:
         """A finished run (S = M = 1), or None."""
         path = self.folder / self._name(method, seed)
         try:
@@ -43,7 +43,7 @@ class Store:
             raise ValueError(f"{path} is not a finished run ({reason}); remove it, and the run is done again") from None
         return Outcome(parts[0][None, None], parts[1][None], parts[2][None, None], losses[None, None])
 
-    def save(self, method: Method, seed: int, outcome: Outcome) -> None:
+    def save(self, method: LearnerConfig, seed: int, outcome: Outcome) -> None:
         """Keep a run (S = M = 1)."""
         record = {
             "setting": self.setting,
@@ -56,7 +56,7 @@ class Store:
         }
         write_together(self.folder, {self._name(method, seed): json.dumps(record) + "\n"})
 
-    def _name(self, method: Method, seed: int) -> str:
+    def _name(self, method: LearnerConfig, seed: int) -> str:
         described = json.dumps([self.setting, asdict(method), seed], sort_keys=True)
         digest = hashlib.sha256(described.encode()).hexdigest()[:12]
         shown = re.sub("[^A-Za-z0-9.-]+", "_", method.name)[:100]  # the digest tells longer names apart

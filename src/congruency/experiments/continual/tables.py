@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from congruency.continual.methods import Method
+from congruency.continual.config import LearnerConfig
 from congruency.references import Mode
 
 __all__ = ["TABLES", "Row", "StreamTable", "pick"]
@@ -31,7 +31,7 @@ class Row:
     """
 
     name: str
-    method: Method
+    method: LearnerConfig
     paper: Numbers | None = None
     against: str = "GEM"
     on_request: bool = False
@@ -65,7 +65,7 @@ def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[Row]:
         name = f"{network} DCL-{window}-1 MEM"
         for mode in MODES:
             for margin in (0.0, 0.5):
-                method = Method(
+                method = LearnerConfig(
                     f"{name}, {mode}, margin {margin:g}", "dcl_memory", mode=mode, window=window,
                     offset=int(mode == "anchor"), memory_margin=margin, reference_margin=margin,
                 )  # fmt: skip
@@ -81,7 +81,7 @@ def _alone(network: str, window: int) -> list[Row]:
         Row(method.name, method)
         for mode in MODES
         for method in [
-            Method(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
+            LearnerConfig(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
                    offset=int(mode == "anchor"))
         ]
     ]  # fmt: skip
@@ -89,22 +89,22 @@ def _alone(network: str, window: int) -> list[Row]:
 
 def _gem(name: str, numbers: Numbers) -> list[Row]:
     return [
-        Row(name, Method(name, "gem", memory_margin=0.5), numbers),
-        Row(f"{name}, margin 0", Method(f"{name}, margin 0", "gem")),
+        Row(name, LearnerConfig(name, "gem", memory_margin=0.5), numbers),
+        Row(f"{name}, margin 0", LearnerConfig(f"{name}, margin 0", "gem")),
     ]
 
 
 def _mnist(
-    stream: str, ewc: Method, ewc_numbers: Numbers, gem: Numbers, windows: dict[int, Numbers | None]
+    stream: str, ewc: LearnerConfig, ewc_numbers: Numbers, gem: Numbers, windows: dict[int, Numbers | None]
 ) -> StreamTable:
     return StreamTable(
         f"MNIST {stream}", "mnist", stream, 1000, "mlp",
         (
-            Row("single", Method("single", "single")),
-            Row("independent", Method("independent", "independent"), on_request=True),
-            Row("multimodal", Method("multimodal", "multimodal"), on_request=True),
+            Row("single", LearnerConfig("single", "single")),
+            Row("independent", LearnerConfig("independent", "independent"), on_request=True),
+            Row("multimodal", LearnerConfig("multimodal", "multimodal"), on_request=True),
             Row("EWC", ewc, ewc_numbers),
-            Row("A-GEM", Method("A-GEM", "agem")),
+            Row("A-GEM", LearnerConfig("A-GEM", "agem")),
             *_gem("GEM", gem),
             *_alone("MLP", min(windows)),
             *_with_memory("MLP", windows),
@@ -116,14 +116,14 @@ def _mnist(
 TABLES: dict[str, StreamTable] = {
     "mnist_r": _mnist(
         "rotations",
-        Method("EWC", "ewc", lr=0.01, strength=10.0),
+        LearnerConfig("EWC", "ewc", lr=0.01, strength=10.0),
         (54.61, -0.2087, 0.5574),
         (83.35, -0.0047, 0.6521),
         {30: (84.08, 0.0094, 0.6423), 40: (84.02, 0.0127, 0.6351), 50: (82.77, 0.0238, 0.6111)},
     ),
     "mnist_p": _mnist(
         "permutations",
-        Method("EWC", "ewc", lr=0.1, strength=1.0),
+        LearnerConfig("EWC", "ewc", lr=0.1, strength=1.0),
         (59.31, -0.1960, -0.0075),
         (82.44, 0.0224, -0.0095),
         {3: (82.30, 0.0248, -0.0038), 4: (82.58, 0.0402, -0.0092), 5: (82.10, 0.0464, -0.0095)},
@@ -131,9 +131,9 @@ TABLES: dict[str, StreamTable] = {
     "icifar100": StreamTable(
         "incremental CIFAR-100", "cifar100", "incremental", 2500, "resnet",
         (
-            Row("single", Method("single", "single"), against="ResNet GEM"),
-            Row("EWC", Method("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
-            Row("iCARL", Method("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
+            Row("single", LearnerConfig("single", "single"), against="ResNet GEM"),
+            Row("EWC", LearnerConfig("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
+            Row("iCARL", LearnerConfig("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
             *_gem("ResNet GEM", (66.67, 0.0001, 0.0108)),
             *(
                 Row(row.name, row.method, row.paper, f"ResNet {row.against}")

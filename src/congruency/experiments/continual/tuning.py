@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from congruency.continual.methods import Kind, Method
+from congruency.continual.config import Kind, LearnerConfig
 from congruency.experiments.continual.reproduce import Settings, run_rows
 from congruency.files import write_together
 from congruency.report.numbers import fixed
@@ -41,7 +41,7 @@ def tune(
     seeds = HELD_OUT if small else HELD_OUT[:1]
     rates, strengths = (_RATES, _STRENGTHS[kind]) if small else _COARSE[kind]
     grid = [
-        Method(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
+        LearnerConfig(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
         for lr in rates
         for strength in strengths
     ]
