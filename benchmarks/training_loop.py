@@ -31,7 +31,7 @@ from congruency.classification import AUGMENTATIONS, Augmentation, Batches, crea
 from congruency.datasets import LabelledImages, load
 from congruency.experiments.classification.task import Setup, build
 from congruency.report.tables import Table, to_rich
-from congruency.training import Method, Place, Task, TrainingConfig, train
+from congruency.training import Correction, Place, Task, TrainingConfig, train
 
 PLAIN = "plain loop, by hand"
 TARGET = 0.97
@@ -60,20 +60,22 @@ def contenders_of(options: argparse.Namespace) -> dict[str, Callable[[LabelledIm
     dcl = {"name": "dcl", "window": 50}
     return {
         PLAIN: lambda images: by_hand(options, images),
-        "our loop": lambda images: ours(options, images, Method(), "none"),
+        "our loop": lambda images: ours(options, images, Correction(), "none"),
         **(
-            {"our loop, captured": lambda images: ours(options, images, Method(), "none", capture=True)}
+            {"our loop, captured": lambda images: ours(options, images, Correction(), "none", capture=True)}
             if options.device == "cuda"
             else {}
         ),
-        "our loop, congruency of the last layer recorded": lambda images: ours(options, images, Method(), "head"),
-        "our loop, DCL on the last layer": lambda images: ours(options, images, Method(**dcl), "none"),
-        "our loop, DCL on the whole network": lambda images: ours(options, images, Method(**dcl, scope="all"), "none"),
+        "our loop, congruency of the last layer recorded": lambda images: ours(options, images, Correction(), "head"),
+        "our loop, DCL on the last layer": lambda images: ours(options, images, Correction(**dcl), "none"),
+        "our loop, DCL on the whole network": lambda images: ours(
+            options, images, Correction(**dcl, scope="all"), "none"
+        ),
     }
 
 
 def ours(
-    options: argparse.Namespace, images: LabelledImages, method: Method, measure: Any, capture: bool = False
+    options: argparse.Namespace, images: LabelledImages, method: Correction, measure: Any, capture: bool = False
 ) -> float:
     """Images a second of `congruency.training.train`."""
     stopwatch = Stopwatch(options.device)

@@ -14,7 +14,7 @@ from congruency.experiments.saliency.study import reproduce_table
 from congruency.experiments.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.models.registry import create
-from congruency.training import Method, TrainingConfig, read_record, train
+from congruency.training import Correction, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
 
@@ -38,12 +38,12 @@ def test_it_is_the_recipe_of_the_table_salicon(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_are_found_by_what_they_do(method):
     assert method_name(METHODS[method]) == method
-    assert method_name(replace(METHODS[method], margin=METHODS[method].strength)) == method
+    assert method_name(replace(METHODS[method], margin=METHODS[method].effective_margin)) == method
 
 
 def test_another_method_is_refused():
     with pytest.raises(ValueError, match="have no such method"):
-        method_name(Method(name="dcl", references=7))
+        method_name(Correction(name="dcl", references=7))
 
 
 def test_the_papers_counts_of_parameters():

@@ -13,7 +13,7 @@ from typing import Any
 from congruency.experiments.ablation.runs import Failure, Outcome, attempt
 from congruency.experiments.classification.running import ImageSets, Run, Stopped, Work, cached, many_runs
 from congruency.experiments.terminal import plain_warnings
-from congruency.training.signals import StopSignal
+from congruency.training.processes import StopSignal
 
 __all__ = ["run_on_ray"]
 

@@ -11,7 +11,7 @@ from congruency.experiments.ablation.bases import Base
 from congruency.experiments.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE
 from congruency.experiments.classification.jobs import Row, Table
 from congruency.references import Mode
-from congruency.training.config import Method, Scope
+from congruency.training.config import Correction, Scope
 
 __all__ = ["BASELINE", "MARGINS", "Axes", "Cell", "Variant", "cells", "table_of"]
 
@@ -51,9 +51,9 @@ class Cell:
         return self.mode, self.margin, self.scope
 
     @property
-    def method(self) -> Method:
+    def method(self) -> Correction:
         """For the training loop."""
-        return Method(
+        return Correction(
             name="dcl",
             scope=self.scope,
             references=self.references,

@@ -23,8 +23,8 @@ from congruency.experiments.analysis.samples import (
 from congruency.experiments.audit.following import Followed, last_layer, matrix, measure, observe
 from congruency.experiments.audit.images import ImageSource, Named, read
 from congruency.experiments.audit.scoring import extended
-from congruency.training.methods import parameters_of
-from congruency.training.randomness import seed_everything
+from congruency.training.correction import parameters_of
+from congruency.training.state import seed_everything
 
 __all__ = ["Looked", "look"]
 

@@ -10,7 +10,7 @@ from congruency.classification.models import check
 from congruency.datasets import SETS
 from congruency.experiments.classification.recipes import Recipe, find
 from congruency.experiments.classification.tables import TITLES
-from congruency.training import Method
+from congruency.training import Correction
 
 __all__ = ["Network", "subject"]
 
@@ -32,7 +32,7 @@ class Network:
 
     title: str
     settings: dict[str, Any]
-    method: Method = field(default_factory=Method)
+    method: Correction = field(default_factory=Correction)
     per_class: int | None = None
     size: int | None = None
 
@@ -96,7 +96,7 @@ def _of_recipe(recipe: Recipe, epochs: int | None) -> Network:
     return Network(
         title=f"{recipe.row} ({recipe.table})",
         settings=settings,
-        method=Method(**recipe.correction),
+        method=Correction(**recipe.correction),
         per_class=recipe.per_class,
         size=recipe.size,
     )

@@ -16,7 +16,7 @@ from congruency.classification.plan import generator
 from congruency.datasets import LabelledImages
 from congruency.experiments.audit.following import Followed, Follower, last_layer, observe
 from congruency.experiments.classification.task import Setup, build
-from congruency.training import Method, TrainingConfig, train
+from congruency.training import Correction, TrainingConfig, train
 from congruency.training.task import Place, Task
 
 __all__ = ["Training", "check_folds", "folds", "follow", "held_out_probabilities"]
@@ -27,7 +27,7 @@ class Training:
     """How a network is trained: what ``congruency train`` trains, corrected by what method, and where."""
 
     setup: Setup
-    method: Method = field(default_factory=Method)
+    method: Correction = field(default_factory=Correction)
     device: str = "auto"
 
 

@@ -26,7 +26,7 @@ from congruency.experiments.classification.task import Images
 from congruency.experiments.progress import Tell
 from congruency.experiments.terminal import plain_warnings
 from congruency.training import Build, Notice, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
-from congruency.training.methods import parameters_of
+from congruency.training.correction import parameters_of
 from congruency.training.processes import first_process, process_count
 
 __all__ = [
