@@ -1,5 +1,5 @@
-"""DCL inside other people's training frameworks.
+"""DCL inside other training frameworks.
 
-Nothing of a framework is imported until its module is: ``congruency.integrations.lightning``, ``.transformers``,
+A framework is imported only with its own module: ``congruency.integrations.lightning``, ``.transformers``,
 ``.avalanche`` and ``.torchmetrics``.
 """
