@@ -7,11 +7,11 @@ import pytest
 from training_toy import build
 
 from congruency.classification.augmentation import AUGMENTATIONS
-from congruency.classification.task import Setup
-from congruency.cli.terminal import typed
-from congruency.studies.classification.jobs import Data, Job, Row, Table
-from congruency.studies.classification.running import Machine, Work, run_table
-from congruency.training import Method, Origin, TrainingConfig, read_record, train
+from congruency.experiments.classification.jobs import Data, Job, Row, Table
+from congruency.experiments.classification.running import Machine, Work, run_table
+from congruency.experiments.classification.task import Setup
+from congruency.experiments.terminal import typed
+from congruency.training import Correction, Origin, TrainingConfig, read_record, train
 
 WORDS = ["--data", "digits", "--model", "mlp", "--per-class", "4", "--epochs", "1", "--device", "cpu", "--no-progress"]
 
@@ -26,7 +26,7 @@ WORDS = ["--data", "digits", "--model", "mlp", "--per-class", "4", "--epochs", "
         ([""], None),
     ],
 )
-def test_what_was_typed(monkeypatch, argv, expected):
+def test_the_command_is_quoted(monkeypatch, argv, expected):
     monkeypatch.setattr(sys, "argv", argv)
     assert typed() == expected
 
@@ -62,7 +62,7 @@ def test_a_resumed_run_keeps_the_first_command(tmp_path):
     assert (record.run["command"], record.run["data"], len(record.epochs)) == ("train --first", "moons", 2)
 
 
-def test_a_real_command_is_in_the_record_as_it_was_typed(tmp_path):
+def test_a_command_is_recorded_as_it_was_typed(tmp_path):
     out = tmp_path / "a run"
     subprocess.run(
         [sys.executable, "-m", "congruency", "train", *WORDS, "--out", str(out)], check=True, capture_output=True
@@ -74,7 +74,7 @@ def test_a_real_command_is_in_the_record_as_it_was_typed(tmp_path):
 
 def test_the_runs_of_a_table_name_it_and_their_row(tmp_path):
     setup = Setup(model="mlp", augmentation=AUGMENTATIONS["digits"].normalised_as((0.3,) * 3, (0.4,) * 3), epochs=1)
-    job = Job(setup=setup, method=Method(), data=Data(name="digits", per_class=4), columns={"CIFAR-10": "error"})
+    job = Job(setup=setup, method=Correction(), data=Data(name="digits", per_class=4), columns={"CIFAR-10": "error"})
     table = Table(name="cifar", title="", lead="", rows=(Row(name="ResNeXt-29 SGD", jobs=(job,)),))
     work = Work(folder=tmp_path, machine=Machine(), table="cifar", command="reproduce cifar", record_steps=1)
     assert run_table(table, [0], work) == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from training_toy import build
 
-from congruency.training import Method, TrainingConfig, train
+from congruency.training import Correction, TrainingConfig, train
 from congruency.training.devices import make_fabric
 
 METHODS = ("dcl", "gem")
@@ -32,7 +32,7 @@ def settings(method, **changes):
         epochs=30,
         seed=3,
         accelerator="cpu",
-        method=Method(name=method, window=17 if method == "dcl" else None, scope="all"),
+        method=Correction(name=method, window=17 if method == "dcl" else None, scope="all"),
         flush_every=7,
         checkpoint_steps=5,
         **changes,
@@ -40,7 +40,7 @@ def settings(method, **changes):
 
 
 def live(folder, method):
-    """One life: on from the last checkpoint, to the end if nobody kills it."""
+    """Run once: resume from the last checkpoint, to the end unless killed."""
     code = 1
     try:
         task = partial(build, dropout=0.2, noise=True, optimizer=adam, pause=PAUSE)
@@ -53,7 +53,7 @@ def live(folder, method):
 
 
 def killed_again_and_again(folder, method, chance):
-    """The exit code of the life that nobody ended."""
+    """Exit code of the process that ran to the end."""
     kills = 0
     while True:
         child = os.fork()

@@ -1,6 +1,6 @@
-"""DCL inside other people's training frameworks.
+"""DCL inside other training frameworks.
 
-Nothing of a framework is imported until its module is used: ``congruency.integrations.lightning``, ``.transformers``,
+A framework is imported only when its module is used: ``congruency.integrations.lightning``, ``.transformers``,
 ``.avalanche`` and ``.torchmetrics``, each of which ``import congruency`` alone makes available.
 """
 

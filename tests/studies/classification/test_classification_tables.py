@@ -196,7 +196,10 @@ def test_both_modes_stand_beside_the_papers_number():
     for name in TITLES:
         table = paper_table(name)
         methods = [job.method for row in table.rows for job in row.jobs if job.method.name == "dcl"]
-        assert {(m.mode, m.strength, m.offset) for m in methods} == {("concentrate", 0.0, 0), ("anchor", 0.5, 1)}
+        assert {(m.mode, m.effective_margin, m.offset) for m in methods} == {
+            ("concentrate", 0.0, 0),
+            ("anchor", 0.5, 1),
+        }
         assert all(row.paper for row in table.rows)
         assert {row.against for row in table.rows} <= {None, *(row.name for row in table.rows)}
 

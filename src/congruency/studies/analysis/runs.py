@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from congruency.training.config import Method
+from congruency.training.config import Correction
 from congruency.training.record import RECORD_NAME, Origin, read_record
 
 __all__ = ["Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number", "varying"]
@@ -25,14 +25,16 @@ _INCIDENTAL = {
 _BY_METHOD: dict[str, dict[str, Any]] = {
     "baseline": {},
     "gem": {
-        "memory": 1, "margin": Method(name="gem").strength, "trigger": Method(name="gem").occasion, "scope": "head",
+        "memory": 1, "margin": Correction(name="gem").effective_margin,
+        "trigger": Correction(name="gem").effective_trigger, "scope": "head",
     },
     "dcl": {
-        "window": None, "references": 1, "mode": "concentrate", "margin": Method(name="dcl").strength, "offset": 0,
-        "trigger": Method(name="dcl").occasion, "accumulate": "weights", "scope": "head",
+        "window": None, "references": 1, "mode": "concentrate", "margin": Correction(name="dcl").effective_margin,
+        "offset": 0, "trigger": Correction(name="dcl").effective_trigger, "accumulate": "weights",
+        "scope": "head",
     },
 }  # fmt: skip
-_OF_METHODS = {setting.name for setting in fields(Method)}
+_OF_METHODS = {setting.name for setting in fields(Correction)}
 
 _WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
 

@@ -99,7 +99,7 @@ class Recipe:
 
     @property
     def correction(self) -> dict[str, Any]:
-        """How gradients are corrected, by the names of :class:`congruency.training.Method`."""
+        """How gradients are corrected, by the names of :class:`congruency.training.Correction`."""
         settings: dict[str, Any] = {"name": self.method}
         if self.method == "dcl":
             settings |= {"scope": self.scope, "window": self.window, "references": self.references}

@@ -26,7 +26,7 @@ from congruency.studies.classification.store import Store
 from congruency.studies.console import Notify as Tell
 from congruency.studies.console import plain_warnings
 from congruency.training import Build, Notice, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
-from congruency.training.methods import parameters_of
+from congruency.training.correction import parameters_of
 from congruency.training.processes import first_process, process_count
 
 __all__ = [

@@ -95,7 +95,9 @@ def _beginning(training: Training, setup: Setup, sets: tuple[Images, Images]) ->
     how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {_scope(method.scope)}"
     if method.name == "dcl":
         window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        how += f" ({method.mode}, margin {method.strength:g}, {_count(method.references, 'reference')}, {window})"
+        how += (
+            f" ({method.mode}, margin {method.effective_margin:g}, {_count(method.references, 'reference')}, {window})"
+        )
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "

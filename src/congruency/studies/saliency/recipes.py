@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from congruency.training import Method, SampleOrder
-from congruency.training.order import order_seed
+from congruency.training import Correction, SampleOrder
+from congruency.training.config import order_seed
 
 __all__ = [
     "METHODS",
@@ -28,15 +28,15 @@ __all__ = [
 Optimizer = Literal["adam", "rmsprop"]
 Printed = tuple[float, float]
 
-METHODS: dict[str, Method] = {
-    "baseline": Method(),
-    "GEM": Method(name="gem"),
-    "DCL-inf-1": Method(name="dcl"),
-    "DCL-500-1": Method(name="dcl", window=500),
-    "DCL-120-1": Method(name="dcl", window=120),
-    "DCL-inf-1 anchor": Method(name="dcl", mode="anchor", margin=0.5, offset=1),
-    "DCL-500-1 anchor": Method(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
-    "DCL-120-1 anchor": Method(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
+METHODS: dict[str, Correction] = {
+    "baseline": Correction(),
+    "GEM": Correction(name="gem"),
+    "DCL-inf-1": Correction(name="dcl"),
+    "DCL-500-1": Correction(name="dcl", window=500),
+    "DCL-120-1": Correction(name="dcl", window=120),
+    "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
+    "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
+    "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
 }
 """The methods of the paper's tables: its equations, and (anchor) what its published code computes.
 
@@ -46,7 +46,7 @@ GEM remembers one sample's features before the last layer, the first of each epo
 _DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor)?")
 
 
-def method_named(name: str) -> Method:
+def method_named(name: str) -> Correction:
     """One of :data:`METHODS`, or any ``"DCL-W-N"`` and ``"DCL-W-N anchor"``: a window (or inf) and N references."""
     if name in METHODS:
         return METHODS[name]

@@ -1,17 +1,32 @@
-"""An input layer for each task, the rest of the network shared."""
+"""Learners without a mechanism against forgetting: one network, one network per task, one input layer per task."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional
 
-from congruency.continual.learners.base import Learner, masked
+from congruency.continual.learners.base import Learner
 
-__all__ = ["Multimodal"]
+__all__ = ["IndependentLearner", "MultimodalLearner", "SingleLearner"]
 
 
-class Multimodal(Learner):
-    """A first layer for each task, as for tasks that come by other senses; the layers behind it are one network's."""
+class SingleLearner(Learner):
+    """Plain SGD on one task after the other: the lower baseline."""
+
+
+class IndependentLearner(Learner):
+    """One network per task, each with an equal share of the hidden units; nothing is shared and nothing forgotten."""
+
+    def build(self) -> nn.Module:
+        share = 1.0 / self.setting.tasks
+        return nn.ModuleList([self.setting.make(share) for _ in range(self.setting.tasks)])
+
+    def outputs(self, inputs: Tensor, task: int) -> Tensor:
+        outputs: Tensor = self.model[task](inputs)  # type: ignore[index]
+        return outputs
+
+
+class MultimodalLearner(Learner):
+    """One input layer per task, as for tasks of different modalities; all later layers are shared."""
 
     def build(self) -> nn.Module:
         networks = [self.setting.make(1.0) for _ in range(self.setting.tasks)]
@@ -22,9 +37,6 @@ class Multimodal(Learner):
         first, rest = self.model["first"][task], self.model["rest"]  # type: ignore[index]
         outputs: Tensor = rest(first(inputs.flatten(1) if isinstance(first, nn.Linear) else inputs))
         return outputs
-
-    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(masked(self.outputs(inputs, self.task), self.mask), labels)
 
 
 def _first_layer_and_rest(network: nn.Module) -> tuple[nn.Module, nn.Module]:

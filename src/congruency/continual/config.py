@@ -1,4 +1,4 @@
-"""What a row of a continual-learning table is: a way of learning and its settings, as plain data."""
+"""The configuration of a continual learner: its kind and settings, as plain data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
 from congruency.corrector import Trigger
 
-__all__ = ["Kind", "Method", "Policy", "memory_places"]
+__all__ = ["Kind", "LearnerConfig", "Policy", "memory_slice"]
 
 Kind = Literal["single", "independent", "multimodal", "ewc", "icarl", "gem", "agem", "dcl", "dcl_memory"]
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way of learning a stream.
+class LearnerConfig:
+    """Kind and settings of a learner.
+
+    Finished runs are found on disk by a digest of these fields: renaming one makes them unfindable.
 
     Attributes:
-        name: what tables call it.
+        name: label in tables.
         kind: which learner.
-        lr: step size of plain SGD.
-        memory_margin: least multiplier of every memory row, GEM's memory strength.
-        mode: of the reference rows, as in :class:`congruency.DCL`; so are the next four.
-        trigger: when the quadratic program is solved; GEM does so only when a constraint is violated.
-        strength: of the penalty of EWC, of iCaRL's distillation.
+        lr: learning rate of plain SGD.
+        memory_margin: margin of the memory's constraints, GEM's memory strength.
+        mode: mode of the reference constraints, as in :class:`congruency.DCL`; so are the next four.
+        references: number of reference points.
+        window: steps between restarts of the references, None for never.
+        offset: step at which recording starts.
+        reference_margin: margin of the reference constraints.
+        trigger: when the quadratic program is solved; GEM does so only if a constraint is ``"violated"``.
+        strength: weight of EWC's penalty (its lambda), or of iCaRL's distillation loss.
     """
 
     name: str
@@ -65,14 +71,14 @@ class Method:
         return self.kind in ("icarl", "gem", "agem", "dcl_memory")
 
 
-def memory_places(policy: Policy, size: int, samples: int) -> slice:
-    """Which of a task's samples, in the order in which they were seen, stay in a memory of ``size``."""
+def memory_slice(policy: Policy, size: int, samples: int) -> slice:
+    """The samples of a task, in the order seen, that a memory of ``size`` keeps."""
     if policy not in get_args(Policy):
         raise ValueError(f"policy must be one of {', '.join(map(repr, get_args(Policy)))}, got {policy!r}")
     if size < 1:
-        raise ValueError(f"a memory must hold at least one sample a task, got size {size}")
+        raise ValueError(f"a memory must hold at least one sample per task, got size {size}")
     if size > samples:
         raise ValueError(
-            f"a memory of {size} samples a task is larger than a task of {samples} samples; take a smaller memory"
+            f"a memory of {size} samples per task is larger than a task of {samples} samples; take a smaller memory"
         )
     return slice(size) if policy == "first" else slice(samples - size, samples)

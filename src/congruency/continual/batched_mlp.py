@@ -1,10 +1,9 @@
-"""Many multilayer perceptrons of one shape as one batched computation: S seeds times M methods.
+"""Many multilayer perceptrons of one shape as one batched computation: S seeds times M learners.
 
 The parameters of all runs are one tensor (S, M, width), each run's in the order of ``torch.nn.Linear``: weight
-(out, in) and bias of the first layer, of the second, and so on, filled up with zeros so that each run's begin on a
-boundary that matrix products like. The methods of one seed see the same inputs, so that the first layer, where most of
-the arithmetic is, is one large matrix product for each seed. Activations are kept with the samples last, (out, N): a
-product with many columns is the faster one.
+(out, in) and bias of the first layer, of the second, and so on, padded with zeros to an aligned width. The learners of
+one seed see the same inputs, so that the first layer, where most of the arithmetic is, is one large matrix product per
+seed. Activations have the samples last, (out, N), since products with many columns are faster.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["StackedMLP", "inner_products", "write_gradients"]
+__all__ = ["BatchedMLP", "count_and_loss", "gram", "write_gradients"]
 
-_SPAN = 1024  # elements of an inner product that are summed in their own precision, at least; the rest is float64
-_LONG_SPAN = 8 * _SPAN  # the same where there are many runs
+_SPAN = 1024  # elements of an inner product summed in their own precision; their sums are added in float64
+_LONG_SPAN = 8 * _SPAN  # the same for several runs
 
 
-class StackedMLP:
+class BatchedMLP:
     """ReLU networks with layers of these ``sizes``, inputs first, and the gradients of their mean cross entropy."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -42,26 +41,26 @@ class StackedMLP:
         """(S, M, width), (S, N, in) -> (S, M, N, classes); ``mask`` (S, classes) is added."""
         return self._forward(flat, inputs, mask)[-1].mT
 
-    def moved_first_layer(self, flat: Tensor, pixels: Tensor) -> Tensor:
-        """The first layers for inputs whose pixels were not moved yet, bias last: (S, M, T, out, in + 1).
+    def permuted_first_layer(self, flat: Tensor, pixels: Tensor) -> Tensor:
+        """The first layers of every task for unpermuted images, bias last: (S, M, T, out, in + 1).
 
-        Moving the weights instead of the images lets one matrix product serve all tasks, methods and seeds.
+        Permuting the weights instead of the images lets one matrix product serve all tasks, learners and seeds.
 
         Args:
             flat: (S, M, width).
-            pixels: (S, T, in), where task t of seed s takes each input from; -1 is 0.
+            pixels: (S, T, in), the pixel that task t of seed s uses for each input; -1 is 0.
         """
         weight, bias = self.layers(flat)[0]
-        seeds, methods, out, into = weight.shape
-        moved = flat.new_zeros(seeds, methods, pixels.shape[1], out, into + 1)  # what comes from nowhere goes last
+        seeds, learners, out, into = weight.shape
+        permuted = flat.new_zeros(seeds, learners, pixels.shape[1], out, into + 1)  # -1 goes to the last column
         for s, of_tasks in enumerate(pixels.where(pixels >= 0, into)):
-            for t, places in enumerate(of_tasks):
-                moved[s, :, t].index_add_(-1, places, weight[s])
-        moved[..., into] = bias.unsqueeze(2)
-        return moved
+            for t, indices in enumerate(of_tasks):
+                permuted[s, :, t].index_add_(-1, indices, weight[s])
+        permuted[..., into] = bias.unsqueeze(2)
+        return permuted
 
-    def logits_behind(self, first: Tensor, flat: Tensor, inputs: Tensor) -> Tensor:
-        """The outputs for all tasks from :meth:`moved_first_layer`: (S, M, T, N, classes).
+    def logits_from_first_layer(self, first: Tensor, flat: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs for all tasks from :meth:`permuted_first_layer`: (S, M, T, N, classes).
 
         Args:
             first: (S, M, T, out, in + 1).
@@ -83,14 +82,14 @@ class StackedMLP:
             flat: (S, M, width).
             inputs: (S, N, in), set after set.
             labels: (S, N).
-            out: Written but for its filling.
-            sizes: How the samples fall into sets: so many sets of so many samples, then so many of so many, ...
-            mask: (S, N, classes), added to the outputs: -inf where a class is not among a sample's.
+            out: Written, except for its padding.
+            sizes: The sets in order, as pairs (number of sets, samples in each).
+            mask: (S, N, classes), added to the outputs: -inf for classes that are not of the sample's task.
         """
         *activations, logits = self._forward(flat, inputs, mask)
         delta = logits.softmax(-2)
-        places = labels[:, None, None].expand(-1, flat.shape[1], -1, -1)
-        delta.scatter_add_(-2, places, delta.new_full((1,), -1.0).expand(places.shape))
+        indices = labels[:, None, None].expand(-1, flat.shape[1], -1, -1)
+        delta.scatter_add_(-2, indices, delta.new_full((1,), -1.0).expand(indices.shape))
         deltas = self._deltas(flat, activations, delta.mul_(_weights(sizes, delta)))
         row = column = 0
         for sets, size in sizes:
@@ -99,10 +98,10 @@ class StackedMLP:
             for views, of_layer, activation in zip(self.layers(out[:, :, rows]), deltas, activations, strict=True):
                 write_gradients(views, activation[..., columns], of_layer[..., columns], sets)
 
-    def squared_gradients(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def fisher_diagonal(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """The diagonal of the Fisher information over ``inputs`` (S, N, in): (S, M, width).
 
-        Mean over the inputs of ``sum_c p(c) (d/dw log p(c))^2``, the expectation taken over the network's own classes.
+        Mean over the inputs of ``sum_c p(c) (d/dw log p(c))^2``, the expectation over the network's own prediction.
         """
         *activations, logits = self._forward(flat, inputs, mask)
         probabilities = logits.softmax(-2)
@@ -132,7 +131,7 @@ class StackedMLP:
         return found
 
     def _deltas(self, flat: Tensor, activations: list[Tensor], delta: Tensor) -> list[Tensor]:
-        """The loss's derivatives by what each layer puts out before its ReLU, first layer first: (S, M, out, N)."""
+        """Derivatives of the loss by each layer's output before its ReLU, first layer first: (S, M, out, N)."""
         found = [delta]
         for (weight, _), activation in zip(self.layers(flat)[:0:-1], activations[:0:-1], strict=True):
             before = torch.matmul(weight.mT, found[0])
@@ -148,40 +147,40 @@ def _weights(sizes: Sequence[tuple[int, int]], like: Tensor) -> Tensor:
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(S, M or 1, in, N), (S, M, out, in), (S, M, out) -> (S, M, out, N)."""
-    seeds, methods, out, into = weight.shape
-    if inputs.shape[1] == methods:
+    seeds, learners, out, into = weight.shape
+    if inputs.shape[1] == learners:
         values = torch.baddbmm(
             bias.reshape(-1, out, 1), weight.reshape(-1, out, into), inputs.reshape(-1, *inputs.shape[2:])
         )
-    else:  # the same inputs for all methods: their outputs one below the other in one product
+    else:  # the same inputs for all learners: one product with their weights stacked
         values = torch.baddbmm(bias.reshape(seeds, -1, 1), weight.reshape(seeds, -1, into), inputs.squeeze(1))
-    return values.view(seeds, methods, out, -1)
+    return values.view(seeds, learners, out, -1)
 
 
 def write_gradients(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
-    """A layer's gradients ``delta activation'`` and ``sum delta``, one for each of ``sets`` equal parts of the samples.
+    """A layer's gradients ``delta activation'`` and ``sum delta`` for each of ``sets`` equal parts of the samples.
 
     Args:
         views: weight (S, M, sets, out, in) and bias (S, M, sets, out), written.
-        activation: What went into the layer, (S, M or 1, in, N).
+        activation: Input of the layer, (S, M or 1, in, N).
         delta: (S, M, out, N).
-        sets: Parts.
+        sets: Number of parts.
     """
     weight, bias = views
-    seeds, methods = delta.shape[:2]
+    seeds, learners = delta.shape[:2]
     of_sets = delta.unflatten(-1, (sets, -1)).movedim(3, 2)  # (S, M, sets, out, n)
     inputs = activation.unflatten(-1, (sets, -1)).permute(0, 1, 3, 4, 2)  # (S, M or 1, sets, n, in)
     bias.copy_(of_sets.sum(-1))
-    if inputs.shape[1] == methods:  # written in two steps: products into rows that lie apart are slow
+    if inputs.shape[1] == learners:  # copied, since products written to strided memory are slow
         weight.copy_(torch.bmm(of_sets.flatten(0, 2), inputs.flatten(0, 2)).view(weight.shape))
     else:
         below = of_sets.transpose(1, 2).reshape(seeds * sets, -1, of_sets.shape[-1])  # (S sets, M out, n)
         product = torch.bmm(below, inputs.flatten(0, 2))
-        weight.copy_(product.view(seeds, sets, methods, *weight.shape[3:]).transpose(1, 2))
+        weight.copy_(product.view(seeds, sets, learners, *weight.shape[3:]).transpose(1, 2))
 
 
-def inner_products(vectors: Tensor) -> Tensor:
-    """All inner products of n vectors, (b, n, p) -> (b, n, n) in float64."""
+def gram(vectors: Tensor) -> Tensor:
+    """Gram matrices of n vectors, (b, n, p) -> (b, n, n) in float64."""
     if len(vectors) == 1 and vectors.shape[-1] % _SPAN == 0:
         spans = vectors[0].unflatten(-1, (-1, _SPAN)).transpose(0, 1)
         return torch.bmm(spans, spans.mT).sum(0, dtype=torch.float64).unsqueeze(0)
@@ -190,3 +189,20 @@ def inner_products(vectors: Tensor) -> Tensor:
     for part in parts[1:]:
         total += torch.bmm(part, part.mT)
     return total
+
+
+def count_and_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """(2, ...) in float64: the number of correct predictions and the sum of cross entropies over N samples.
+
+    For outputs z and label y the cross entropy is ``-log p(y) = m + log sum_c exp(z_c - m) - z_y`` with
+    ``m = max_c z_c``. Outputs of -inf, those of masked classes, add nothing.
+
+    Args:
+        logits: (..., N, classes); overwritten, to need no further memory.
+        labels: (..., N), or what expands to it.
+    """
+    top, predicted = logits.max(-1)
+    own = logits.gather(-1, labels.expand(top.shape).unsqueeze(-1)).squeeze(-1)
+    total = logits.sub_(top.unsqueeze(-1)).exp_().sum(-1)
+    entropies = total.log_().add_(top).sub_(own)
+    return torch.stack([(predicted == labels).sum(-1), entropies.sum(-1, dtype=torch.float64)])

@@ -6,45 +6,47 @@ import pytest
 import torch
 from small_streams import digits, even_digits, plain, setting, weights
 
-from congruency.continual import Method, incremental, learner, permutations, rotations, run, run_together
+from congruency.continual import LearnerConfig, incremental, learner, permutations, rotations, run, run_together
+from congruency.continual.batched_mlp import BatchedMLP
+from congruency.continual.batched_runner import BATCHED_KINDS, group, learner_for
 from congruency.continual.networks import initial_mlp
-from congruency.continual.stacked import StackedMLP
-from congruency.continual.vectorised import STACKED_KINDS, group, learner_for
 
 HIDDEN = (12, 9)
 METHODS = [
-    Method("single", "single"),
-    Method("slow", "single", lr=0.03),
-    Method("EWC", "ewc", strength=5.0),
-    Method("EWC weak", "ewc", lr=0.05, strength=0.5),
-    Method("GEM 0.5", "gem", memory_margin=0.5),
-    Method("GEM 0", "gem"),
-    Method("GEM always", "gem", memory_margin=0.1, trigger="always"),
-    Method("A-GEM", "agem"),
-    Method("A-GEM 0.2", "agem", memory_margin=0.2, lr=0.05),
-    Method("DCL", "dcl", window=4),
-    Method("DCL once", "dcl", references=2, offset=1),
-    Method("DCL anchor", "dcl", window=5, references=2, mode="anchor", reference_margin=0.1, trigger="always"),
-    Method("DCL idle", "dcl", offset=50),
-    Method("both", "dcl_memory", window=6),
-    Method("both 4", "dcl_memory", references=4, reference_margin=0.05, memory_margin=0.5),
-    Method("both anchor", "dcl_memory", window=5, references=2, offset=1, mode="anchor",
-           memory_margin=0.5, reference_margin=0.3),
-    Method("both always", "dcl_memory", window=5, references=3, offset=4, reference_margin=0.2, trigger="always"),
+    LearnerConfig("single", "single"),
+    LearnerConfig("slow", "single", lr=0.03),
+    LearnerConfig("EWC", "ewc", strength=5.0),
+    LearnerConfig("EWC weak", "ewc", lr=0.05, strength=0.5),
+    LearnerConfig("GEM 0.5", "gem", memory_margin=0.5),
+    LearnerConfig("GEM 0", "gem"),
+    LearnerConfig("GEM always", "gem", memory_margin=0.1, trigger="always"),
+    LearnerConfig("A-GEM", "agem"),
+    LearnerConfig("A-GEM 0.2", "agem", memory_margin=0.2, lr=0.05),
+    LearnerConfig("DCL", "dcl", window=4),
+    LearnerConfig("DCL once", "dcl", references=2, offset=1),
+    LearnerConfig("DCL anchor", "dcl", window=5, references=2, mode="anchor", reference_margin=0.1, trigger="always"),
+    LearnerConfig("DCL idle", "dcl", offset=50),
+    LearnerConfig("both", "dcl_memory", window=6),
+    LearnerConfig("both 4", "dcl_memory", references=4, reference_margin=0.05, memory_margin=0.5),
+    LearnerConfig("both anchor", "dcl_memory", window=5, references=2, offset=1, mode="anchor",
+                  memory_margin=0.5, reference_margin=0.3),
+    LearnerConfig("both always", "dcl_memory", window=5, references=3, offset=4, reference_margin=0.2,
+                  trigger="always"),
 ]  # fmt: skip
 MASKED = [method for method in METHODS if method.kind != "agem"]
 
 
-def stacked(streams, methods, memory):
-    """One learner for each group of methods, as run_together makes them."""
+def batched(streams, configs, memory):
+    """One batched learner per group, as run_together builds them."""
     sizes = (64, *HIDDEN, streams[0].classes)
-    network = StackedMLP(sizes)
+    network = BatchedMLP(sizes)
     start = torch.zeros(len(streams), network.width, dtype=torch.float64)
     for row, stream in zip(start, streams, strict=True):
         row[: network.parameters] = initial_mlp(sizes, stream.seed).double()
     seeds = [stream.seed for stream in streams]
     return [
-        (places, learner_for(network, [methods[i] for i in places], start, seeds, memory)) for places in group(methods)
+        (members, learner_for(network, [configs[i] for i in members], start, seeds, memory))
+        for members in group(configs)
     ]
 
 
@@ -54,7 +56,7 @@ def pixels(stream, task):
 
 
 def learn_task(together, streams, task, batch, memory, policy):
-    """A task for stacked learners, written out."""
+    """Train batched learners on a task, written out."""
     samples = [pixels(stream, task) for stream in streams]
     inputs, labels = (torch.stack([one[i] for one in samples]) for i in (0, 1))
     masks = [stream.mask(task) for stream in streams]
@@ -69,7 +71,7 @@ def learn_task(together, streams, task, batch, memory, policy):
 
 
 def learn_task_alone(one, stream, task, batch):
-    """A task for a learner of one run, written out."""
+    """Train a learner of one run on a task, written out."""
     inputs, labels = pixels(stream, task)
     mask = stream.mask(task)
     one.begin(task, None if mask is None else mask.double())
@@ -87,37 +89,41 @@ def streams_of(kind, samples=45):
 
 @pytest.mark.parametrize("policy", ["first", "ring"])
 @pytest.mark.parametrize("kind", ["rotations", "permutations", "incremental"])
-def test_the_weights_of_every_run_are_those_of_the_run_alone(kind, policy):
-    """Two seeds and all methods side by side, the last batch of a task smaller, compared after every task."""
+def test_batched_weights_equal_those_of_dcl_and_gem_one_run_at_a_time(kind, policy):
+    """Two seeds and all learners, the last batch of a task smaller, compared after every task.
+
+    The learners of one run correct by ``congruency.DCL`` and by a ``Corrector`` over ``EpisodicMemory``, as
+    ``congruency.GEM`` does.
+    """
     batch, memory = 10, 17
     streams, methods = streams_of(kind), MASKED if kind == "incremental" else METHODS
-    together = stacked(streams, methods, memory)
+    together = batched(streams, methods, memory)
     alone = [[learner(m, setting(s, HIDDEN, memory=memory, policy=policy)) for m in methods] for s in streams]
     corrected = set()
     for task in range(len(streams[0])):
-        for places, learners in together:
+        for members, learners in together:
             learn_task(learners, streams, task, batch, memory, policy)
             for i, stream in enumerate(streams):
-                for j, place in enumerate(places):
-                    one = alone[i][place]
+                for j, member in enumerate(members):
+                    one = alone[i][member]
                     learn_task_alone(one, stream, task, batch)
                     found = learners.weights[i, j]
                     wanted = weights(one.model)
                     difference = (found[: len(wanted)] - wanted).abs().max()
-                    assert difference < 1e-9, f"{methods[place].name}, task {task}: {difference}"
+                    assert difference < 1e-9, f"{methods[member].name}, task {task}: {difference}"
                     assert (found[len(wanted) :] == 0).all()
                     if hasattr(one, "corrector") and int(one.corrector.stats.corrected_steps):
-                        corrected.add(methods[place].name)
+                        corrected.add(methods[member].name)
     constrained = {m.name for m in methods if m.has_memory or m.has_references} - {"DCL idle"}
-    assert corrected == constrained  # every method was put to the test
+    assert corrected == constrained  # every learner corrected some step
 
 
-def test_every_stacked_kind_is_compared():
-    assert {method.kind for method in METHODS} == set(STACKED_KINDS)
+def test_every_batched_kind_is_compared():
+    assert {method.kind for method in METHODS} == set(BATCHED_KINDS)
 
 
 @pytest.mark.parametrize("kind", ["rotations", "incremental"])
-def test_outcomes_are_those_of_every_run_alone(kind):
+def test_outcomes_equal_those_of_single_runs(kind):
     streams, methods = streams_of(kind, samples=24), MASKED if kind == "incremental" else METHODS
     kept = {"memory": 11, "policy": "ring"}
     together = run_together(streams, methods, hidden=HIDDEN, batch=7, dtype=torch.float64, **kept)
@@ -135,8 +141,8 @@ def test_outcomes_are_those_of_every_run_alone(kind):
             assert torch.isnan(one.agreement[0, 0]).tolist() == [True] + [not remembers] * (tasks - 1)
 
 
-def test_runs_do_not_see_each_other():
-    """Alone, with other methods, with other seeds: the same numbers."""
+def test_runs_are_independent_of_each_other():
+    """Alone, with other learners, with other seeds: the same numbers."""
     streams = streams_of("rotations")
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     together = run_together(streams, METHODS, **settings)
@@ -147,15 +153,15 @@ def test_runs_do_not_see_each_other():
             torch.testing.assert_close(
                 alone.agreement[0, 0], together.agreement[i, j], rtol=0, atol=1e-8, equal_nan=True
             )
-    turned = run_together(streams[::-1], METHODS[::-1], **settings)
-    torch.testing.assert_close(turned.matrix.flip(0, 1), together.matrix, rtol=0, atol=1e-12)
-    torch.testing.assert_close(turned.losses.flip(0, 1), together.losses, rtol=1e-8, atol=0)
+    reversed_ = run_together(streams[::-1], METHODS[::-1], **settings)
+    torch.testing.assert_close(reversed_.matrix.flip(0, 1), together.matrix, rtol=0, atol=1e-12)
+    torch.testing.assert_close(reversed_.losses.flip(0, 1), together.losses, rtol=1e-8, atol=0)
 
 
-@pytest.mark.parametrize("kind", STACKED_KINDS)
-def test_a_run_that_diverges_leaves_the_others_alone(kind):
+@pytest.mark.parametrize("kind", BATCHED_KINDS)
+def test_a_diverging_run_does_not_affect_the_others(kind):
     streams = streams_of("rotations")
-    methods = [plain(kind), Method("wild", kind, lr=1e200), plain(kind, lr=0.05)]
+    methods = [plain(kind), LearnerConfig("wild", kind, lr=1e200), plain(kind, lr=0.05)]
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     found = run_together(streams, methods, **settings)
     alone = run_together(streams, methods[::2], **settings)
@@ -163,7 +169,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(kind):
     torch.testing.assert_close(found.agreement[:, ::2], alone.agreement, rtol=0, atol=1e-8, equal_nan=True)
 
 
-def test_baseline_is_the_accuracy_of_the_first_weights():
+def test_baseline_is_the_accuracy_at_initialisation():
     (stream, _) = streams_of("rotations")
     outcome = run_together([stream], [plain("single")], hidden=HIDDEN, dtype=torch.float64)
     model = setting(stream, HIDDEN).make(1.0)
@@ -173,8 +179,8 @@ def test_baseline_is_the_accuracy_of_the_first_weights():
         assert outcome.baseline[0, task] == right
 
 
-def test_tests_of_their_own_are_scored_like_shared_ones():
-    """Equal images in other places of memory, and a task that is scored by some of them only."""
+def test_separate_test_sets_are_evaluated_like_shared_ones():
+    """Copies of the images, and tasks that are tested on a part of them."""
     streams = streams_of("rotations")
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     shared = run_together(streams, METHODS[:5], **settings)
@@ -182,7 +188,7 @@ def test_tests_of_their_own_are_scored_like_shared_ones():
     apart = run_together(copied, METHODS[:5], **settings)
     torch.testing.assert_close(apart.matrix, shared.matrix, rtol=0, atol=1e-12)
     torch.testing.assert_close(apart.losses, shared.losses, rtol=1e-8, atol=0)
-    for make in (lambda places: places.flip(0), lambda places: places[:7]):
+    for make in (lambda indices: indices.flip(0), lambda indices: indices[:7]):
         part = [replace(s, tasks=tuple(replace(t, test=make(t.test)) for t in s.tasks)) for s in streams]
         found = run_together(part, METHODS[:5], **settings)
         for i, stream in enumerate(part):
@@ -196,14 +202,16 @@ def test_large_evaluations_are_split(kind, monkeypatch):
     streams = streams_of(kind)
     settings = {"hidden": HIDDEN, "memory": 20, "dtype": torch.float64}
     whole = run_together(streams, [plain("gem"), plain("single")], **settings)
-    monkeypatch.setattr("congruency.continual.course._EVALUATED", (40_000, 40_000))  # a few images at a time
+    monkeypatch.setattr(
+        "congruency.continual.batched_runner._EVALUATION_BYTES", (40_000, 40_000)
+    )  # a few images at a time
     split = run_together(streams, [plain("gem"), plain("single")], **settings)
     torch.testing.assert_close(split.matrix, whole.matrix, rtol=0, atol=1e-12)
     torch.testing.assert_close(split.losses, whole.losses, rtol=1e-8, atol=0)
 
 
 def test_float32_stays_near_float64():
-    """One task and a bit: rounding has no time to grow, so that scores agree but for a few borderline images."""
+    """A short run, so that rounding errors cannot grow: scores agree except for a few borderline images."""
     streams = streams_of("rotations", samples=30)
     methods = [plain("gem", memory_margin=0.5), plain("dcl_memory", window=3)]
     exact, single = (run_together(streams, methods, hidden=HIDDEN, memory=10, dtype=d)
@@ -226,10 +234,10 @@ def test_progress_counts_the_tasks_of_all_groups():
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_methods_that_need_the_same_work_go_together():
-    places = group(METHODS)
-    assert sorted(i for part in places for i in part) == list(range(len(METHODS)))
-    for part in places:
+def test_learners_that_need_the_same_work_are_grouped():
+    groups = group(METHODS)
+    assert sorted(i for part in groups for i in part) == list(range(len(METHODS)))
+    for part in groups:
         kinds = {METHODS[i].kind for i in part}
         assert kinds in ({"ewc"}, {"agem"}, {"gem", "dcl_memory"}, {"single", "dcl"})
 
@@ -238,23 +246,23 @@ def test_methods_that_need_the_same_work_go_together():
 @pytest.mark.parametrize("kind", ["gem", "agem", "dcl_memory"])
 def test_a_memory_larger_than_the_task_is_refused(kind, policy):
     (stream, _) = streams_of("rotations", samples=30)
-    message = "a memory of 31 samples a task is larger than a task of 30 samples; take a smaller memory"
+    message = "a memory of 31 samples per task is larger than a task of 30 samples; take a smaller memory"
     with pytest.raises(ValueError, match=message):
         run_together([stream], [plain("single"), plain(kind)], memory=31, policy=policy)
     with pytest.raises(ValueError, match=message):
         run(stream, plain(kind), setting(stream, memory=31, policy=policy))
 
 
-def test_a_memory_as_large_as_the_task_will_do():
+def test_a_memory_as_large_as_the_task_is_accepted():
     streams = streams_of("rotations", samples=10)
     run_together(streams, [plain("gem")], hidden=(3,), memory=10)
-    run_together(streams, [plain("single"), plain("ewc")], hidden=(3,), memory=11)  # which keep none
+    run_together(streams, [plain("single"), plain("ewc")], hidden=(3,), memory=11)  # these keep no samples
 
 
 @pytest.mark.parametrize("kind", ["independent", "multimodal", "icarl"])
-def test_a_kind_that_cannot_run_stacked_is_refused(kind):
-    with pytest.raises(ValueError, match=rf"mine \({kind}\) cannot run stacked; use congruency.continual.run"):
-        run_together(streams_of("rotations"), [Method("mine", kind)])
+def test_a_kind_that_cannot_run_batched_is_refused(kind):
+    with pytest.raises(ValueError, match=rf"mine \({kind}\) cannot run batched; use congruency.continual.run"):
+        run_together(streams_of("rotations"), [LearnerConfig("mine", kind)])
 
 
 def test_agem_needs_shared_classes():
@@ -291,6 +299,6 @@ def test_no_streams_are_refused():
 
 
 @pytest.mark.parametrize("settings", [{"batch": 0}, {"hidden": (0,)}, {"hidden": (5, -1)}], ids=str)
-def test_sizes_that_cannot_be_are_named(settings):
+def test_impossible_sizes_are_refused(settings):
     with pytest.raises(ValueError, match="batch and hidden layers must be of at least 1, got batch"):
-        run_together([rotations(*digits(), tasks=2, samples=20)], [Method("plain", "single")], **settings)
+        run_together([rotations(*digits(), tasks=2, samples=20)], [LearnerConfig("plain", "single")], **settings)

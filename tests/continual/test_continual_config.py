@@ -1,9 +1,9 @@
-"""A row of a table as plain data: bad ones are refused when they are written down."""
+"""Learner configurations as plain data: invalid ones are refused on construction."""
 
 import pytest
 
-from congruency.continual import Method
-from congruency.continual.methods import memory_places
+from congruency.continual import LearnerConfig
+from congruency.continual.config import memory_slice
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ from congruency.continual.methods import memory_places
     ],
     ids=str,
 )
-def test_bad_settings_are_refused(settings, error, message):
+def test_invalid_settings_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
-        Method("mine", **{"kind": "dcl_memory", **settings})
+        LearnerConfig("mine", **{"kind": "dcl_memory", **settings})
 
 
 def test_a_window_that_never_corrects_is_warned_of():
     with pytest.warns(UserWarning, match="a window of 1 steps with 1 reference.* never corrects anything"):
-        Method("mine", "dcl", window=1)
+        LearnerConfig("mine", "dcl", window=1)
 
 
 @pytest.mark.parametrize(
@@ -44,26 +44,29 @@ def test_a_window_that_never_corrects_is_warned_of():
         ("dcl_memory", True, True),
     ],
 )
-def test_what_a_method_has(kind, references, memory):
-    method = Method("mine", kind)
-    assert (method.has_references, method.has_memory) == (references, memory)
+def test_which_kinds_have_references_and_memory(kind, references, memory):
+    config = LearnerConfig("mine", kind)
+    assert (config.has_references, config.has_memory) == (references, memory)
 
 
-def test_places_in_memory():
+def test_memory_slices():
     seen = list(range(10))
-    assert seen[memory_places("first", 3, 10)] == [0, 1, 2]
-    assert seen[memory_places("ring", 3, 10)] == [7, 8, 9]
-    assert seen[memory_places("ring", 10, 10)] == seen[memory_places("first", 10, 10)] == seen
+    assert seen[memory_slice("first", 3, 10)] == [0, 1, 2]
+    assert seen[memory_slice("ring", 3, 10)] == [7, 8, 9]
+    assert seen[memory_slice("ring", 10, 10)] == seen[memory_slice("first", 10, 10)] == seen
 
 
 @pytest.mark.parametrize(
-    ("places", "message"),
+    ("arguments", "message"),
     [
         (("last", 3, 10), "policy must be one of 'ring', 'first', got 'last'"),
-        (("ring", 0, 10), "a memory must hold at least one sample a task, got size 0"),
-        (("first", 11, 10), "a memory of 11 samples a task is larger than a task of 10 samples; take a smaller memory"),
+        (("ring", 0, 10), "a memory must hold at least one sample per task, got size 0"),
+        (
+            ("first", 11, 10),
+            "a memory of 11 samples per task is larger than a task of 10 samples; take a smaller memory",
+        ),
     ],
 )
-def test_bad_memories_are_refused(places, message):
+def test_invalid_memories_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        memory_places(*places)
+        memory_slice(*arguments)

@@ -1,4 +1,4 @@
-"""Stacked networks against torch.nn and autograd, one network at a time."""
+"""Batched networks against torch.nn and autograd, one network at a time."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from congruency.continual import mlp
-from congruency.continual.stacked import StackedMLP, inner_products
+from congruency.continual.batched_mlp import BatchedMLP, gram
 
 SIZES = (6, 5, 4, 3)
 SHAPES = [(1, 1, 1), (1, 1, 3), (1, 3, 1), (3, 1, 2), (2, 3, 4)]  # seeds, methods, sets
@@ -41,7 +41,7 @@ def gradient_of(loss, model):
 
 @pytest.mark.parametrize("sizes", [SIZES, (7, 3), (64, 100, 100, 10)])
 def test_parameters_are_counted_and_padded(sizes):
-    network = StackedMLP(sizes)
+    network = BatchedMLP(sizes)
     assert network.parameters == sum(p.numel() for p in mlp(sizes).parameters())
     assert network.parameters <= network.width < network.parameters + 1024
     assert network.width % 1024 == 0
@@ -58,7 +58,7 @@ def test_parameters_are_counted_and_padded(sizes):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("seeds", "methods", "_"), SHAPES)
 def test_logits(seeds, methods, _, masked, sizes):
-    network = StackedMLP(sizes)
+    network = BatchedMLP(sizes)
     flat = random_weights(network, seeds, methods)
     inputs = torch.randn(seeds, 7, 6, dtype=torch.float64)
     mask = random_masks(seeds) if masked else None
@@ -72,20 +72,20 @@ def test_logits(seeds, methods, _, masked, sizes):
 
 @pytest.mark.parametrize("sizes", [SIZES, (6, 3)])
 @pytest.mark.parametrize(("seeds", "methods", "tasks"), SHAPES)
-def test_moving_the_weights_is_moving_the_pixels(seeds, methods, tasks, sizes):
-    """Any places: permutations, pixels that come from nowhere, one pixel that goes to several places."""
-    network = StackedMLP(sizes)
+def test_permuting_the_weights_equals_permuting_the_pixels(seeds, methods, tasks, sizes):
+    """Permutations, pixels without a source, one pixel used several times."""
+    network = BatchedMLP(sizes)
     flat = random_weights(network, seeds, methods)
     before = flat.clone()
     inputs = torch.randn(7, 6, dtype=torch.float64)
     pixels = torch.randint(-1, 6, (seeds, tasks, 6))
     pixels[0, 0] = torch.randperm(6)
     with_ones = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
-    found = network.logits_behind(network.moved_first_layer(flat, pixels), flat, with_ones)
+    found = network.logits_from_first_layer(network.permuted_first_layer(flat, pixels), flat, with_ones)
     assert found.shape == (seeds, methods, tasks, 7, 3)
     for t in range(tasks):
-        moved = torch.stack([torch.where(p >= 0, inputs[:, p.clamp(min=0)], 0.0) for p in pixels[:, t]])
-        torch.testing.assert_close(found[:, :, t], network.logits(flat, moved))
+        permuted = torch.stack([torch.where(p >= 0, inputs[:, p.clamp(min=0)], 0.0) for p in pixels[:, t]])
+        torch.testing.assert_close(found[:, :, t], network.logits(flat, permuted))
     assert torch.equal(flat, before)
 
 
@@ -95,7 +95,7 @@ def test_moving_the_weights_is_moving_the_pixels(seeds, methods, tasks, sizes):
 @pytest.mark.parametrize(("seeds", "methods", "sets"), SHAPES)
 def test_gradients_of_every_set(seeds, methods, sets, count, masked, sizes):
     """A first set of another size, then ``sets`` of ``count`` samples, side by side."""
-    network = StackedMLP(sizes)
+    network = BatchedMLP(sizes)
     flat = random_weights(network, seeds, methods)
     ends = [3 + k * count for k in range(sets + 1)]
     inputs = torch.randn(seeds, ends[-1], 6, dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_gradients_of_every_set(seeds, methods, sets, count, masked, sizes):
     mask = None if of_sets is None else of_sets.repeat_interleave(lengths, 1)
     rows = torch.full((seeds, methods, sets + 3, network.width), 7.0, dtype=torch.float64)
     network.gradients(flat, inputs, labels, rows[:, :, 1:-1], [(1, 3), (sets, count)], mask)
-    assert (rows[:, :, [0, -1]] == 7).all()  # what is beside stays
+    assert (rows[:, :, [0, -1]] == 7).all()  # the neighbours are unchanged
     assert (rows[..., network.parameters :] == 7).all()
     for s in range(seeds):
         for m in range(methods):
@@ -119,11 +119,11 @@ def test_gradients_of_every_set(seeds, methods, sets, count, masked, sizes):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("seeds", "methods", "_"), SHAPES)
 def test_fisher_sample_by_sample_and_class_by_class(seeds, methods, _, masked):
-    network = StackedMLP(SIZES)
+    network = BatchedMLP(SIZES)
     flat = random_weights(network, seeds, methods)
     inputs = torch.randn(seeds, 4, 6, dtype=torch.float64)
     mask = random_masks(seeds) if masked else None
-    found = network.squared_gradients(flat, inputs, mask)
+    found = network.fisher_diagonal(flat, inputs, mask)
     assert (found[..., network.parameters :] == 0).all()
     for s in range(seeds):
         for m in range(methods):
@@ -139,12 +139,12 @@ def test_fisher_sample_by_sample_and_class_by_class(seeds, methods, _, masked):
 
 @pytest.mark.parametrize("length", [1, 700, 8192, 8193, 20_000])
 @pytest.mark.parametrize(("batch", "count"), [(1, 1), (1, 4), (3, 5)])
-def test_inner_products_in_float64(batch, count, length):
+def test_gram_is_computed_in_float64(batch, count, length):
     vectors = torch.randn(batch, count, length)
-    found = inner_products(vectors)
+    found = gram(vectors)
     exact = vectors.double() @ vectors.double().mT
     assert found.dtype == torch.float64
     assert found.shape == (batch, count, count)
     scale = exact.diagonal(dim1=-2, dim2=-1).sqrt()
     assert ((found - exact).abs() / (scale.unsqueeze(-1) * scale.unsqueeze(-2))).max() < 1e-6
-    torch.testing.assert_close(inner_products(vectors.double()), exact, rtol=1e-12, atol=1e-10)
+    torch.testing.assert_close(gram(vectors.double()), exact, rtol=1e-12, atol=1e-10)
