@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-import congruency._vision  # noqa: F401
+import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation, Draws, augment, draw
 
 PLAIN = Augmentation((0.0, 0.0, 0.0), (1 / 255,) * 3)

@@ -175,7 +175,7 @@ def test_files_without_weights(tmp_path, content, message):
         create("mlp", 3, tmp_path / "none.pth")
 
 
-def lite_names(count, first_is_short=True):
+def published_names(count, first_is_short=True):
     """The names that the published EfficientNet-Lite weights have, written out from their layout."""
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     names = ["_conv_stem.weight", *(f"_bn0.{part}" for part in norm)]
@@ -190,7 +190,9 @@ def lite_names(count, first_is_short=True):
 def test_efficientnet_lite_weights_fit_timms_network(tmp_path):
     teacher = create("tf_efficientnet_lite0", 1000)
     state = teacher.state_dict()
-    published = dict(zip(lite_names(16), state.values(), strict=True))  # both list the layers in the order of the pass
+    published = dict(
+        zip(published_names(16), state.values(), strict=True)
+    )  # both list the layers in the order of the pass
     torch.save(published, tmp_path / "lite.pth")
     assert equal(create("tf_efficientnet_lite0", 1000, tmp_path / "lite.pth").state_dict(), state)
     with pytest.raises(ValueError, match="weights of an EfficientNet-Lite and ResNet9 is none"):

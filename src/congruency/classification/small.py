@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-import congruency._vision  # noqa: F401
+import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.layers import convolution, initialise, normalised
 
 __all__ = ["ResNet9", "convnet", "mlp", "resnet18_cifar"]

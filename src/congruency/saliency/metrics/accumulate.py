@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import congruency._vision  # noqa: F401  (torchmetrics imports torchvision)
+import congruency._torchvision_compat  # noqa: F401  (torchmetrics imports torchvision)
 from congruency.saliency.metrics import density, roc
 from congruency.saliency.metrics.roc import Protocol
 

@@ -52,7 +52,7 @@ class Backbone(nn.Module):
 
 
 def _network(name: str, stride: int, pretrained: bool) -> Any:
-    import congruency._vision  # noqa: F401  (timm imports torchvision)
+    import congruency._torchvision_compat  # noqa: F401  (timm imports torchvision)
 
     try:
         import timm

