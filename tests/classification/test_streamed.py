@@ -109,7 +109,7 @@ def test_a_corrupt_file_is_named_from_a_worker(tmp_path):
     for workers in (0, 1):
         with pytest.raises(ValueError, match=r"x.png cannot be decoded") as told:
             list(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=workers).train_batches(0))
-        assert str(told.value).endswith("as an image (of no known kind); replace it or take it away")
+        assert str(told.value).endswith("as an image (unknown format); replace or delete it")
         assert "Traceback" not in str(told.value)
 
 

@@ -52,7 +52,7 @@ def test_fashion_carries_its_names_and_both_spellings(tmp_path):
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(5)), "fewer than its header of 16"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(50)), "begins with 00000801, not with 00000803"),
         ("train-images-idx3-ubyte", b"PK" + bytes(100), "begins with 504b0000"),
-        ("train-images-idx3-ubyte.gz", b"no gzip at all", "train-images-idx3-ubyte.gz is not a whole idx file"),
+        ("train-images-idx3-ubyte.gz", b"no gzip at all", "train-images-idx3-ubyte.gz is not a complete idx file"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(4)), "holds 5 images and .* 4 labels"),
         ("train-labels-idx1-ubyte", idx_bytes(np.full(5, 11)), "train-labels-idx1-ubyte: label 11 of image 0"),
     ],
@@ -117,7 +117,7 @@ def test_a_pickle_cannot_run_anything(tmp_path):
         (b"\x80\x02garbage", "cannot be read as a CIFAR batch"),
         (pickle.dumps([1, 2], protocol=2), "it holds a list"),
         (pickle.dumps({b"labels": [0]}, protocol=2), "lacks 'data'"),
-        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, protocol=2), "2 images and 1 labels"),
+        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, protocol=2), "2 images but 1 labels"),
         (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [0]}, protocol=2), "not of bytes"),
     ],
 )
@@ -209,10 +209,10 @@ def test_images_of_several_shapes_need_a_size(tmp_path):
 
 
 def test_too_much_for_memory_is_said_before_decoding(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "MOST_BYTES", 100)
+    monkeypatch.setattr(decoding, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match=r"4 images of .* would take more than 100 bytes"):
         load(write_folder(tmp_path / "p", folder_files()))
-    monkeypatch.setattr(decoding, "_MOST_PIXELS", 10)
+    monkeypatch.setattr(decoding, "_MAX_PIXELS", 10)
     with pytest.raises(ValueError, match="4x4 pixels are more than 10"):
         load(tmp_path / "p")
 
@@ -294,14 +294,14 @@ def test_a_cache_of_something_else_is_refused_and_kept(tmp_path):
     with pytest.raises(ValueError, match="delete it or name another file"):
         load(path, "test", cache=cache)
     (path / "train" / "cat" / "12.png").write_bytes(png(12))
-    with pytest.raises(ValueError, match="was made of"):
+    with pytest.raises(ValueError, match="was made from"):
         load(path, cache=cache)
     assert cache.read_bytes() == kept
     cache.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(ValueError, match=r"pets.pt is not a whole cache"):
+    with pytest.raises(ValueError, match=r"pets.pt is not a complete image cache"):
         load(path, cache=cache)
     torch.save({"weights": torch.zeros(2)}, cache)
-    with pytest.raises(ValueError, match="is not a whole cache"):
+    with pytest.raises(ValueError, match="is not a complete image cache"):
         load(path, cache=cache)
 
 
@@ -362,13 +362,13 @@ def test_the_real_image_sets(name, train, test, classes):
     path = find(name, REAL)
     if path.is_dir():
         pytest.skip(f"{path} is extracted; the counts are known for archives")
-    from congruency.datasets.loading import _catalogue
+    from congruency.datasets import folders
     from congruency.datasets.tree import open_tree
 
     tree = open_tree(path)
     started = time.perf_counter()
     for split, count in (("train", train), ("test", test)):
-        files = _catalogue(tree, split)
+        files = folders.catalogue(tree, split)
         assert len(files) in (count if isinstance(count, tuple) else (count,))
         assert len(files.classes) == classes
         some = files.per_class(1).decoded()

@@ -73,7 +73,7 @@ def test_colour_of_grey_repeats_it():
     grey = made()
     assert torch.equal(grey.converted(None, 3).images, grey.images.repeat(1, 3, 1, 1))
     assert grey.converted(4, 1) is grey
-    with pytest.raises(ValueError, match="cannot be turned into 2"):
+    with pytest.raises(ValueError, match="cannot be converted to 2"):
         made(shape=(3, 4, 4)).converted(None, 2)
 
 
