@@ -131,7 +131,7 @@ def test_evaluation_has_no_chance():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mean": (0.5,)}, "one number a channel each"),
+        ({"mean": (0.5,)}, "one number per channel each"),
         ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
         ({"crop": "random"}, "crop must be 'none', 'padded' or 'resized'"),
         ({"size": 0}, "size must be a positive"),

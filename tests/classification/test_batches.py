@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
-from congruency.classification.batches import IGNORED, Batches
-from congruency.classification.plan import Plan, generator
+from congruency.classification.batches import IGNORED, Batches, Plan, generator
 from congruency.datasets import LabelledImages, load
 from congruency.training.task import TrainingData
 
@@ -54,13 +53,13 @@ def test_the_last_batch_can_be_dropped():
 
 @pytest.mark.parametrize("crop", ["padded", "resized"])
 @pytest.mark.parametrize(("count", "size", "world", "drop"), [(50, 8, 1, False), (50, 8, 2, False), (51, 8, 4, True)])
-def test_batches_made_together_are_those_made_one_by_one(monkeypatch, crop, count, size, world, drop):
+def test_chunked_augmentation_equals_one_batch_at_a_time(monkeypatch, crop, count, size, world, drop):
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(count) % 3, ("a", "b", "c"))
     augmentation = Augmentation((0.5,) * 3, (0.25,) * 3, crop=crop, padding=2, flip=True)
 
-    def made(together, start=0):
-        monkeypatch.setattr(Batches, "_batches_together", lambda self: together)
+    def made(chunk, start=0):
+        monkeypatch.setattr(Batches, "_chunk_size", lambda self: chunk)
         share = {"rank": world - 1, "world_size": world, "drop_last": drop}
         return list(Batches(data, size, augmentation, seed=3, **share).train_batches(1, start))
 
@@ -70,11 +69,11 @@ def test_batches_made_together_are_those_made_one_by_one(monkeypatch, crop, coun
         assert equal(made(together, start=2), alone[2:])
 
 
-def test_a_gpu_makes_as_many_batches_together_as_fit():
+def test_the_chunk_size_on_a_gpu_is_bounded_by_memory():
     batches = Batches(numbered(50, side=32), 8, replace(RAW, size=64))
-    assert batches._together == 1  # a core's cache is small
+    assert batches._chunk == 1  # a core's cache is small
     batches.device = torch.device("cuda")
-    assert batches._batches_together() == (1 << 27) // (4 * 64 * 64 * 8)
+    assert batches._chunk_size() == (1 << 27) // (4 * 64 * 64 * 8)
 
 
 def test_orders():
@@ -157,7 +156,7 @@ def test_it_is_what_the_training_loop_asks_for():
         ({"batch_size": 5, "world_size": 2}, "divisible by the 2 processes, got 5"),
         ({"rank": 1}, "rank must be from 0 to 0"),
         ({"order": "random"}, "order must be one of shuffled, repeated, given"),
-        ({"count": 3, "drop_last": True}, "3 samples make no batch of 4"),
+        ({"count": 3, "drop_last": True}, "3 samples are fewer than one batch of 4"),
     ],
 )
 def test_plans_that_cannot_be(settings, message):

@@ -57,7 +57,7 @@ def test_the_depth_and_widths_of_resnext():
 
 
 def test_densenet_refuses_a_depth_that_is_none():
-    from congruency.classification.densenet import DenseNet
+    from congruency.classification.networks import DenseNet
 
     with pytest.raises(ValueError, match="6 n \\+ 4"):
         DenseNet(10, depth=99)
@@ -79,7 +79,7 @@ def test_a_transformer_takes_the_side_of_the_images():
 
 def test_grey_images():
     assert create("resnet18", 5, shape=(1, 32, 32))(torch.randn(2, 1, 32, 32)).shape == (2, 5)
-    with pytest.raises(ValueError, match="takes images of 3 channels, these have 1"):
+    with pytest.raises(ValueError, match="takes images of 3 channels, got 1"):
         create("torchvision/resnet18", 5, shape=(1, 32, 32))
 
 
@@ -88,7 +88,7 @@ def test_grey_images():
     [("resnet5O", "resnet50"), ("densenet100-12", "densenet100_12"), ("torchvision/resnet51", "torchvision/resnet50")],
 )
 def test_an_unknown_network_gets_near_names(name, near):
-    with pytest.raises(ValueError, match=f"no network is called '{name}'.*near are .*{near}"):
+    with pytest.raises(ValueError, match=f"no network is called '{name}'.*did you mean .*{near}"):
         create(name, 10)
 
 
@@ -144,10 +144,10 @@ def test_safetensors(tmp_path):
 
 def test_weights_of_another_network_are_refused(tmp_path):
     path = saved(tmp_path, create("densenet40_12", 10))
-    with pytest.raises(ValueError, match=r"not those of this ResNet9: .*missing .*unknown .*; create the network"):
+    with pytest.raises(ValueError, match=r"do not fit this ResNet9: .*missing .*unexpected .*; create the network"):
         create("resnet9", 10, path)
     grey = saved(tmp_path, create("densenet40_12", 10, shape=(1, 32, 32)))
-    with pytest.raises(ValueError, match=r"1 of another shape .*\(24, 1, 3, 3\) there and \(24, 3, 3, 3\) here"):
+    with pytest.raises(ValueError, match=r"1 with another shape .*\(24, 1, 3, 3\) in the file and \(24, 3, 3, 3\)"):
         create("densenet40_12", 10, grey)
 
 
@@ -190,14 +190,13 @@ def published_names(count, first_is_short=True):
 def test_efficientnet_lite_weights_fit_timms_network(tmp_path):
     teacher = create("tf_efficientnet_lite0", 1000)
     state = teacher.state_dict()
-    published = dict(
-        zip(published_names(16), state.values(), strict=True)
-    )  # both list the layers in the order of the pass
+    # both list the layers in the order of the forward pass
+    published = dict(zip(published_names(16), state.values(), strict=True))
     torch.save(published, tmp_path / "lite.pth")
     assert equal(create("tf_efficientnet_lite0", 1000, tmp_path / "lite.pth").state_dict(), state)
-    with pytest.raises(ValueError, match="weights of an EfficientNet-Lite and ResNet9 is none"):
+    with pytest.raises(ValueError, match="weights of an EfficientNet-Lite, but the network is a ResNet9"):
         create("resnet9", 10, tmp_path / "lite.pth")
-    with pytest.raises(ValueError, match="not those of this EfficientNet"):
+    with pytest.raises(ValueError, match="do not fit this EfficientNet"):
         create("tf_efficientnet_lite2", 10, tmp_path / "lite.pth")
 
 

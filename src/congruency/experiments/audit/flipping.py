@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from congruency.classification.plan import generator
+from congruency.classification.batches import generator
 
 __all__ = ["check_share", "flip"]
 

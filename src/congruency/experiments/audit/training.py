@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from congruency.classification.batches import Batches
-from congruency.classification.plan import generator
+from congruency.classification.batches import Batches, generator
 from congruency.datasets import LabelledImages
 from congruency.experiments.audit.following import Followed, Follower, last_layer, observe
 from congruency.experiments.classification.task import Setup, build
