@@ -64,9 +64,9 @@ def test_chunked_augmentation_equals_one_batch_at_a_time(monkeypatch, crop, coun
         return list(Batches(data, size, augmentation, seed=3, **share).train_batches(1, start))
 
     alone = made(1)
-    for together in (2, 3, 100):
-        assert equal(made(together), alone)
-        assert equal(made(together, start=2), alone[2:])
+    for chunk in (2, 3, 100):
+        assert equal(made(chunk), alone)
+        assert equal(made(chunk, start=2), alone[2:])
 
 
 def test_the_chunk_size_on_a_gpu_is_bounded_by_memory():

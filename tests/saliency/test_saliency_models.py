@@ -10,7 +10,7 @@ from torch import nn
 
 import congruency
 from congruency.saliency import data, models
-from congruency.saliency.models.base import finish
+from congruency.saliency.models import finish
 
 SMALL = "resnet18"
 

@@ -13,8 +13,8 @@ import torch
 from congruency.datasets.images import LabelledImages
 from congruency.datasets.tree import Tree
 
-_CIFAR10 = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
-_CIFAR100 = {"train": ("train",), "test": ("test",)}
+_CIFAR10: dict[str, tuple[str, ...]] = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+_CIFAR100: dict[str, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
 _PIXELS = 3 * 32 * 32
 
 

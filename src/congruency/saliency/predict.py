@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from congruency.saliency.data.images import read_image
-from congruency.saliency.models.base import SaliencyModel
-from congruency.saliency.models.registry import load_model
+from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.pictures import save_grey, save_overlay, save_values
 from congruency.saliency.scorer import resized
 

@@ -13,7 +13,7 @@ from congruency.experiments.saliency.recipes import METHODS, paper_recipes
 from congruency.experiments.saliency.study import reproduce_table
 from congruency.experiments.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
 from congruency.saliency.batches import HeldBatches
-from congruency.saliency.models.registry import create
+from congruency.saliency.models import create
 from congruency.training import Method, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]

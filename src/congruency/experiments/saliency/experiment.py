@@ -19,8 +19,7 @@ from congruency.saliency.baselines import floor_scores, human_scores
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.losses import make_loss
-from congruency.saliency.models.base import SaliencyModel, finish
-from congruency.saliency.models.registry import create, load_model, save_model
+from congruency.saliency.models import SaliencyModel, create, finish, load_model, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
 from congruency.training import Origin, Place, Task, TrainingConfig, train
 from congruency.training.processes import process_count
