@@ -11,7 +11,7 @@ from scipy.io import savemat
 from scipy.ndimage import gaussian_filter
 
 from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
+from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.data.mit1003 import fixations_in_gaze
 
 
@@ -82,7 +82,7 @@ def test_the_sets_own_densities_are_read(tmp_path):
     mit = data.mit1003(small_mit1003(tmp_path / "mit1003"))
     assert data.official_density(mit[1]).shape == (90, 70)
     own = data.osie(small_osie(tmp_path / "osie"))
-    with pytest.raises(data.DataError, match=r"no density map of the set's own for 1001.jpg; SALICON"):
+    with pytest.raises(data.DataError, match=r"no official density map for 1001.jpg; SALICON"):
         data.official_density(own[0])
     picture(first.density, 20, 20, mode="L")
     with pytest.raises(data.DataError, match=r"is \(20, 20\) \(height, width\) and its image \(480, 640\)"):
@@ -219,9 +219,9 @@ def test_every_image_of_a_batch_is_blurred_by_its_own_width(tmp_path):
     expected = torch.tensor([[20.0, 20.0], [10.0, 10.0], [10.0, 20.0]], dtype=torch.float64)
     maps = data.collate(uneven.viewings, (300, 400)).density
     torch.testing.assert_close(spread(maps), expected, rtol=0.01, atol=0)
-    held = HeldBatches(data.read_whole(uneven, (300, 400)))
+    held = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)))
     torch.testing.assert_close(spread(held.density), expected, rtol=0.01, atol=0)
-    narrower = HeldBatches(data.read_whole(uneven, (300, 400)), sigma=10.0)
+    narrower = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)), sigma=10.0)
     torch.testing.assert_close(spread(narrower.density), expected / 2, rtol=0.01, atol=0)
 
 
@@ -277,7 +277,7 @@ def test_a_prepared_set_is_what_was_there(tmp_path):
         torch.testing.assert_close(ours.points, theirs.points, atol=1e-4, rtol=0)
     difference = prepared.images[0].float() - data.read_image(osie[0].image, (24, 32)).float()
     assert difference.abs().mean() < 6  # JPEG, of noise
-    assert [v.image.name for v in prepared.take(["1003.jpg", "1001.jpg"]).data.viewings] == ["1003.jpg", "1001.jpg"]
+    assert [v.image.name for v in prepared.subset(["1003.jpg", "1001.jpg"]).data.viewings] == ["1003.jpg", "1001.jpg"]
 
 
 def broken_mat(root):
@@ -309,9 +309,9 @@ def without_mat(root):
     [
         (broken_mat, "fixations.mat is not a MATLAB file that can be read"),
         (newer_mat, r"is a MATLAB 7.3 file \(HDF5\).*save\(name, '-v7'\)"),
-        (other_mat, r"has no variable 'fixations' \(there: eyes\)"),
+        (other_mat, r"has no variable 'fixations' \(found: eyes\)"),
         (without_images, "the image .*1002.jpg is missing"),
-        (without_field, r"has no field 'subjects' where it is expected \(there: id, img\)"),
+        (without_field, r"has no field 'subjects' where it is expected \(found: id, img\)"),
         (without_mat, "is not OSIE: it must hold"),
     ],
 )
@@ -324,9 +324,9 @@ def test_what_is_wrong_with_a_set_is_said(tmp_path, spoil, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not JSON that can be read"),
+        ("{", "is not readable JSON"),
         ("[]", "it holds a list, not an object"),
-        ('{"info": {}}', "say version='2015' or version='2017'"),
+        ('{"info": {}}', "give version='2015' or version='2017'"),
         ('{"info": {"date_created": "2015-04-25"}, "images": []}', "is not SALICON's JSON: KeyError 'annotations'"),
         (
             '{"info": {"date_created": "2017-04-25"}, "annotations": [], '
@@ -412,7 +412,7 @@ def test_what_else_is_missing_is_said(tmp_path):
         data.mit1003(tmp_path)
     with pytest.raises(data.DataError, match=r"has no fixations.csv and no fixations.json"):
         data.folder(tmp_path)
-    with pytest.raises(data.DataError, match="is not laid out like a set known here: it holds neither stimuli/"):
+    with pytest.raises(data.DataError, match="is not a known data set: it holds neither stimuli/"):
         data.open_data(tmp_path / "images")
     small_mit1003(tmp_path / "mit1003")
     (tmp_path / "mit1003" / "ALLFIXATIONMAPS" / "i2_fixPts.jpg").unlink()
@@ -420,7 +420,7 @@ def test_what_else_is_missing_is_said(tmp_path):
         data.mit1003(tmp_path / "mit1003")
     with pytest.raises(data.DataError, match="congruency saliency prepare"):
         data.load_prepared(tmp_path / "none.pt")
-    with pytest.raises(data.DataError, match="is a folder; make one file of it with: congruency saliency prepare"):
+    with pytest.raises(data.DataError, match="is a folder; convert it to one file with: congruency saliency prepare"):
         data.load_prepared(tmp_path)
     (tmp_path / "bad.pt").write_bytes(b"1234")
     with pytest.raises(data.DataError, match="cannot be read"):

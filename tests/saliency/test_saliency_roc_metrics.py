@@ -15,7 +15,7 @@ from saliency_maps import (
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, draws, roc, shuffled_negatives
+from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, roc, sampled, shuffled_negatives
 
 LEVELS = [None, 2, 5]
 
@@ -273,15 +273,15 @@ def test_neighbours_in_a_batch_do_not_change_the_draws(score, protocol):
 
 def test_draws_are_uniform_and_apart():
     """Moments of [0, 1), no correlation along a stream or between the streams of two images."""
-    keys = draws.image_keys(problem(images=2)[1].flatten(1))
-    first, second = draws.uniform_draws(keys, 0, 100_000)
+    keys = sampled.image_keys(problem(images=2)[1].flatten(1))
+    first, second = sampled.uniform_draws(keys, 0, 100_000)
     assert first.min() >= 0
     assert first.max() < 1
     assert stats.kstest(first.numpy(), "uniform").pvalue > 1e-3
-    pairs = [(first, second), (first[1:], first[:-1]), (first, draws.uniform_draws(keys, 1, 100_000)[0])]
+    pairs = [(first, second), (first[1:], first[:-1]), (first, sampled.uniform_draws(keys, 1, 100_000)[0])]
     for x, y in pairs:
         assert abs(stats.pearsonr(x, y).statistic) < 5 / np.sqrt(100_000)
-    assert draws.uniform_draws(keys, 0, 10, start=50).equal(draws.uniform_draws(keys, 0, 60)[:, 50:])
+    assert sampled.uniform_draws(keys, 0, 10, start=50).equal(sampled.uniform_draws(keys, 0, 60)[:, 50:])
 
 
 def test_draws_are_splitmix64s():
@@ -297,7 +297,7 @@ def test_draws_are_splitmix64s():
     for _ in range(20):
         state = (state + 0x9E3779B97F4A7C15) % 2**64
         expected.append((mixed(state) >> 11) / 2**53)
-    assert draws.uniform_draws(torch.tensor([12345]), 7, 20)[0].tolist() == expected
+    assert sampled.uniform_draws(torch.tensor([12345]), 7, 20)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])

@@ -5,8 +5,8 @@ import torch
 from saliency_data import picture, small_osie
 
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import centre_gaussian, floor_scores, human_scores, mean_map
-from congruency.saliency.scorer import METRICS, mean_scores, score, truths
+from congruency.saliency.baselines import baseline_scores, centre_gaussian, human_scores, mean_map
+from congruency.saliency.scorer import METRICS, ground_truths, mean_scores, score
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_maps_of_another_size_are_resized(uneven):
 
 
 def test_truths_come_in_batches_of_one_size(uneven):
-    parts = list(truths(uneven, batch=1))
+    parts = list(ground_truths(uneven, batch=1))
     assert [part.indices for part in parts] == [(0,), (2,), (1,)]
     assert parts[0].negatives.sum() == 3
 
@@ -74,7 +74,7 @@ def columns(tmp_path):
 def in_order(viewed, **options):
     """The negatives of all images, in the set's order."""
     parts = sorted(
-        (i, n) for part in truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
+        (i, n) for part in ground_truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
     )
     return torch.stack([negatives for _, negatives in parts])
 
@@ -93,7 +93,7 @@ def test_mits_negatives_are_those_of_ten_other_images(columns):
 
 
 def test_mits_negatives_are_all_others_where_they_are_few(uneven):
-    for few, all_others in zip(truths(uneven, protocol="mit"), truths(uneven), strict=True):
+    for few, all_others in zip(ground_truths(uneven, protocol="mit"), ground_truths(uneven), strict=True):
         assert few.negatives.equal(all_others.negatives)
 
 
@@ -147,7 +147,7 @@ def people(tmp_path, viewers):
 def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path):
     viewed = people(tmp_path, 3)
     humans = human_scores(viewed)
-    floor = floor_scores(viewed, viewed, size=(60, 80))
+    floor = baseline_scores(viewed, viewed, size=(60, 80))
     assert set(humans) == {"one human", "the other humans"}
     assert set(floor) == {"centre Gaussian", "mean training map"}
     for human in humans.values():
@@ -156,5 +156,5 @@ def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path)
 
 
 def test_a_ceiling_needs_two_viewers(tmp_path):
-    with pytest.raises(ValueError, match="does not tell at least two viewers"):
+    with pytest.raises(ValueError, match="does not have at least two separate viewers"):
         human_scores(people(tmp_path, 1))

@@ -1,4 +1,4 @@
-"""Saliency maps as pictures: grey maps to score later, colours over the image to look at, a page of examples."""
+"""Save saliency maps: as grey images or arrays for scoring, and as colour overlays for viewing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from torch import Tensor
 
 from congruency.files import write_together
 
-__all__ = ["example_page", "overlay", "save_grey", "save_overlay", "save_values", "unit_range"]
-
-_HEADING = 28  # characters of a line above a picture
+_HEADING = 28  # characters per line above an image
 
 
 def unit_range(saliency: Tensor) -> Tensor:
-    """(H, W) from 0 to 1; a constant map is 0."""
+    """Scale an (H, W) map to [0, 1]; a constant map becomes 0."""
     low, high = saliency.amin(), saliency.amax()
     return (saliency - low) / (high - low) if high > low else torch.zeros_like(saliency)
 
 
 def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
-    """Write an (H, W) map as a grey PNG, its least value black, its largest white.
+    """Write an (H, W) map as a grey PNG, from black at its minimum to white at its maximum.
 
-    256 levels lose the ranks within a level: for scores, 16 bits are the better choice.
+    8 bits lose the ranks within each of 256 levels: use 16 bits for maps to be scored.
     """
     if bits not in (8, 16):
         raise ValueError(f"bits must be 8 or 16, got {bits}")
@@ -37,9 +35,9 @@ def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
 
 
 def save_values(saliency: Tensor, path: Path) -> Path:
-    """Write an (H, W) map as it is, float32, as a numpy array (.npy).
+    """Write the values of an (H, W) map as a float32 numpy array (.npy).
 
-    A grey picture keeps neither the zero nor the scale of a map, on which KL and information gain depend.
+    A grey image keeps neither the zero nor the scale of a map, on which KL and information gain depend.
     """
     buffer = BytesIO()
     np.save(buffer, saliency.float().cpu().numpy())
@@ -53,19 +51,19 @@ def _write_png(image: Image.Image, path: Path) -> Path:
 
 
 def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
-    """(3, H, W) uint8: the image with the map's colours over it, the more visible the more salient.
+    """(3, H, W) uint8: the image overlaid with the colour-coded map, more opaque where it is more salient.
 
     Args:
         image: (3, H, W) uint8.
         saliency: (H, W), any range.
-        strength: How far the colours cover the most salient pixel.
+        strength: Opacity at the most salient pixel.
     """
     from matplotlib import colormaps
 
     level = unit_range(saliency.float().cpu())
     colours = torch.from_numpy(colormaps["inferno"](level.numpy())[..., :3].astype(np.float32)).permute(2, 0, 1)
-    share = strength * level.sqrt()
-    mixed = (1 - share) * image.float().cpu() + share * 255 * colours
+    opacity = strength * level.sqrt()
+    mixed = (1 - opacity) * image.float().cpu() + opacity * 255 * colours
     return mixed.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -75,11 +73,11 @@ def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
 
 
 def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
-    """Write a picture with one row an image: the image, then each column's map over it.
+    """Write a figure with one row per image: the image, then the overlay of each column's map.
 
     Args:
         images: (3, H, W) uint8 each.
-        columns: Heading -> one (H, W) map an image, of the image's size.
+        columns: Heading -> one (H, W) map per image, of the image's size.
         path: The file.
     """
     from matplotlib.figure import Figure
@@ -91,8 +89,8 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
     grid = figure.subplots(len(images), 1 + len(columns), squeeze=False)
     for i, image in enumerate(images):
         shown = [image, *(overlay(image, maps[i]) for maps in columns.values())]
-        for axes, picture, heading in zip(grid[i], shown, ["image", *columns], strict=True):
-            axes.imshow(picture.permute(1, 2, 0).cpu().numpy())
+        for axes, panel, heading in zip(grid[i], shown, ["image", *columns], strict=True):
+            axes.imshow(panel.permute(1, 2, 0).cpu().numpy())
             axes.set_axis_off()
             if i == 0:
                 axes.set_title(fill(heading, _HEADING), fontsize=9)

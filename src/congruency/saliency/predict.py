@@ -1,4 +1,4 @@
-"""From image files to files of saliency maps."""
+"""Predict saliency maps for image files and write them to a folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.pictures import save_grey, save_overlay, save_values
 from congruency.saliency.scorer import resized
 
-__all__ = ["Prediction", "predict", "saliency_of"]
-
 
 @dataclass(frozen=True)
 class Prediction:
-    """The files made of one image; ``overlay`` and ``values`` are None where they were not wanted."""
+    """The files written for one image; ``overlay`` and ``values`` are None if not requested."""
 
     image: Path
     map: Path
@@ -31,15 +29,15 @@ class Prediction:
 def saliency_of(model: SaliencyModel, image: Tensor, longest: int = 320) -> Tensor:
     """(height, width) saliency of a (3, height, width) uint8 image of any size.
 
-    The network sees the image with its longer side at ``longest`` pixels (its training size serves best; larger
-    images show it finer things, at another scale than it was trained on); the map comes back at the image's size.
+    The image is resized so that its longer side has ``longest`` pixels (best: the size of the training images), and
+    the map is resized back to the image's size.
     """
     height, width = image.shape[-2:]
     scale = longest / max(height, width)
     size = (max(32, round(height * scale)), max(32, round(width * scale)))
     device = next(model.parameters()).device
-    seen = resized(image.to(device).float(), size).unsqueeze(0)
-    return resized(model(seen), (height, width))[0]
+    inputs = resized(image.to(device).float(), size).unsqueeze(0)
+    return resized(model(inputs), (height, width))[0]
 
 
 def predict(
@@ -53,26 +51,26 @@ def predict(
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``<name>.png`` into ``out/maps`` for every image, and into ``out/overlays``, and what else is wanted.
+    """Write ``out/maps/<name>.png`` for every image, and optionally overlays and values.
 
     Args:
-        images: Files of any kind that Pillow reads; two of the same name would overwrite each other and are refused.
-        checkpoint: A ``model.pt`` that training left.
-        out: The folder.
+        images: Files of any format that Pillow reads, with different names.
+        checkpoint: The ``model.pt`` of a run.
+        out: The output folder.
         device: Where the network runs.
         longest: See :func:`saliency_of`.
         bits: Of the grey maps, 8 or 16.
-        overlays: Whether to write those too.
-        values: Whether to write the maps' numbers too, as ``out/values/<name>.npy``: what KL, SIM and information gain
-            are to be computed from, which the pictures' scaling changes.
+        overlays: Also write ``out/overlays/<name>.png``.
+        values: Also write the values as ``out/values/<name>.npy``, for KL, SIM and information gain, which the scaling
+            of the grey maps changes.
     """
     if bits not in (8, 16):
         raise ValueError(f"bits must be 8 or 16, got {bits}")
     paths = [Path(image) for image in images]
     names = [path.stem for path in paths]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"several images are named {sorted(twice)[0]!r}; their maps would overwrite each other")
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ValueError(f"several images are named {sorted(repeated)[0]!r}; their maps would overwrite each other")
     model, folder = load_model(checkpoint, device), Path(out)
     for path in paths:
         image = read_image(path)

@@ -12,7 +12,7 @@ from congruency.experiments.saliency.experiment import build_task, experiment, r
 from congruency.experiments.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
 from congruency.experiments.saliency.study import osie_recipes, osie_study, split_prepared
 from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
+from congruency.saliency.batches import SaliencyBatches
 from congruency.training import Method, TrainingConfig, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
@@ -21,7 +21,7 @@ QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
 @pytest.fixture(scope="module")
 def slice_of_osie(tmp_path_factory):
     """Eight real images, small: six to train on, two to score."""
-    osie = data.osie(real("osie")).take(range(8))
+    osie = data.osie(real("osie")).subset(range(8))
     path = data.prepare(osie, tmp_path_factory.mktemp("osie") / "osie.pt", (48, 64))
     return split_prepared(data.load_prepared(path), train=6)
 
@@ -119,7 +119,7 @@ def test_the_study_writes_results_and_a_page(tmp_path):
 
 
 def test_batches_are_the_same_from_any_place(slice_of_osie):
-    batches = HeldBatches(slice_of_osie[0], 4, seed=1)
+    batches = SaliencyBatches(slice_of_osie[0], 4, seed=1)
     assert len(batches) == 2
     whole, rest = list(batches.train_batches(5)), list(batches.train_batches(5, start=1))
     assert [len(images) for images, _ in whole] == [4, 2]
@@ -128,11 +128,11 @@ def test_batches_are_the_same_from_any_place(slice_of_osie):
     images, target = whole[0]
     assert images.dtype == torch.uint8
     assert target["density"].amax((1, 2)).tolist() == pytest.approx([1] * 4)
-    shares = [HeldBatches(slice_of_osie[0], 4, seed=1, rank=rank, world_size=2) for rank in (0, 1)]
+    shares = [SaliencyBatches(slice_of_osie[0], 4, seed=1, rank=rank, world_size=2) for rank in (0, 1)]
     halves = [next(share.train_batches(5))[0] for share in shares]
     assert torch.stack(halves, 1).flatten(0, 1).equal(images)
     with pytest.raises(ValueError, match="must be a multiple of the 3 processes"):
-        HeldBatches(slice_of_osie[0], 4, world_size=3)
+        SaliencyBatches(slice_of_osie[0], 4, world_size=3)
 
 
 def test_the_papers_rows():
@@ -181,8 +181,8 @@ def test_a_table_of_the_paper_from_the_official_sets(tmp_path, monkeypatch):
 
 
 def test_images_of_many_sizes_are_scored_at_their_own(tmp_path):
-    train_set = data.read_whole(data.osie(small_osie(tmp_path / "osie")), (32, 40))
-    test_set = data.read_whole(data.mit1003(small_mit1003(tmp_path / "mit1003")), (32, 40))
+    train_set = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie")), (32, 40))
+    test_set = data.prepare_in_memory(data.mit1003(small_mit1003(tmp_path / "mit1003")), (32, 40))
     results = experiment(
         [Recipe(**{**QUICK, "epochs": 1})], [0], train_set, test_set, tmp_path / "out", device="cpu", say=lambda _: None
     )

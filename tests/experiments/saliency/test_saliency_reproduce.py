@@ -11,7 +11,7 @@ from congruency.experiments.saliency.command import find_set
 from congruency.experiments.saliency.recipes import METHODS, Recipe, paper_recipes, pick
 from congruency.experiments.saliency.showing import findings, show, summary
 from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
+from congruency.saliency.batches import SaliencyBatches
 from congruency.training import order_seed, read_record
 
 
@@ -102,11 +102,11 @@ def test_the_sets_are_found_by_their_layout(tmp_path, monkeypatch):
 
 def test_orders_of_the_images(tmp_path):
     """Fixed: the same for all seeds and methods; independent: for no two."""
-    held = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=12)), (8, 8))
+    held = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=12)), (8, 8))
 
     def seen(seed, method, order, epoch=0, **more):
         recipe = Recipe(method=method, sample_order=order, **more)
-        batches = HeldBatches(held, 4, seed=recipe.seed_of_order(seed))
+        batches = SaliencyBatches(held, 4, seed=recipe.seed_of_order(seed))
         return tuple(int(image.sum()) for images, _ in batches.train_batches(epoch) for image in images)
 
     runs = [(seed, method) for seed in (0, 1) for method in ("baseline", "GEM", "DCL-inf-1")]
@@ -126,8 +126,8 @@ def test_orders_of_the_images(tmp_path):
 
 
 def test_evaluation_goes_through_all_images_once(tmp_path):
-    held = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=5)), (8, 8))
-    shown = [images for images, _ in HeldBatches(held, 2, seed=4).evaluation_batches()]
+    held = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=5)), (8, 8))
+    shown = [images for images, _ in SaliencyBatches(held, 2, seed=4).evaluation_batches()]
     assert [len(images) for images in shown] == [2, 2, 1]
     assert all((a == b).all() for a, b in zip((x for part in shown for x in part), held.images, strict=True))
 

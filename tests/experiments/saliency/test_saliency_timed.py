@@ -12,7 +12,7 @@ from congruency.datasets import LabelledImages
 from congruency.experiments.saliency.recipes import METHODS, paper_recipes
 from congruency.experiments.saliency.study import reproduce_table
 from congruency.experiments.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
-from congruency.saliency.batches import HeldBatches
+from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.models import create
 from congruency.training import Method, TrainingConfig, read_record, train
 
@@ -68,7 +68,7 @@ def test_made_up_images_make_whole_batches():
     points = prepared.data[5].points
     assert (points >= 0).all()
     assert (points <= torch.tensor([63, 47])).all()
-    batches = list(HeldBatches(prepared, 2).train_batches(0))
+    batches = list(SaliencyBatches(prepared, 2).train_batches(0))
     assert len(batches) == 3
     for shown, target in batches:
         assert shown.shape == (2, 3, 48, 64)

@@ -12,7 +12,7 @@ from congruency.experiments.saliency.experiment import Results, experiment
 from congruency.experiments.saliency.recipes import Recipe, paper_recipes, pick
 from congruency.saliency.data.mit1003 import mit1003
 from congruency.saliency.data.osie import osie, osie_split
-from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
+from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
 from congruency.saliency.data.salicon import salicon
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.training import Origin, SampleOrder
@@ -84,7 +84,7 @@ def reproduce_table(
     train_data, test_data = paper_sets(table, places)
     say(train_data.summary())
     say(test_data.summary())
-    sets = read_whole(train_data, size), read_whole(test_data, size)
+    sets = prepare_in_memory(train_data, size), prepare_in_memory(test_data, size)
     rows = table_recipes(table) if recipes is None else recipes
     return experiment(
         rows, list(seeds), *sets, out, device=device, precision=precision, capture=capture, origin=origin, say=say
@@ -138,7 +138,7 @@ def osie_recipes(
 def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
     """The fixed split of a prepared OSIE."""
     parts = osie_split(prepared.data, train=train)
-    first, second = (prepared.take([v.image.name for v in part.viewings]) for part in parts)
+    first, second = (prepared.subset([v.image.name for v in part.viewings]) for part in parts)
     return first, second
 
 

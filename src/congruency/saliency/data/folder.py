@@ -15,28 +15,26 @@ from torch import Tensor
 from congruency.saliency.data.images import image_files, image_header
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 
-__all__ = ["folder", "pairs", "read_fixations"]
-
 _Points = dict[str, dict[str, list[tuple[float, float]]]]
 
 
 def folder(
     images: str | Path, fixations: str | Path | None = None, *, pixels_per_degree: float | None = None
 ) -> SaliencyData:
-    """Your own images and fixations.
+    """Load your own images and fixations.
 
-    The points are in pixels, the centre of the top left one being (0, 0), in one of two forms:
+    Points are in pixels; the centre of the top left pixel is (0, 0). Two formats are read:
 
-    - CSV with a header ``image,x,y`` and, if viewers are to be told apart, a column ``viewer``; one fixation a line.
+    - CSV with a header ``image,x,y`` and optionally ``viewer``; one fixation per line.
     - JSON: ``{"a.jpg": [[x, y], ...]}``, or ``{"a.jpg": {"viewer": [[x, y], ...]}}``.
 
-    Images are named with or without their suffix, each in one way. An image that the file does not name has no
-    fixations; a name without an image, or one that fits two images, is an error.
+    Images are named with or without their suffix. An image that the file does not name has no fixations; a name that
+    fits no image or two images is an error.
 
     Args:
-        images: The folder of images; those of folders within it are not taken.
-        fixations: The file; ``fixations.csv`` or ``fixations.json`` in the folder of images if not given.
-        pixels_per_degree: Pixels for one degree of visual angle, where you know it.
+        images: The folder of images, without subfolders.
+        fixations: The file; default: ``fixations.csv`` or ``fixations.json`` in the folder of images.
+        pixels_per_degree: Pixels per degree of visual angle, if known.
     """
     images = Path(images)
     path = _fixation_file(images) if fixations is None else Path(fixations)
@@ -56,7 +54,7 @@ def folder(
 def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
     """Image name -> viewer -> (n, 2) points, from a CSV or JSON file."""
     if not path.is_file():
-        raise DataError(f"the file of fixations {path} is missing")
+        raise DataError(f"the fixations file {path} is missing")
     try:
         named = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
         return {
@@ -70,7 +68,7 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def pairs(points: Any, place: str) -> Tensor:
-    """(n, 2) float64 from a list of pairs; anything else is refused, since its numbers could be paired wrongly."""
+    """(n, 2) float64 from a list of pairs; anything else is an error, since its numbers could be paired wrongly."""
     if not isinstance(points, list) or not all(
         isinstance(point, (list, tuple)) and len(point) == 2 for point in points
     ):
@@ -82,7 +80,7 @@ def pairs(points: Any, place: str) -> Tensor:
 
 
 def _check_names(named: Iterable[str], files: Sequence[Path], path: Path) -> None:
-    """Refuse a name that could be one image's or another's, and an image named in two ways."""
+    """Raise DataError for a name that fits two images, and for an image named in two ways."""
     names, stems = set(named), Counter(image.stem for image in files)
     for image in files:
         if image.stem not in names or image.stem == image.name:
@@ -98,7 +96,7 @@ def _fixation_file(images: Path) -> Path:
     for name in ("fixations.csv", "fixations.json"):
         if (images / name).is_file():
             return images / name
-    raise DataError(f"{images} has no fixations.csv and no fixations.json; name the file of fixations")
+    raise DataError(f"{images} has no fixations.csv and no fixations.json; give the fixations file")
 
 
 def _from_csv(path: Path) -> _Points:
@@ -109,7 +107,7 @@ def _from_csv(path: Path) -> _Points:
         if not {"image", "x", "y"} <= set(columns):
             raise DataError(f"{path} must begin with a line image,x,y[,viewer], got {','.join(columns)}")
         for row in rows:
-            if None in row:  # where DictReader puts what is beyond the header
+            if None in row:  # where DictReader puts values beyond the header
                 raise DataError(f"{path}, line {rows.line_num}: more values than columns ({','.join(columns)})")
             try:
                 point = (float(row["x"]), float(row["y"]))

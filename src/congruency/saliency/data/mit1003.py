@@ -1,4 +1,4 @@
-"""MIT1003 (Judd et al., 2009): 1003 images of many sizes, each seen by 15 viewers for three seconds."""
+"""MIT1003 (Judd et al., 2009): 1003 images of many sizes, each viewed by 15 people for three seconds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from congruency.saliency.data.images import image_files, image_header, read_map
 from congruency.saliency.data.matlab import field, load_mat, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
 
-__all__ = ["fixations_in_gaze", "mit1003"]
-
 _PIXELS_PER_DEGREE = 35.0
 _SAMPLES_PER_SECOND = 240
 _WHITE = 127  # fixation points are white pixels that JPEG has blurred
 
 
 def mit1003(root: str | Path, fixations: Literal["maps", "viewers"] = "maps") -> SaliencyData:
-    """The set from a folder with ``ALLSTIMULI/``, ``ALLFIXATIONMAPS/`` and, for viewers, ``DATA/<viewer>/*.mat``.
+    """Load MIT1003 from a folder with ``ALLSTIMULI/``, ``ALLFIXATIONMAPS/`` and, for viewers, ``DATA/<viewer>/*.mat``.
 
     Args:
         root: The folder.
-        fixations: ``"maps"`` takes the set's own points, white pixels of ``<image>_fixPts.jpg``: all viewers as one,
-            several on one pixel as one. ``"viewers"`` finds fixations in each viewer's gaze samples
-            (:func:`fixations_in_gaze`): our own reading of them, which differs from the set's in detail, and the way to
-            compare viewers. The first fixation of each viewer, on the cross before the image, is left out.
+        fixations: ``"maps"`` reads the official points, the white pixels of ``<image>_fixPts.jpg``: all viewers
+            together, several fixations on one pixel as one. ``"viewers"`` detects fixations in each viewer's gaze
+            samples (:func:`fixations_in_gaze`): needed to compare viewers, and slightly different from the official
+            points. The first fixation of each viewer, on the cross before the image, is dropped.
     """
     root = Path(root)
     if fixations not in ("maps", "viewers"):
@@ -49,7 +47,7 @@ def _from_maps(root: Path, images: list[Path]) -> list[Viewing]:
             raise DataError(f"the fixation points {path} are missing; unpack ALLFIXATIONMAPS.zip there")
         points = read_map(path)
         if tuple(points.shape) != size:
-            raise DataError(f"{path} is {tuple(points.shape)} (height, width) and its image {size}; fetch it again")
+            raise DataError(f"{path} is {tuple(points.shape)} (height, width) and its image {size}; download it again")
         white = (points > _WHITE).nonzero().flip(1)
         viewings.append(viewing(image, size, [white], density=_map(folder, image), grey=grey))
     return viewings
@@ -74,7 +72,7 @@ def _map(folder: Path, image: Path) -> Path | None:
 
 
 def _gaze(path: Path) -> Tensor:
-    """(samples, 2) of a viewer's file: ``<image>.DATA(1).eyeData``, x and y counted from 1."""
+    """(samples, 2) zero-based gaze samples of a viewer's file: ``<image>.DATA(1).eyeData``."""
     variables = list(load_mat(path).values())
     if not variables:
         raise DataError(f"{path} holds no variable")
@@ -96,11 +94,11 @@ def _gaze(path: Path) -> Tensor:
 def fixations_in_gaze(
     gaze: Tensor, *, dispersion: float = _PIXELS_PER_DEGREE, seconds: float = 0.1, rate: int = _SAMPLES_PER_SECOND
 ) -> Tensor:
-    """(samples, 2) -> (fixations, 2): where the gaze rested, by dispersion (the "I-DT" algorithm).
+    """Detect fixations in gaze samples by dispersion (the I-DT algorithm): (samples, 2) -> (fixations, 2).
 
-    A fixation is a longest stretch of at least ``seconds`` whose samples spread by at most ``dispersion`` pixels (range
-    of x plus range of y); its place is the median of its samples. Samples that are not numbers end a fixation, and so
-    do those left of or above the frame, which the tracker writes while the eye is shut.
+    A fixation is a maximal interval of at least ``seconds`` whose dispersion (range of x plus range of y) is at most
+    ``dispersion`` pixels; its position is the median of its samples. Samples that are nan, or left of or above the
+    image (written by the tracker during blinks), end a fixation.
     """
     points = np.asarray(gaze, dtype=np.float64)
     seen = [bool(np.isfinite(point).all() and (point > -1.0).all()) for point in points]

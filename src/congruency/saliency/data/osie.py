@@ -1,4 +1,4 @@
-"""OSIE (Xu et al., 2014): 700 images of 800x600, each seen by 15 viewers for three seconds."""
+"""OSIE (Xu et al., 2014): 700 images of 800x600, each viewed by 15 people for three seconds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from congruency.saliency.data.images import image_header
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 
-__all__ = ["osie", "osie_split"]
-
 _PIXELS_PER_DEGREE = 24.0
 
 
 def osie(root: str | Path) -> SaliencyData:
-    """The set from a folder with ``stimuli/*.jpg`` and ``fixations.mat`` (also as ``eye/fixations.mat``).
+    """Load OSIE from a folder with ``stimuli/*.jpg`` and ``fixations.mat`` (or ``eye/fixations.mat``).
 
-    Every viewer's fixations are kept apart. The blur is 24 pixels, about one degree of visual angle in that experiment;
-    state it beside every CC, since another width gives another value.
+    The viewers' fixations are kept separate. The default blur is 24 pixels, about one degree of visual angle; state it
+    with every CC, which depends on it.
     """
     root = Path(root)
     path = next((p for p in (root / "fixations.mat", root / "eye" / "fixations.mat") if p.is_file()), None)
@@ -26,12 +24,12 @@ def osie(root: str | Path) -> SaliencyData:
         raise DataError(f"{root} is not OSIE: it must hold the folder stimuli/ and the file fixations.mat")
     variables = load_mat(path)
     if "fixations" not in variables:
-        raise DataError(f"{path} has no variable 'fixations' (there: {', '.join(variables) or 'none'})")
+        raise DataError(f"{path} has no variable 'fixations' (found: {', '.join(variables) or 'none'})")
     viewings = []
     for entry in structs(variables["fixations"]):
         name = str(field(entry, "img", path))
         if not name or name in (".", "..") or Path(name).name != name or "\\" in name or "\0" in name:
-            raise DataError(f"{path} names the image {name!r:.80}, which is no file name of the folder stimuli/")
+            raise DataError(f"{path} names the image {name!r:.80}, which is not a file name in the folder stimuli/")
         image = root / "stimuli" / name
         viewers = [
             points_of(field(s, "fix_x", path), field(s, "fix_y", path), path)
@@ -43,11 +41,10 @@ def osie(root: str | Path) -> SaliencyData:
 
 
 def osie_split(data: SaliencyData, *, train: int = 500, seed: int = 0) -> tuple[SaliencyData, SaliencyData]:
-    """The fixed split into training and test images: 500 and 200.
+    """A fixed split into 500 training and 200 test images, since OSIE has no official one.
 
-    OSIE has no official one. Images are put in the order of the SHA-256 of ``"<seed>:<file name>"`` and the first 500
-    train, so that the split depends on nothing but names: not on a library's generator, nor on the order of files.
-    Within each part the set's order stays.
+    Images are sorted by the SHA-256 of ``"<seed>:<file name>"`` and the first 500 are for training: the split depends
+    only on the file names. Each part keeps the order of the data set.
     """
     if not 0 < train < len(data):
         raise ValueError(f"train must leave images on both sides of {len(data)}, got {train}")
@@ -56,4 +53,4 @@ def osie_split(data: SaliencyData, *, train: int = 500, seed: int = 0) -> tuple[
         return hashlib.sha256(f"{seed}:{data[index].image.name}".encode()).hexdigest()
 
     order = sorted(range(len(data)), key=key)
-    return data.take(sorted(order[:train])), data.take(sorted(order[train:]))
+    return data.subset(sorted(order[:train])), data.subset(sorted(order[train:]))

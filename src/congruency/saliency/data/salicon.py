@@ -1,4 +1,4 @@
-"""SALICON (Jiang et al., 2015): COCO images with mouse-contingent attention, as JSON or as one .mat an image."""
+"""SALICON (Jiang et al., 2015): COCO images with mouse-tracked attention, as JSON or as one .mat file per image."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from congruency.saliency.data.images import IMAGE_SUFFIXES, image_header
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
 
-__all__ = ["salicon"]
-
 
 def salicon(root: str | Path, split: str = "train", *, version: str | None = None) -> SaliencyData:
-    """One split of SALICON from a folder in an official layout.
+    """Load one split of SALICON from a folder in an official layout.
 
     - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``.
     - JSON, as in the first release: ``annotations/fixations_<split>*.json``, the images anywhere under ``images/``.
 
-    The two releases label the same images differently: that of 2015 holds the points of the mouse's way, that of 2017
-    was recorded and processed anew. Scores on one say little about the other, so the version is recorded. A JSON file
-    says when it was made. The .mat files of the two look alike and are taken to be of 2017: say ``version="2015"`` for
-    the others. What is read of them are the fixations found in the mouse's way, not the way itself. Test images, which
-    have no fixations, come from a folder ``images/test`` alone, each with no viewers.
+    The two releases annotate the same images differently: the one of 2015 contains points of the mouse trajectory, the
+    one of 2017 was recorded and processed anew. Scores are not comparable between them, so the version is recorded. A
+    JSON file contains its date. The .mat files of both look alike and are assumed to be of 2017 unless
+    ``version="2015"``; their detected fixations are read, not the trajectories. Test images have no fixations and need
+    only the folder ``images/test``.
 
-    There is no visual angle (each worker had a screen of their own): the default blur is 3 % of the width, 19 pixels.
+    The visual angle is unknown (each worker had their own screen): the default blur is 3 % of the width, 19 pixels.
     """
     if version not in (None, "2015", "2017"):
-        raise ValueError(f"version must be '2015' or '2017' (or None, to take what the files say), got {version!r}")
+        raise ValueError(f"version must be '2015' or '2017' (or None, to read it from the files), got {version!r}")
     root = Path(root)
     annotations = sorted((root / "annotations").glob(f"fixations_{split}*.json"))
     folder = root / "fixations" / split
@@ -41,7 +39,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
         return SaliencyData("SALICON", tuple(_from_mat(root, split, folder)), version or "2017")
     if len(annotations) > 1:
         names = ", ".join(path.name for path in annotations)
-        raise DataError(f"several files fit the split {split!r}: {names}; name one of them, without 'fixations_'")
+        raise DataError(f"several files match the split {split!r}: {names}; name one of them, without 'fixations_'")
     if annotations:
         return _from_json(root, annotations[0], version)
     images = sorted(_images(root, split).values())
@@ -54,7 +52,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
 
 
 def _images(root: Path, split: str) -> dict[str, Path]:
-    """Image files by name without suffix, below ``images/<split>`` or, failing that, anywhere below ``images``."""
+    """Image files by name without suffix, from ``images/<split>`` or else anywhere below ``images``."""
     for folder in (root / "images" / split, root / "images", root / split):
         if folder.is_dir():
             return {path.stem: path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES}
@@ -73,7 +71,7 @@ def _from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
             raise DataError(f"{path} has no image {path.stem}.jpg; unpack all of the split's images")
         gaze = load_mat(path).get("gaze")
         if gaze is None:
-            raise DataError(f"{path} has no variable 'gaze'; is it SALICON's of 2017?")
+            raise DataError(f"{path} has no variable 'gaze'; expected a file of SALICON's 2017 release")
         viewers = [_columns(field(worker, "fixations", path), path) for worker in structs(gaze)]
         viewings.append(_viewing(images[path.stem], viewers, maps.get(path.stem)))
     return viewings
@@ -85,7 +83,7 @@ def _viewing(image: Path, viewers: list[Tensor], density: Path | None = None) ->
 
 
 def _columns(fixations: Any, path: Path) -> Tensor:
-    """(n, 2) from MATLAB's n x 2 matrix of x and y; squeezing makes one row a vector, and none an empty array."""
+    """(n, 2) from an n x 2 matrix of x and y; with ``squeeze_me`` one row is a vector, none an empty array."""
     table = np.asarray(fixations)
     if table.size and (table.ndim > 2 or table.shape[-1:] != (2,)):
         raise DataError(f"{path} has fixations of shape {table.shape}; expected rows of x and y")
@@ -101,7 +99,7 @@ def _from_json(root: Path, path: Path, version: str | None) -> SaliencyData:
     try:
         workers: dict[int, list[Tensor]] = defaultdict(list)
         for annotation in content["annotations"]:
-            # Each point is (row, column), counted from 1.
+            # Each point is (row, column), one-based.
             number = annotation["image_id"]
             points = pairs(annotation["fixations"], f"{path}, image {number!r:.80}")
             workers[number].append(points.flip(1) - 1.0)
@@ -124,15 +122,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as reason:
-        raise DataError(f"{path} is not JSON that can be read ({reason}); fetch it again") from None
+        raise DataError(f"{path} is not readable JSON ({reason}); download it again") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is not SALICON's JSON: it holds a {type(content).__name__}, not an object")
     return content
 
 
 def _version(info: Any, path: Path) -> str:
-    """The release by the date the file was made: the second one is of 2017."""
+    """The release by the file's date: the second one is of 2017."""
     made = str(info.get("date_created", "")) if isinstance(info, dict) else ""
     if not made[:4].isdigit():
-        raise DataError(f"{path} does not say when it was made; say version='2015' or version='2017'")
+        raise DataError(f"{path} contains no date; give version='2015' or version='2017'")
     return "2015" if int(made[:4]) < 2017 else "2017"
