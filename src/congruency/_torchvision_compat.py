@@ -6,8 +6,6 @@ Defining the two operators that it looks for is enough for its models, transform
 and ``torchvision.io`` stay unusable.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 

@@ -1,7 +1,5 @@
 """Translate the parameter names of EfficientNet-Lite's published weights to those of timm's models."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -34,7 +34,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 4), (12, 4), (3, 8), (100, 7)])
-def test_each_sample_once_an_epoch(device, count, size):
+def test_each_sample_once_per_epoch(device, count, size):
     batches = Batches(numbered(count), size, RAW, device=device)
     for epoch in range(3):
         seen = identities(batches.train_batches(epoch))
@@ -88,7 +88,7 @@ def test_orders():
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny_imagenet"])
-def test_going_on_in_the_middle_is_exact(device, name):
+def test_resuming_within_an_epoch_is_exact(device, name):
     images = torch.randint(0, 256, (50, 3, 16, 16), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(50) % 2, ("a", "b"))
 
@@ -102,7 +102,7 @@ def test_going_on_in_the_middle_is_exact(device, name):
             assert equal(list(made().train_batches(epoch, start)), whole[start:])
 
 
-def test_the_runs_own_random_numbers_are_left_alone():
+def test_the_global_random_state_is_unchanged():
     batches = Batches(numbered(20), 4, Augmentation((0.0,), (1.0,), crop="padded", flip=True))
     before = torch.get_rng_state()
     list(batches.train_batches(0))
@@ -112,7 +112,7 @@ def test_the_runs_own_random_numbers_are_left_alone():
 
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("count", [40, 43])
-def test_processes_share_the_batches_of_one(world, count):
+def test_processes_divide_the_batches_of_one(world, count):
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(count) % 2, ("a", "b"))
     whole = list(Batches(data, 8, AUGMENTATIONS["cifar10"]).train_batches(2))
@@ -144,7 +144,7 @@ def test_evaluation_sees_everything_once(world, count):
     assert sorted(seen) == list(range(count))
 
 
-def test_it_is_what_the_training_loop_asks_for():
+def test_batches_fulfil_the_training_data_protocol():
     assert isinstance(Batches(numbered(4), 2, RAW), TrainingData)
 
 
@@ -159,12 +159,12 @@ def test_it_is_what_the_training_loop_asks_for():
         ({"count": 3, "drop_last": True}, "3 samples are fewer than one batch of 4"),
     ],
 )
-def test_plans_that_cannot_be(settings, message):
+def test_invalid_plans_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Plan(**({"count": 10, "batch_size": 4} | settings))
 
 
-def test_generators_of_near_numbers_are_unrelated():
+def test_generators_of_similar_numbers_are_unrelated():
     drawn = torch.stack(
         [torch.randn(2000, generator=generator("order", seed, epoch)) for seed in range(4) for epoch in range(4)]
     )

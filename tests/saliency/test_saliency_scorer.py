@@ -38,7 +38,7 @@ def test_scores_are_those_of_each_image_alone(uneven):
     assert means["NSS"] == pytest.approx(values["NSS"][:2].mean().item())
 
 
-def test_a_failed_prediction_spoils_the_mean(uneven):
+def test_a_nan_prediction_makes_the_mean_nan(uneven):
     def predict(indices):
         maps = torch.rand(len(indices), 30, 40)
         maps[torch.tensor(indices) == 1] = torch.nan
@@ -54,7 +54,7 @@ def test_maps_of_another_size_are_resized(uneven):
         score(lambda indices: torch.rand(len(indices), 7, 9), uneven, ["AUPR"])
 
 
-def test_truths_come_in_batches_of_one_size(uneven):
+def test_ground_truths_are_batched_by_size(uneven):
     parts = list(ground_truths(uneven, batch=1))
     assert [part.indices for part in parts] == [(0,), (2,), (1,)]
     assert parts[0].negatives.sum() == 3
@@ -79,7 +79,7 @@ def in_order(viewed, **options):
     return torch.stack([negatives for _, negatives in parts])
 
 
-def test_mits_negatives_are_those_of_ten_other_images(columns):
+def test_mit_negatives_are_those_of_ten_other_images(columns):
     negatives = in_order(columns, protocol="mit", seed=3)
     for i, counts in enumerate(negatives):
         looked_at = counts.sum(0).nonzero().flatten() // 2
@@ -92,12 +92,12 @@ def test_mits_negatives_are_those_of_ten_other_images(columns):
     assert not negatives.equal(in_order(columns, protocol="mit", seed=4))
 
 
-def test_mits_negatives_are_all_others_where_they_are_few(uneven):
+def test_mit_negatives_are_all_others_if_they_are_few(uneven):
     for few, all_others in zip(ground_truths(uneven, protocol="mit"), ground_truths(uneven), strict=True):
         assert few.negatives.equal(all_others.negatives)
 
 
-def test_salicons_negatives_count_images(columns):
+def test_salicon_negatives_count_images(columns):
     negatives = in_order(columns, protocol="salicon", batch=4)
     counts = torch.cat([data.fixation_counts([v.points], (20, 30)) for v in columns.viewings])
     assert negatives.equal(metrics.shuffled_negatives(counts > 0).float())
@@ -155,6 +155,6 @@ def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path)
         assert all(human["NSS"] > bias["NSS"] for bias in floor.values())
 
 
-def test_a_ceiling_needs_two_viewers(tmp_path):
+def test_human_scores_need_two_viewers(tmp_path):
     with pytest.raises(ValueError, match="does not have at least two separate viewers"):
         human_scores(people(tmp_path, 1))

@@ -1,7 +1,5 @@
 """Training batches from a data set kept on the device, and the plan that decides which samples form which batch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

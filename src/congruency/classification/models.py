@@ -1,7 +1,5 @@
 """Create networks by name: timm's, torchvision's, and the few that neither has."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Networks for small images that timm lacks: ResNeXt, DenseNet-BC and ResNet-9 for 32x32, and smaller ones."""
 
-from __future__ import annotations
-
 import math
 
 import torch

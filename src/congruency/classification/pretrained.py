@@ -1,7 +1,5 @@
 """Load trained weights into a network, offline: from a file or an installed package."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cache decoded images in one file that the caller names."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them: pickled batches, in a tar.gz or extracted."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Decode image files into one uint8 tensor."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Image folders (``train/<class>/*.jpg`` and ``test/<class>/*.jpg``, or one folder of classes) and Tiny ImageNet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

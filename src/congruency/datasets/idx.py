@@ -1,7 +1,5 @@
 """The idx files of MNIST and of the data sets published in its format, gzipped or not."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """Load a labelled image data set by name or path."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Read files by name from a folder or an archive, without extracting anything to disk."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

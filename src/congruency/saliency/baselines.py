@@ -1,7 +1,5 @@
 """Reference scores: centre biases as baselines, agreement between people as the upper bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

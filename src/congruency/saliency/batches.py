@@ -1,7 +1,5 @@
 """Training batches of a saliency data set in memory, on the training device if it fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,26 +1,11 @@
 """Training losses for saliency maps, and weighted sums of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "LOSSES",
-    "SaliencyLoss",
-    "Target",
-    "bhattacharyya_loss",
-    "cc_loss",
-    "cosine_loss",
-    "kl_loss",
-    "l1_loss",
-    "make_loss",
-    "nss_loss",
-]
 
 _TINY = 1e-8
 

@@ -1,7 +1,5 @@
 """Saliency networks on any timm backbone: DINet and SALICON, created by name, saved and loaded with their settings."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from io import BytesIO

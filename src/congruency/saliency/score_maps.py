@@ -1,7 +1,5 @@
 """Score a folder of saliency maps of any model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.folder import read_fixations
 from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, official_density, read_map
-from congruency.saliency.data.opening import open_split
+from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 from congruency.saliency.metrics import Protocol, cc, kl, sim

@@ -1,7 +1,5 @@
 """Score a predictor on a data set: its maps against the fixations of all viewers, at the images' original sizes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from congruency.experiments.saliency import study
 from congruency.experiments.saliency.commands import app
 from congruency.saliency import data, models
-from congruency.saliency.data.opening import open_split
-from congruency.saliency.pictures import example_page, overlay, save_grey, save_overlay, save_values
-from congruency.saliency.predict import saliency_of
+from congruency.saliency.data.loaders import open_split
+from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
 from congruency.saliency.score_maps import score_maps
 from congruency.training import read_record
 

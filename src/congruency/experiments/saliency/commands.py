@@ -183,7 +183,7 @@ def prepare(
 ) -> None:
     """Put a data set into one small file: images resized once, all fixations."""
     from congruency.saliency import data as sets
-    from congruency.saliency.data.opening import open_split
+    from congruency.saliency.data.loaders import open_split
 
     _check_file(out, "FILE")
     with _told_plainly():

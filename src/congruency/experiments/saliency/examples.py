@@ -11,8 +11,7 @@ from congruency.experiments.saliency.experiment import saved_model
 from congruency.experiments.saliency.recipes import Recipe
 from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared
-from congruency.saliency.pictures import example_page
-from congruency.saliency.predict import saliency_of
+from congruency.saliency.predict import example_page, saliency_of
 
 __all__ = ["EXAMPLES", "write_examples"]
 

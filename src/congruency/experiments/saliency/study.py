@@ -10,10 +10,8 @@ from typing import Any, Literal
 from congruency.experiments.saliency.examples import write_examples
 from congruency.experiments.saliency.experiment import Results, experiment
 from congruency.experiments.saliency.recipes import Recipe, paper_recipes, pick
-from congruency.saliency.data.mit1003 import mit1003
-from congruency.saliency.data.osie import osie, osie_split
+from congruency.saliency.data.loaders import mit1003, osie, osie_split, salicon
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
-from congruency.saliency.data.salicon import salicon
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.training import Origin, SampleOrder
 

@@ -116,7 +116,7 @@ def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
 
 def _sets(data: Path, test: Path | None, holdout: int | None, size: tuple[int, int]) -> tuple[Any, Any]:
     """What to train on and what to score on, in memory."""
-    from congruency.saliency.data.opening import open_data
+    from congruency.saliency.data.loaders import open_data
     from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
 
     def read(path: Path, split: str) -> Any:

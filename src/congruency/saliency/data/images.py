@@ -1,7 +1,5 @@
 """Read images of any format as three channels of bytes, and grey maps as floats."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ first against the format's description (MAT-File Format, MathWorks): a tag with 
 flags, dimensions and name, then numbers, characters, fields or cells.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """From fixation points to maps: counts per pixel, blurred densities, and batches of both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

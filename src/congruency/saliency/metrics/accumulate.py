@@ -1,7 +1,5 @@
 """The metrics as torchmetrics classes: means over the images of all batches and ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

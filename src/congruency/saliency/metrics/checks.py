@@ -1,7 +1,5 @@
 """Checks and conversions of the maps given to the metrics: shapes, precision, chunks that fit in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

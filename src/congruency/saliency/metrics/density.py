@@ -1,7 +1,5 @@
 """Value-based metrics: NSS and information gain at the fixations, CC, KL and SIM between maps."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Rank-based metrics: the area under the ROC curve of fixated against other pixels."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias, get_args
 

@@ -3,8 +3,6 @@
 The draws depend only on a seed and the image's fixations: not on batches, ranks or devices.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
