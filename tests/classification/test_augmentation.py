@@ -20,7 +20,7 @@ def drawn(augmentation, images, seed=0):
 
 
 def slow(image, augmentation, box, flip):
-    """One image at a time, the obvious way."""
+    """Reference implementation, one image at a time."""
     top, left, height, width = box.tolist()
     if augmentation.crop == "padded":
         image = functional.pad(image, (augmentation.padding,) * 4)

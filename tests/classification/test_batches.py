@@ -10,7 +10,7 @@ from congruency.classification.batches import IGNORED, Batches, Plan, generator
 from congruency.datasets import LabelledImages, load
 from congruency.training.task import TrainingData
 
-RAW = Augmentation((0.0,), (1 / 255,))  # values as they are, to know each image by
+RAW = Augmentation((0.0,), (1 / 255,))  # unchanged values, which identify each image
 
 
 def numbered(count, side=2):

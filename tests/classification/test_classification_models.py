@@ -176,7 +176,7 @@ def test_files_without_weights(tmp_path, content, message):
 
 
 def published_names(count, first_is_short=True):
-    """The names that the published EfficientNet-Lite weights have, written out from their layout."""
+    """The names of the published EfficientNet-Lite weights."""
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     names = ["_conv_stem.weight", *(f"_bn0.{part}" for part in norm)]
     for block in range(count):

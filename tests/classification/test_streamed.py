@@ -94,7 +94,7 @@ def test_the_centre_crop(tmp_path):
         Image.fromarray(pixels).save(tmp_path / split / "a" / "x.png")
     images, _ = next(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=0).evaluation_batches())
     assert images[:, :, 1:-1, 1:-1].round().unique().tolist() == [200]
-    assert 100 < images.min() < 200  # scaled before it is cut, so the border is a mixture
+    assert 100 < images.min() < 200  # resized before cropping, so the border is a mixture
 
 
 def test_a_size_is_needed(files):
@@ -107,10 +107,10 @@ def test_a_corrupt_file_in_a_worker_is_reported(tmp_path):
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "x.png").write_bytes(b"broken")
     for workers in (0, 1):
-        with pytest.raises(ValueError, match=r"x.png cannot be decoded") as told:
+        with pytest.raises(ValueError, match=r"x.png cannot be decoded") as error:
             list(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=workers).train_batches(0))
-        assert str(told.value).endswith("as an image (unknown format); replace or delete it")
-        assert "Traceback" not in str(told.value)
+        assert str(error.value).endswith("as an image (unknown format); replace or delete it")
+        assert "Traceback" not in str(error.value)
 
 
 def test_workers_can_share_a_zip(tmp_path):

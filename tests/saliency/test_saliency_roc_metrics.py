@@ -1,4 +1,4 @@
-"""The AUCs: known answers, all pairs, scipy's and scikit-learn's answers, invariances, the published protocols."""
+"""The AUCs: known values, all pairs, scipy and scikit-learn, invariances, the published protocols."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_exact_areas_equal_scikit_learn_and_scipy(levels):
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("fixations", [1, 9, 300])
 def test_the_device_implementation_gives_the_same_areas(levels, fixations):
-    """The way taken on an accelerator, run here on the CPU."""
+    """The implementation for accelerators, run on the CPU."""
     saliency, counts = (x.flatten(1) for x in problem(fixations=fixations, levels=levels))
     negatives = {"unfixated": (counts == 0).float(), "all": torch.ones_like(counts)}
     for kind, weights in negatives.items():
@@ -92,7 +92,7 @@ def test_exact_areas_are_invariant_under_increasing_functions(grow):
 @pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
 def test_a_constant_map_scores_one_half(protocol):
     saliency, counts = torch.full((2, 40, 50), 0.3), problem(images=2, height=40, width=50, fixations=30)[1]
-    within = {"exact": 1e-6, "mit": 0.2, "salicon": 1e-6}[protocol]  # MIT's noise on 30 fixations is what it is
+    within = {"exact": 1e-6, "mit": 0.2, "salicon": 1e-6}[protocol]  # MIT's sampling noise with 30 fixations
     assert auc_judd(saliency, counts, protocol=protocol).tolist() == pytest.approx([0.5, 0.5], abs=within)
     assert auc_borji(saliency, counts, protocol=protocol).tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
     area = auc_shuffled(saliency, counts, shuffled_negatives(counts), protocol=protocol)
@@ -212,7 +212,7 @@ def test_salicon_shuffled_area_weights_all_negatives_off_the_fixations(levels, f
 def test_salicon_shuffled_area_by_hand():
     saliency = torch.tensor([[[0.0, 0.5, 1.0, 0.25]]])
     fixations = torch.tensor([[[0, 2, 0, 0]]])
-    negatives = torch.tensor([[[1, 7, 1, 2]]])  # the seven lie where the image is fixated itself
+    negatives = torch.tensor([[[1, 7, 1, 2]]])  # the seven are on a fixated pixel
     # Lines through (0, 0), (1/4, 0) at thresholds above 1/2, (1/4, 1) at 1/2, and (1, 1).
     assert auc_shuffled(saliency, fixations, negatives, protocol="salicon").item() == pytest.approx(3 / 4)
 
@@ -232,7 +232,7 @@ def test_salicon_shuffled_area_needs_negatives_off_the_fixations():
 
 @pytest.mark.parametrize("protocol", ["exact", "salicon"])
 def test_the_centre_bias_of_many_images_is_chance(protocol):
-    """400 images cover most of the frame: only the counts still say where people look."""
+    """The fixations of 400 images cover most pixels: only their counts show the centre bias."""
     saliency, counts = centre_biased(400)
     area = auc_shuffled(saliency, counts, shuffled_negatives(counts > 0), protocol=protocol).mean().item()
     assert auc_borji(saliency, counts).mean().item() > 0.8
@@ -240,7 +240,7 @@ def test_the_centre_bias_of_many_images_is_chance(protocol):
 
 
 def test_mit_area_ignores_counts():
-    """Why it wants ten images: of the distinct pixels of many, the centre bias looks like skill."""
+    """Why MIT uses ten images: with the distinct pixels of many, the centre bias scores well."""
     saliency, counts = centre_biased(400)
     many = auc_shuffled(saliency[:20], counts[:20], shuffled_negatives(counts)[:20], protocol="mit").mean().item()
     ten = shuffled_negatives(counts[:11])
@@ -292,7 +292,7 @@ def test_draws_equal_splitmix64():
         word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
         return word ^ word >> 31
 
-    assert mixed(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # what it gives first from state 0
+    assert mixed(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # its first output from state 0
     state, expected = mixed(12345 ^ mixed(7)), []
     for _ in range(20):
         state = (state + 0x9E3779B97F4A7C15) % 2**64

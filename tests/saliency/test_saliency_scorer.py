@@ -1,4 +1,4 @@
-"""Scores of whole sets: floor and ceiling, images of different sizes, images without fixations."""
+"""Scores of whole data sets: baselines and human scores, images of different sizes, images without fixations."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_ground_truths_are_batched_by_size(uneven):
 
 @pytest.fixture
 def columns(tmp_path):
-    """Fourteen images, each with three fixations, two of them on one pixel, all in a column of its own; one is bare."""
+    """Images with three fixations each, two of them on one pixel, all in a column of its own; one has none."""
     lines = ["image,x,y"]
     for i in range(15):
         picture(tmp_path / f"{i:02}.png", 20, 30)
@@ -72,7 +72,7 @@ def columns(tmp_path):
 
 
 def in_order(viewed, **options):
-    """The negatives of all images, in the set's order."""
+    """The negatives of all images, in the data set's order."""
     parts = sorted(
         (i, n) for part in ground_truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
     )
@@ -87,7 +87,7 @@ def test_mit_negatives_are_those_of_ten_other_images(columns):
         assert counts.sum() == 30
         assert i not in looked_at
         assert 5 not in looked_at
-    assert len({tuple(counts.sum(0).tolist()) for counts in negatives}) > 10  # each image has ten of its own
+    assert len({tuple(counts.sum(0).tolist()) for counts in negatives}) > 10  # each image draws its own ten
     assert negatives.equal(in_order(columns, protocol="mit", seed=3, batch=4))
     assert not negatives.equal(in_order(columns, protocol="mit", seed=4))
 
@@ -130,7 +130,7 @@ def test_centre_biases_follow_the_fixations(tmp_path):
     assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
     assert gaussian.max() <= 1
     assert mean.shape == (30, 40)
-    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, less what falls outside
+    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, minus what falls outside
 
 
 def people(tmp_path, viewers):

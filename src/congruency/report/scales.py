@@ -36,8 +36,8 @@ def linear(
 ) -> Scale:
     """A linear axis with about `ticks` tick marks at 1, 2 or 5 times a power of ten.
 
-    It ends on tick marks, or with `tight` at the outermost values; with `integers` the marks are integers. Values that are
-    not finite are ignored; without any value the axis is 0..1.
+    It ends on tick marks, or with `tight` at the outermost values; `integers` restricts the marks to integers. Values
+    that are not finite are ignored; without any value the axis is 0..1.
     """
     low, high = _extent(values, (0.0, 1.0))
     if high - low <= 1e-9 * max(abs(low), abs(high)):

@@ -73,6 +73,11 @@ def open_split(path: str | Path, split: str | None, default: str = "train") -> S
     return train if split == "train" else test
 
 
+def _viewing(image: Path, viewers: list[Tensor], density: Path | None = None) -> Viewing:
+    size, grey = image_header(image)
+    return viewing(image, size, viewers, density=density, grey=grey)
+
+
 # OSIE (Xu et al., 2014): 700 images of 800x600, each viewed by 15 people for three seconds.
 
 
@@ -95,12 +100,9 @@ def osie(root: str | Path) -> SaliencyData:
         if not name or name in (".", "..") or Path(name).name != name or "\\" in name or "\0" in name:
             raise DataError(f"{path} names the image {name!r:.80}, which is not a file name in the folder stimuli/")
         image = root / "stimuli" / name
-        viewers = [
-            points_of(field(s, "fix_x", path), field(s, "fix_y", path), path)
-            for s in structs(field(entry, "subjects", path))
-        ]
-        size, grey = image_header(image)
-        viewings.append(viewing(image, size, viewers, grey=grey))
+        subjects = structs(field(entry, "subjects", path))
+        viewers = [points_of(field(s, "fix_x", path), field(s, "fix_y", path), path) for s in subjects]
+        viewings.append(_viewing(image, viewers))
     return SaliencyData("OSIE", tuple(viewings), pixels_per_degree=_OSIE_PIXELS_PER_DEGREE)
 
 
@@ -166,9 +168,7 @@ def _mit1003_from_gaze(root: Path, images: list[Path]) -> list[Viewing]:
     for image in images:
         files = [path for viewer in viewers if (path := viewer / f"{image.stem}.mat").is_file()]
         fixations = [fixations_in_gaze(_gaze(path))[1:] for path in files]
-        size, grey = image_header(image)
-        official = _mit1003_map(root / "ALLFIXATIONMAPS", image)
-        viewings.append(viewing(image, size, fixations, density=official, grey=grey))
+        viewings.append(_viewing(image, fixations, _mit1003_map(root / "ALLFIXATIONMAPS", image)))
     return viewings
 
 
@@ -265,7 +265,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
         return _salicon_from_json(root, annotations[0], version)
     images = sorted(_salicon_images(root, split).values())
     if split.startswith("test") and images:
-        return SaliencyData("SALICON", tuple(_salicon_viewing(image, []) for image in images), version)
+        return SaliencyData("SALICON", tuple(_viewing(image, []) for image in images), version)
     raise DataError(
         f"{root} has neither {Path('fixations') / split} nor annotations/fixations_{split}*.json; "
         "unpack the official archives there, or name another split"
@@ -294,13 +294,8 @@ def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
         if gaze is None:
             raise DataError(f"{path} has no variable 'gaze'; expected a file of SALICON's 2017 release")
         viewers = [_columns(field(worker, "fixations", path), path) for worker in structs(gaze)]
-        viewings.append(_salicon_viewing(images[path.stem], viewers, maps.get(path.stem)))
+        viewings.append(_viewing(images[path.stem], viewers, maps.get(path.stem)))
     return viewings
-
-
-def _salicon_viewing(image: Path, viewers: list[Tensor], density: Path | None = None) -> Viewing:
-    size, grey = image_header(image)
-    return viewing(image, size, viewers, density=density, grey=grey)
 
 
 def _columns(fixations: Any, path: Path) -> Tensor:
@@ -384,8 +379,7 @@ def folder(
     _check_names(named, files, path)
     for image in files:
         viewers = named.pop(image.name, None) or named.pop(image.stem, {})
-        size, grey = image_header(image)
-        viewings.append(viewing(image, size, list(viewers.values()), grey=grey))
+        viewings.append(_viewing(image, list(viewers.values())))
     if not viewings:
         raise DataError(f"{images} holds no images")
     if named:
