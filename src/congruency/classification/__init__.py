@@ -5,13 +5,4 @@ from congruency.classification.batches import IGNORED, Batches, Plan
 from congruency.classification.models import create, normalisation
 from congruency.classification.streamed import StreamedBatches
 
-__all__ = [
-    "AUGMENTATIONS",
-    "IGNORED",
-    "Augmentation",
-    "Batches",
-    "Plan",
-    "StreamedBatches",
-    "create",
-    "normalisation",
-]
+__all__ = ["AUGMENTATIONS", "IGNORED", "Augmentation", "Batches", "Plan", "StreamedBatches", "create", "normalisation"]

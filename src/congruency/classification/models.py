@@ -3,7 +3,6 @@
 import difflib
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +17,18 @@ _TORCHVISION = "torchvision/"
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@dataclass(frozen=True)
-class OwnModel:
-    """A network of this package: a description, and a function of the number of classes and the image shape."""
-
-    title: str
-    make: Callable[[int, Shape], nn.Module]
-
-
-OWN: dict[str, OwnModel] = {
-    "resnext29_16x64": OwnModel(
-        "ResNeXt-29, 16x64d, for CIFAR", lambda classes, shape: ResNeXt(classes, 16, 64, channels=shape[0])
-    ),
-    "resnext29_4x16": OwnModel(
-        "ResNeXt-29, 4x16d, small", lambda classes, shape: ResNeXt(classes, 4, 16, channels=shape[0])
-    ),
-    "densenet100_12": OwnModel(
-        "DenseNet-BC-100, k = 12, for CIFAR", lambda classes, shape: DenseNet(classes, 100, 12, shape[0])
-    ),
-    "densenet40_12": OwnModel(
-        "DenseNet-BC-40, k = 12, small", lambda classes, shape: DenseNet(classes, 40, 12, shape[0])
-    ),
-    "resnet18_cifar": OwnModel(
-        "ResNet-18 with a stem for 32x32 images", lambda classes, shape: resnet18_cifar(classes, shape[0])
-    ),
-    "resnet9": OwnModel("ResNet-9, fast on a GPU, for 32x32 images", lambda classes, shape: ResNet9(classes, shape[0])),
-    "resnet9_small": OwnModel(
-        "ResNet-9 of half the width, for many seeds", lambda classes, shape: ResNet9(classes, shape[0], 32)
-    ),
-    "convnet": OwnModel("two convolutions, for digits", lambda classes, shape: convnet(classes, shape[0])),
-    "mlp": OwnModel("two hidden layers of 100", lambda classes, shape: mlp(classes, shape)),
+OWN: dict[str, Callable[[int, Shape], nn.Module]] = {
+    "resnext29_16x64": lambda classes, shape: ResNeXt(classes, 16, 64, channels=shape[0]),
+    "resnext29_4x16": lambda classes, shape: ResNeXt(classes, 4, 16, channels=shape[0]),
+    "densenet100_12": lambda classes, shape: DenseNet(classes, 100, 12, shape[0]),
+    "densenet40_12": lambda classes, shape: DenseNet(classes, 40, 12, shape[0]),
+    "resnet18_cifar": lambda classes, shape: resnet18_cifar(classes, shape[0]),
+    "resnet9": lambda classes, shape: ResNet9(classes, shape[0]),
+    "resnet9_small": lambda classes, shape: ResNet9(classes, shape[0], 32),
+    "convnet": lambda classes, shape: convnet(classes, shape[0]),
+    "mlp": mlp,
 }
+"""The networks of this package, as functions of the number of classes and the (C, H, W) of the images."""
 
 
 def create(
@@ -73,7 +53,7 @@ def create(
     if name in OWN:
         if download:
             raise ValueError(f"{name} has no weights to download; give a weights file")
-        network = OWN[name].make(classes, shape)
+        network = OWN[name](classes, shape)
     elif name.startswith(_TORCHVISION):
         network = _torchvision(name, classes, shape, download)
     else:

@@ -301,12 +301,7 @@ def _line(
 
 
 def _barred(
-    one: Series,
-    index: int,
-    place: float,
-    x_axis: scales.Scale,
-    y_axis: scales.Scale,
-    possible: tuple[float, float],
+    one: Series, index: int, place: float, x_axis: scales.Scale, y_axis: scales.Scale, possible: tuple[float, float]
 ) -> Iterator[str]:
     """The line with a dot and an error bar at every point, shifted by `place` so that several lines do not overlap."""
     points = list(zip(one.x, one.y, _edges(one, -1, possible), _edges(one, +1, possible), strict=True))

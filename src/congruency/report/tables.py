@@ -49,11 +49,7 @@ def to_rich(table: Table) -> "rich.table.Table":
     from rich.text import Text
 
     shown = Terminal(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        caption=Text(table.caption),
-        caption_justify="left",
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption=Text(table.caption), caption_justify="left"
     )
     for place, name in enumerate(table.columns):  # headings and row names wrap, numbers do not
         widest = max(map(len, [*name.split(), *(row[place] for row in table.rows)]))

@@ -198,11 +198,7 @@ def _gaze(path: Path) -> Tensor:
 
 
 def fixations_in_gaze(
-    gaze: Tensor,
-    *,
-    dispersion: float = _MIT1003_PIXELS_PER_DEGREE,
-    seconds: float = 0.1,
-    rate: int = _MIT1003_RATE,
+    gaze: Tensor, *, dispersion: float = _MIT1003_PIXELS_PER_DEGREE, seconds: float = 0.1, rate: int = _MIT1003_RATE
 ) -> Tensor:
     """Detect fixations in gaze samples by dispersion (the I-DT algorithm): (samples, 2) -> (fixations, 2).
 
