@@ -45,7 +45,7 @@ class LabelledImages:
             first = int(wrong[0])
             raise ValueError(
                 f"label {int(self.labels[first])} of image {first} is not one of the {len(self.classes)} classes; "
-                f"labels must be from 0 to {len(self.classes) - 1}"
+                f"labels go from 0 to {len(self.classes) - 1}"
             )
 
     def __len__(self) -> int:

@@ -162,7 +162,7 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
     assert result.exit_code == 1
-    assert "there is no density map of the set's own for 1001.jpg" in result.output
+    assert "there is no official density map for 1001.jpg" in result.output
 
 
 def test_the_test_images_of_osie_are_scored_alone(tmp_path):
@@ -178,7 +178,7 @@ def test_the_test_images_of_osie_are_scored_alone(tmp_path):
     missing = call(*words, "--split", "train")
     assert "has no map for 500 of 500 images" in " ".join(missing.output.split())
     unknown = call(*words, "--split", "val")
-    assert "OSIE has the parts train and test, got 'val'" in unknown.output
+    assert "OSIE has the splits train and test, got 'val'" in unknown.output
     small = ["--split", "test", "--width", 32, "--height", 32]
     assert call("prepare", tmp_path / "osie", tmp_path / "test.pt", *small).exit_code == 0
     assert len(data.load_prepared(tmp_path / "test.pt").data) == 3

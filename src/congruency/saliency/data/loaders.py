@@ -185,12 +185,10 @@ def _gaze(path: Path) -> Tensor:
     members = structs(field(variables[0], "DATA", path))
     if not members:
         raise DataError(f"{path} has an empty DATA")
-    data = members[0]
+    values = field(members[0], "eyeData", path)
     try:
-        samples = np.asarray(field(data, "eyeData", path), dtype=np.float64)
+        samples = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as reason:
-        if isinstance(reason, DataError):
-            raise
         raise DataError(f"{path} has eyeData that are not numbers ({reason})") from None
     if samples.ndim != 2 or samples.shape[1] < 2:
         raise DataError(f"{path} has eyeData of shape {samples.shape}; expected samples of x and y")
@@ -207,16 +205,16 @@ def fixations_in_gaze(
     image (written by the tracker during blinks), end a fixation.
     """
     points = np.asarray(gaze, dtype=np.float64)
-    seen = [bool(np.isfinite(point).all() and (point > -1.0).all()) for point in points]
-    least = max(1, round(seconds * rate))
+    valid = [bool(np.isfinite(point).all() and (point > -1.0).all()) for point in points]
+    shortest = max(1, round(seconds * rate))
     found, start = [], 0
-    while start + least <= len(points):
-        end = start + least
-        if not all(seen[start:end]) or _spread(points[start:end]) > dispersion:
+    while start + shortest <= len(points):
+        end = start + shortest
+        if not all(valid[start:end]) or _spread(points[start:end]) > dispersion:
             start += 1
             continue
         low, high = points[start:end].min(0), points[start:end].max(0)
-        while end < len(points) and seen[end]:
+        while end < len(points) and valid[end]:
             low, high = np.minimum(low, points[end]), np.maximum(high, points[end])
             if (high - low).sum() > dispersion:
                 break
