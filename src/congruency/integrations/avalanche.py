@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before avalanche, which imports torchvision
+import congruency._torchvision_compat  # noqa: F401  # before avalanche, which imports torchvision
 from congruency.corrector import Corrector, Stats
 from congruency.integrations.common import Options, Params, check_options, chosen, metrics, missing
 from congruency.constraints.memory import EpisodicMemory

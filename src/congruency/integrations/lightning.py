@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
+import congruency._torchvision_compat  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
 from congruency.corrector import Stats
 from congruency.dcl import DCL
 from congruency.integrations.common import Options, Params, attach, check_options, metrics_of_all, missing, whole

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-import congruency._vision  # noqa: F401  # before torchmetrics, which imports torchvision
+import congruency._torchvision_compat  # noqa: F401  # before torchmetrics, which imports torchvision
 from congruency.integrations.common import missing
 from congruency.measure.meter import CongruencyMeter, Reference
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before transformers, which may import torchvision
+import congruency._torchvision_compat  # noqa: F401  # before transformers, which may import torchvision
 from congruency.corrector import Stats
 from congruency.dcl import DCL
 from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing, whole

@@ -1,15 +1,15 @@
-"""Numbers as text, the same way in the terminal and on the page."""
+"""Format numbers, alike for the terminal and HTML pages."""
 
 import math
 
 NOTHING = "-"
-_HUGE = 1e6  # decimals say nothing of such a number
+_HUGE = 1e6  # decimals are meaningless from here on
 
 
 def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:
-    """`value` with `digits` decimals, with its sign where asked; a dash where it is not finite, and no minus zero.
+    """`value` with `digits` decimals, optionally with its sign; a dash if it is not finite, and no minus zero.
 
-    From a million on, as the loss of a training that diverged, it has three significant digits instead.
+    From a million on, as for the loss of a diverged run, it has three significant digits instead.
     """
     if not math.isfinite(value):
         return NOTHING
@@ -20,13 +20,13 @@ def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:
 
 
 def with_margin(mean: float, margin: float, digits: int = 2, *, sign: bool = False) -> str:
-    """`mean ± margin`; the mean alone where the margin could not be measured, a dash where the mean could not."""
+    """`mean ± margin`; only the mean if the margin is not finite, a dash if the mean is not."""
     text = fixed(mean, digits, sign=sign)
     return f"{text} ± {fixed(margin, digits)}" if math.isfinite(mean) and math.isfinite(margin) else text
 
 
 def p_value(p: float) -> str:
-    """A p-value to the third decimal; what is smaller is only called smaller."""
+    """A p-value with up to three decimals, or "< 0.001"."""
     if not math.isfinite(p):
         return NOTHING
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

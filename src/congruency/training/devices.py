@@ -41,8 +41,8 @@ def make_fabric(config: TrainingConfig) -> Fabric:
 
 
 def fabric_library() -> Any:
-    """Lightning Fabric's package: that of ``lightning``, or the one of ``pytorch-lightning``."""
-    import congruency._vision  # noqa: F401 (lightning imports torchvision, which may need its help)
+    """Lightning Fabric's package: that of ``lightning``, or the one that comes with ``pytorch-lightning``."""
+    import congruency._torchvision_compat  # noqa: F401 (lightning imports torchvision, which may need its help)
 
     for name in ("lightning.fabric", "lightning_fabric"):
         try:

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from congruency.cli.saliency import app
 from congruency.saliency import data, models
-from congruency.saliency.data.opening import open_part
-from congruency.saliency.pictures import example_page, overlay, save_grey, save_overlay, save_values
-from congruency.saliency.predict import saliency_of
+from congruency.saliency.data.loaders import open_split
+from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
 from congruency.saliency.score_maps import score_maps
 from congruency.studies.saliency import study
 from congruency.training import read_record
@@ -163,7 +162,7 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
     assert result.exit_code == 1
-    assert "there is no density map of the set's own for 1001.jpg" in result.output
+    assert "there is no official density map for 1001.jpg" in result.output
 
 
 def test_the_test_images_of_osie_are_scored_alone(tmp_path):
@@ -179,7 +178,7 @@ def test_the_test_images_of_osie_are_scored_alone(tmp_path):
     missing = call(*words, "--split", "train")
     assert "has no map for 500 of 500 images" in " ".join(missing.output.split())
     unknown = call(*words, "--split", "val")
-    assert "OSIE has the parts train and test, got 'val'" in unknown.output
+    assert "OSIE has the splits train and test, got 'val'" in unknown.output
     small = ["--split", "test", "--width", 32, "--height", 32]
     assert call("prepare", tmp_path / "osie", tmp_path / "test.pt", *small).exit_code == 0
     assert len(data.load_prepared(tmp_path / "test.pt").data) == 3
@@ -192,12 +191,12 @@ def test_a_part_of_what_has_none_is_refused(tmp_path):
     for place in (mit, tmp_path / "points.csv"):
         result = call("score", tmp_path / "maps", place, "--split", "test")
         assert result.exit_code == 1
-        assert "is not divided into parts; do not name the part 'test'" in " ".join(result.output.split())
+        assert "has no splits; do not name one, got 'test'" in " ".join(result.output.split())
     salicon = data.salicon(small_salicon(tmp_path / "salicon"))
     prepared = data.prepare(salicon, tmp_path / "salicon.pt", (24, 32))
-    with pytest.raises(data.DataError, match="holds one part of SALICON, prepared before"):
-        open_part(prepared, "val")
-    assert len(open_part(tmp_path / "salicon", "train")) == len(open_part(prepared, None)) == 2
+    with pytest.raises(data.DataError, match="is a prepared split of SALICON"):
+        open_split(prepared, "val")
+    assert len(open_split(tmp_path / "salicon", "train")) == len(open_split(prepared, None)) == 2
 
 
 @pytest.mark.parametrize("content", ["image,x,y\n", "{}", '{"1001": []}'])
@@ -281,7 +280,7 @@ def test_osie_runs_a_small_study(tmp_path):
         (["predict", "a.jpg", "--checkpoint", "nowhere.pt"], "the checkpoint nowhere.pt is missing"),
         (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
         (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
-        (["osie", "nowhere.pt"], "the prepared set nowhere.pt is missing"),
+        (["osie", "nowhere.pt"], "the prepared file nowhere.pt is missing"),
         (["osie", "."], "congruency saliency prepare . FILE.pt"),
         (["score", "nowhere", "nowhere", "--metric", "AUPR"], "there is no metric 'AUPR'; choose among NSS, sAUC"),
         (["score", "nowhere", "nowhere", "--protocol", "x"], "there is no protocol 'x'; choose among exact, mit"),

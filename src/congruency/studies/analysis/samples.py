@@ -250,9 +250,9 @@ def saliency_samples(
 
     The loss is DINet's, l1; pictures show an image above the density of its fixations.
     """
-    from congruency.saliency.batches import HeldBatches
+    from congruency.saliency.batches import SaliencyBatches
     from congruency.saliency.data import open_data
-    from congruency.saliency.data.prepared import load_prepared, read_whole
+    from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
     from congruency.saliency.losses import make_loss
     from congruency.saliency.models import load_model as load_saliency
 
@@ -261,8 +261,8 @@ def saliency_samples(
     whole = prepared.data if prepared is not None else open_data(data, split)
     chosen = _evenly(len(whole), count)
     names = [whole.viewings[i].image.name for i in chosen]
-    held = prepared.take(names) if prepared is not None else read_whole(whole.take(chosen), size)
-    batches = HeldBatches(held, len(held.images))
+    held = prepared.subset(names) if prepared is not None else prepare_in_memory(whole.subset(chosen), size)
+    batches = SaliencyBatches(held, len(held.images))
     loss = make_loss("l1")
     return Samples(
         model,

@@ -148,7 +148,7 @@ def network(settings: StreamSettings, stream: Stream, share: float, seed: int) -
     torch.manual_seed(seed)
     if settings.network == "resnet":
         return NarrowResNet18(stream.classes, max(1, int(20 * share)), channels)
-    import congruency._vision  # noqa: F401  (timm imports torchvision)
+    import congruency._torchvision_compat  # noqa: F401  (timm imports torchvision)
 
     import timm  # isort: skip
 

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from congruency.files import write_together
-from congruency.saliency.baselines import floor_scores, human_scores
-from congruency.saliency.batches import HeldBatches
+from congruency.saliency.baselines import baseline_scores, human_scores
+from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.losses import make_loss
-from congruency.saliency.models.base import SaliencyModel, finish
-from congruency.saliency.models.registry import create, load_model, save_model
+from congruency.saliency.models import SaliencyModel, create, finish, load_model, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
 from congruency.studies.saliency.recipes import Recipe, method_named
 from congruency.training import Origin, Place, Task, TrainingConfig, train
@@ -54,7 +53,7 @@ def build_task(
     def build(place: Place) -> Task:
         model = create(recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained)
         device = place.device if on_device else "cpu"
-        data = HeldBatches(
+        data = SaliencyBatches(
             prepared,
             recipe.batch,
             seed=recipe.seed_of_order(seed),
@@ -62,7 +61,7 @@ def build_task(
             rank=place.rank,
             world_size=place.world_size,
         )
-        validation = None if held_out is None else HeldBatches(held_out, _EVALUATED, device=device)
+        validation = None if held_out is None else SaliencyBatches(held_out, _EVALUATED, device=device)
         return Task(
             model=model,
             optimizer=lambda model: recipe.make_optimizer(model, fused=_fused(place)),
@@ -146,7 +145,7 @@ def _fused(place: Place) -> bool:
     return place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
 
 
-def _validation_loss(model: nn.Module, batches: HeldBatches, loss: Loss, place: Place) -> dict[str, float]:
+def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, place: Place) -> dict[str, float]:
     """The mean over all images; every process has it whole, for a network in shards is called by all alike."""
     total, count = torch.zeros((), dtype=torch.float64, device=place.device), 0
     for images, target in batches.evaluation_batches():
@@ -272,7 +271,7 @@ def _bounds(train_set: Prepared, test_set: Prepared, out: Path, device: str) -> 
     if path.is_file():
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
         return known
-    bounds = floor_scores(train_set.data, test_set.data, METRICS, device=device)
+    bounds = baseline_scores(train_set.data, test_set.data, METRICS, device=device)
     if min(len(v.fixations) for v in test_set.data.viewings) > 1:
         bounds |= human_scores(test_set.data, METRICS, device=device)
     _write(path, bounds)

@@ -144,7 +144,7 @@ def made_up(images: Tensor) -> Prepared:
 
 @cache
 def _check_backbone(name: str) -> None:
-    from congruency.saliency.models.registry import create
+    from congruency.saliency.models import create
 
     try:
         with torch.device("meta"):  # no memory, no time

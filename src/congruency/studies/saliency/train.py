@@ -117,11 +117,11 @@ def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
 
 def _sets(data: Path, test: Path | None, holdout: int | None, size: tuple[int, int]) -> tuple[Any, Any]:
     """What to train on and what to score on, in memory."""
-    from congruency.saliency.data.opening import open_data
-    from congruency.saliency.data.prepared import load_prepared, read_whole
+    from congruency.saliency.data.loaders import open_data
+    from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
 
     def read(path: Path, split: str) -> Any:
-        return load_prepared(path) if path.suffix == ".pt" else read_whole(open_data(path, split), size)
+        return load_prepared(path) if path.suffix == ".pt" else prepare_in_memory(open_data(path, split), size)
 
     if test is not None and holdout is not None:
         raise ValueError("--holdout takes images of DATA to score; with --test leave it out")

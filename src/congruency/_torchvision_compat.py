@@ -1,12 +1,10 @@
-"""Makes torchvision importable where its compiled operators are missing; import this before whatever needs it.
+"""Make torchvision importable where its compiled operators are missing; import this before anything that needs it.
 
-torchvision describes what ``nms`` returns when it is imported, and fails where a build without compiled operators never
-declared it. timm, lightning and torchmetrics import torchvision, and fail with it. Declaring the two operators that it
-looks for is enough for its networks, transforms and data sets; ``torchvision.ops.nms`` itself and ``torchvision.io``
-stay unusable there.
+On import, torchvision registers a shape function for its operator ``nms``, which fails in a build without compiled
+operators because ``nms`` was never defined. timm, lightning and torchmetrics import torchvision and fail with it.
+Defining the two operators that it looks for is enough for its models, transforms and data sets; ``torchvision.ops.nms``
+and ``torchvision.io`` stay unusable.
 """
-
-from __future__ import annotations
 
 import importlib
 import importlib.util
@@ -19,7 +17,7 @@ _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _library: torch.library.Library | None = None
 
 
-def _declare_missing_operators() -> None:
+def _define_missing_operators() -> None:
     global _library
     if importlib.util.find_spec("torchvision") is None:
         return
@@ -34,4 +32,4 @@ def _declare_missing_operators() -> None:
         importlib.import_module("torchvision")
 
 
-_declare_missing_operators()
+_define_missing_operators()
