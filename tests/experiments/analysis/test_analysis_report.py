@@ -292,7 +292,7 @@ def test_the_papers_number_stands_beside_ours(tmp_path):
         )
         write_run(tmp_path / f"gem-{seed}", {"name": "gem"}, seed, first={"data": "cifar100"})
     table = report.summary(group(loaded(tmp_path).runs))
-    assert table.columns[:6] == ["Correction", "Seeds", "test error", "Difference", "p", "paper"]
+    assert table.columns[:6] == ["Method", "Seeds", "test error", "Difference", "p", "paper"]
     assert [row[5] for row in table.rows] == ["17.30", "17.02", "-"]
     assert "what it prints for the row" in table.caption
     assert report.narrow(table).columns == table.columns[:6]

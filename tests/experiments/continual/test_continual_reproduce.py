@@ -202,7 +202,7 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
     [
         (["mnist_q"], "there is no table 'mnist_q'"),
         (["mnist_r", "--rows", "nothing"], "there is no row 'nothing'"),
-        (["mnist_r", "--memory", "61"], "a memory of 61 samples a task is larger than a task of 60 samples"),
+        (["mnist_r", "--memory", "61"], "a memory of 61 samples per task is larger than a task of 60 samples"),
         (["mnist_r", "--policy", "last"], "policy must be one of"),
         (["mnist_r", "--base", "nowhere/at/all"], "nowhere/at/all"),
         (["mnist_r", "--tune", "gem"], "nothing to tune"),
@@ -210,7 +210,7 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         (["mnist_r", "--labels", "tidy"], "labels must be one of clean, noisy, given, got 'tidy'"),
         (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),
         (["icifar100", "--labels", "clean"], "labels 'clean' are for CIFAR-100"),
-        (["icifar100", "--tasks", "3"], "10 classes cannot be dealt out evenly to 3 tasks"),
+        (["icifar100", "--tasks", "3"], "10 classes cannot be split evenly into 3 tasks"),
     ],
 )
 def test_bad_input_is_named(words, message, tmp_path):
