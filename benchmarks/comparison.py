@@ -42,12 +42,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-
-import congruency
 from congruency.experiments.bench import machine
 from congruency.experiments.demo import one_thread
 from congruency.experiments.host_way import HostDCL
+from torch import Tensor, nn
+
+import congruency
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
 

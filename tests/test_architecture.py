@@ -27,7 +27,7 @@ CORE["congruency"] = set(CORE)  # the package itself, `import congruency`
 ROOMS = (
     {"__main__"},
     {"cli"},
-    {"studies", "studies"},
+    {"studies"},
     {"classification", "continual", "saliency", "language"},
     {"training", "integrations"},
     {"datasets", "report"},

@@ -20,7 +20,7 @@ from congruency.studies.listing import expected_rows
 from congruency.studies.results import Results, compare, read_results
 from congruency.studies.saliency.recipes import METHODS
 from congruency.studies.saliency.study import osie_recipes
-from congruency.training.config import Method
+from congruency.training.config import Correction
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 COMPARISONS = list(dict.fromkeys(one for claim in CLAIMS for variant in claim.variants for one in variant.comparisons))
@@ -48,8 +48,8 @@ REPORTED = {
 METHODS_IN_WORDS = [
     method_name(asdict(method))
     for method in (
-        Method(), Method(name="gem"), Method(name="dcl"), Method(name="dcl", window=60),
-        Method(name="dcl", mode="anchor", margin=0.5, offset=1),
+        Correction(), Correction(name="gem"), Correction(name="dcl"), Correction(name="dcl", window=60),
+        Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
     )
 ]  # fmt: skip
 

@@ -4,13 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from training_toy import build
-
-from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.experiments.classification.jobs import Data, Job, Row, Table
 from congruency.experiments.classification.running import Machine, Work, run_table
 from congruency.experiments.classification.task import Setup
 from congruency.experiments.terminal import typed
+from training_toy import build
+
+from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.training import Correction, Origin, TrainingConfig, read_record, train
 
 WORDS = ["--data", "digits", "--model", "mlp", "--per-class", "4", "--epochs", "1", "--device", "cpu", "--no-progress"]

@@ -6,15 +6,15 @@ import signal
 
 import pytest
 import torch
+from congruency.experiments.classification import task
+from congruency.experiments.classification.jobs import Data, Job
+from congruency.experiments.classification.task import Setup, ordered
 from typer.testing import CliRunner
 
 from congruency import cli
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import Batches
 from congruency.datasets import LabelledImages
-from congruency.experiments.classification import task
-from congruency.experiments.classification.jobs import Data, Job
-from congruency.experiments.classification.task import Setup, ordered
 from congruency.training import Correction, load_checkpoint, order_seed, read_record, without_times
 
 BASE, DCL, GEM = Correction(), Correction(name="dcl", window=5), Correction(name="gem")

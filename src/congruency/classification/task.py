@@ -20,8 +20,7 @@ from congruency.classification.models import check, create
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages, catalogue, load
 from congruency.studies.classification.recipes import Recipe
-from congruency.training.config import Method
-from congruency.training.order import SampleOrder, order_seed
+from congruency.training.config import Correction, SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
 __all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered", "recipe_sets", "recipe_setup"]
@@ -100,12 +99,12 @@ class Setup:
         """Refuse a network that there is not, before any data is read for it."""
         check(self.model)
 
-    def builder(self, images: tuple[Images, Images | None], method: Method) -> Build:
+    def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
         """What the training loop trains with a method, in the order that is that method's."""
         return build(ordered(self, method), *images)
 
 
-def ordered(setup: Setup, method: Method) -> Setup:
+def ordered(setup: Setup, method: Correction) -> Setup:
     """The setup with the seed of its order, where that is not its own: of ``sample_order`` (fixed: 0 if not given)."""
     if setup.sample_order == "seed":
         return setup

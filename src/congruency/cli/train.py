@@ -360,14 +360,14 @@ def train(
     with interruptible("interrupted; the same command with --resume goes on from the last checkpoint"):
         from congruency.classification.image_options import ImageOptions
         from congruency.studies.classification import train as command
-        from congruency.training import CheckpointError, Method, RecordError, TrainingConfig
+        from congruency.training import CheckpointError, Correction, RecordError, TrainingConfig
 
         try:
             images = ImageOptions(
                 source=data, folder=data_folder, size=size, channels=channels, per_class=per_class, holdout=holdout,
                 stream=stream, crop=crop, flip=flip,  # type: ignore[arg-type]
             )  # fmt: skip
-            chosen = Method(
+            chosen = Correction(
                 name=method, scope=scope, references=references, window=window, offset=offset,  # type: ignore[arg-type]
                 mode=mode, margin=margin, trigger=trigger, memory=memory,  # type: ignore[arg-type]
             )  # fmt: skip

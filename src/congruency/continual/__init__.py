@@ -1,5 +1,6 @@
 """Continual learning: streams of tasks, the learners of the paper's tables, their scores, many seeds at once."""
 
+from congruency.constraints.memory import EpisodicMemory
 from congruency.continual.batched_runner import run_together
 from congruency.continual.config import LearnerConfig
 from congruency.continual.learners import LEARNERS, Learner, Setting, learner
@@ -7,7 +8,6 @@ from congruency.continual.networks import NarrowResNet18, mlp
 from congruency.continual.runner import run
 from congruency.continual.scores import Outcome, Scores, scores
 from congruency.continual.streams import STREAMS, Stream, Task, incremental, permutations, rotations
-from congruency.constraints.memory import EpisodicMemory
 
 __all__ = [
     "LEARNERS",

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from congruency.backends import backend_for
 from congruency.continual.batched_mlp import BatchedMLP, gram
 from congruency.continual.config import LearnerConfig
-from congruency.backends import backend_for
 
 __all__ = ["BatchedConstrainedLearner", "BatchedEWCLearner", "BatchedLearner"]
 

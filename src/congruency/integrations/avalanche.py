@@ -9,11 +9,11 @@ import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
 import congruency._torchvision_compat  # noqa: F401  # before avalanche, which imports torchvision
-from congruency.corrector import Corrector, Stats
-from congruency.integrations.common import Options, Params, check_options, chosen, metrics, missing
+from congruency.constraints.base import ConstraintSource
 from congruency.constraints.memory import EpisodicMemory
 from congruency.constraints.references import References
-from congruency.constraints.base import ConstraintSource
+from congruency.corrector import Corrector, Stats
+from congruency.integrations.common import Options, Params, check_options, chosen, metrics, missing
 
 try:
     from avalanche.core import SupervisedPlugin

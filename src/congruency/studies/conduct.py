@@ -18,8 +18,7 @@ from congruency.studies.plan import JobT, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import as_paragraphs
-from congruency.training.processes import first_process
-from congruency.training.signals import STOPPED_EXIT_CODE
+from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
 __all__ = ["FAILED_EXIT_CODE", "Figures", "conduct", "present"]
 

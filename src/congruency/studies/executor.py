@@ -26,7 +26,7 @@ import torch
 from congruency.studies.console import Notify, plain_warnings
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
-from congruency.training.signals import StopSignal
+from congruency.training.processes import StopSignal
 
 __all__ = ["Batch", "Outcome", "Place", "Runner", "Stopped", "attempt", "execute"]
 

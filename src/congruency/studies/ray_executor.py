@@ -13,7 +13,7 @@ from congruency.studies.console import plain_warnings
 from congruency.studies.executor import Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, Store
-from congruency.training.signals import StopSignal
+from congruency.training.processes import StopSignal
 
 __all__ = ["execute_on_ray"]
 

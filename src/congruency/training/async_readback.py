@@ -124,7 +124,9 @@ class EpochMeans:
         self._sums: dict[str, float] = {}
         self._weights: dict[str, int] = {}
 
-    def add(self, step: PendingStep, figures: Mapping[str, float], measures: Mapping[str, float], seconds: float) -> None:
+    def add(
+        self, step: PendingStep, figures: Mapping[str, float], measures: Mapping[str, float], seconds: float
+    ) -> None:
         """Add one step.
 
         Args:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from congruency.constraints.directions import Directions
 from congruency.corrector import Corrector
 from congruency.dcl import DCL
-from congruency.modules import head
 from congruency.distributed import full, like
-from congruency.constraints.directions import Directions
+from congruency.modules import head
 from congruency.training.config import Correction, TrainingConfig
 
 __all__ = ["EpochMemory", "attach", "check_length", "head_copy", "parameters_of"]

@@ -17,7 +17,6 @@ from congruency.training.capture import Captured
 from congruency.training.config import TrainingConfig
 from congruency.training.correction import attach, check_length, float32, head_copy, parameters_of
 from congruency.training.devices import compiled
-from congruency.training.step_meter import StepMeter
 from congruency.training.state import (
     load_model,
     load_optimizer,
@@ -26,6 +25,7 @@ from congruency.training.state import (
     random_state,
     restore_random_state,
 )
+from congruency.training.step_meter import StepMeter
 from congruency.training.task import Task
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from congruency.cli.analysis import register
 from congruency.studies.analysis import curves, report
 from congruency.studies.analysis.runs import Loaded, find_records, group, load, method_name
-from congruency.training.config import Method
+from congruency.training.config import Correction
 
 BASELINE = {"name": "baseline", "scope": "head"}
 DCL = {"name": "dcl", "scope": "head", "window": 5, "references": 1, "mode": "concentrate", "margin": None, "offset": 0}
@@ -112,7 +112,7 @@ def test_every_setting_that_a_method_trains_by_makes_another_row(tmp_path, name)
         "dcl": {"window": 5, "references": 2, "offset": 3, "mode": "anchor", "margin": 0.1, "trigger": "violated",
                 "accumulate": "gradients", "scope": "all"},
     }  # fmt: skip
-    usual = asdict(Method(name=name))
+    usual = asdict(Correction(name=name))
     for place, changed in enumerate([{}, *({key: value} for key, value in changes[name].items())]):
         write_run(tmp_path / str(place), usual | changed)
     rows = [one.name for one in group(loaded(tmp_path).runs)]
@@ -342,7 +342,7 @@ def test_what_differs_is_listed_setting_by_setting(tmp_path):
 
 def test_only_a_methods_own_settings_are_listed_with_the_values_it_had(tmp_path):
     for name in ("baseline", "gem", "dcl"):
-        write_run(tmp_path / name, asdict(Method(name=name)))
+        write_run(tmp_path / name, asdict(Correction(name=name)))
     table = report.differing(group(loaded(tmp_path).runs))
     base, dcl, gem = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert [one["method"] for one in (base, dcl, gem)] == ["baseline", "dcl", "gem"]

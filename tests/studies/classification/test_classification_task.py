@@ -16,7 +16,7 @@ from congruency.classification.pretrained import installed, read_weights
 from congruency.classification.task import Setup, build, error_counts, evaluate, recipe_sets, recipe_setup
 from congruency.datasets import catalogue, load
 from congruency.studies.classification.recipes import RECIPES, find
-from congruency.training import Method, Place, TrainingConfig, load_checkpoint, read_record, train
+from congruency.training import Correction, Place, TrainingConfig, load_checkpoint, read_record, train
 
 CPU = Place(torch.device("cpu"))
 DIGITS = Setup(
@@ -36,7 +36,9 @@ def losses(result):
     return [line["loss"] for line in read_record(result.record).epochs]
 
 
-@pytest.mark.parametrize("method", [Method(), Method(name="dcl", window=5), Method(name="gem")], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [Correction(), Correction(name="dcl", window=5), Correction(name="gem")], ids=lambda m: m.name
+)
 @pytest.mark.parametrize("schedule", ["steps", "cosine"])
 def test_digits_are_learned(tmp_path, method, schedule):
     setup = dataclasses.replace(DIGITS, schedule=schedule, warmup=0.5 if schedule == "cosine" else 0.0)
@@ -49,7 +51,7 @@ def test_digits_are_learned(tmp_path, method, schedule):
 def test_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
     sets = digits(20)
     setup = dataclasses.replace(DIGITS, augmentation=dataclasses.replace(DIGITS.augmentation, crop="padded", flip=True))
-    settings = config(2, checkpoint_steps=1, method=Method(name="dcl", window=3))
+    settings = config(2, checkpoint_steps=1, method=Correction(name="dcl", window=3))
 
     class Cut(Exception):
         pass
@@ -222,7 +224,7 @@ def test_a_slice_of_every_recipe_learns_and_resumes(tmp_path, slices, recipe):
     """
     still = dataclasses.replace(recipe.augmentation.evaluation(), size=recipe.size and 48)
     setup = recipe_setup(recipe, pretrained=None, augmentation=still, batch_size=8, learning_rate=0.002, order="given")
-    method = Method(**recipe.correction)
+    method = Correction(**recipe.correction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # windows longer than this short run
         made, settings = build(setup, slices[recipe.data]), config(4, method=method, checkpoint_epochs=4)

@@ -13,7 +13,7 @@ from congruency.studies.saliency import study
 from congruency.studies.saliency.experiment import build_task, experiment, run, saved_model
 from congruency.studies.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
 from congruency.studies.saliency.study import osie_recipes, osie_study, split_prepared
-from congruency.training import Method, TrainingConfig, train
+from congruency.training import Correction, TrainingConfig, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
 
@@ -223,7 +223,7 @@ def test_offline_rows():
 
 def test_windows_and_references_of_ones_own():
     assert all(method_named(name) == method for name, method in METHODS.items())
-    assert method_named("DCL-7-3") == Method(name="dcl", window=7, references=3)
+    assert method_named("DCL-7-3") == Correction(name="dcl", window=7, references=3)
     assert method_named("DCL-inf-2 anchor") == replace(METHODS["DCL-inf-1 anchor"], references=2)
     assert Recipe(method="DCL-7-3").name == "DINet ResNet-50 Adam DCL-7-3"
     for name in ("DCL-0-1", "DCL-5-0", "DCL-5", "DCL-inf-1 concentrate"):

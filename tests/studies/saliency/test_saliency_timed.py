@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from congruency.saliency.models.registry import create
 
 import congruency
 from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
 from congruency.saliency.batches import HeldBatches
-from congruency.saliency.models.registry import create
 from congruency.studies.saliency.recipes import METHODS, paper_recipes
 from congruency.studies.saliency.study import reproduce_table
 from congruency.studies.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
-from congruency.training import Method, TrainingConfig, read_record, train
+from congruency.training import Correction, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
 
@@ -43,7 +43,7 @@ def test_methods_are_found_by_what_they_do(method):
 
 def test_another_method_is_refused():
     with pytest.raises(ValueError, match="have no such method"):
-        method_name(Method(name="dcl", references=7))
+        method_name(Correction(name="dcl", references=7))
 
 
 def test_the_papers_counts_of_parameters():

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from congruency.continual.config import LearnerConfig
 from congruency.constraints.memory import Policy
+from congruency.continual.config import LearnerConfig
 
 __all__ = ["Learner", "Setting", "masked"]
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.memory import EpisodicMemory
+from congruency.constraints.references import References
 from congruency.continual.config import LearnerConfig
 from congruency.continual.learners.base import Learner, Setting
 from congruency.corrector import Corrector
 from congruency.dcl import DCL
-from congruency.constraints.memory import EpisodicMemory
-from congruency.constraints.references import References
-from congruency.constraints.base import ConstraintSource
 
 __all__ = ["AGEMLearner", "DCLGEMLearner", "DCLLearner", "GEMLearner"]
 

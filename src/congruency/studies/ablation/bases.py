@@ -12,7 +12,7 @@ from congruency.classification.task import Setup
 from congruency.studies.classification.grids import GRIDS, grid
 from congruency.studies.classification.jobs import Data, Job, Row, Table, changed, pick
 from congruency.studies.classification.tables import TITLES, paper_table
-from congruency.training.config import Method
+from congruency.training.config import Correction
 
 __all__ = ["DEFAULTS", "Base", "from_options", "from_recipe"]
 
@@ -58,7 +58,7 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     setup = Setup(augmentation=augmented, schedule="cosine", **settings)
     shown = Path(images.source).name
     data = Data(name=shown, per_class=images.per_class)
-    job = Job(setup=setup, method=Method(), data=data, columns={"test error": "error"})
+    job = Job(setup=setup, method=Correction(), data=data, columns={"test error": "error"})
     few = "" if images.per_class is None else f", {images.per_class} training images a class"
     lead = (
         f"{setup.model} on {shown}{few}: {setup.epochs} epochs in batches of {setup.batch_size}, SGD with momentum "
@@ -139,7 +139,7 @@ def _the_row(candidates: list[tuple[Table, Row]], name: str) -> tuple[Table, Row
     distinct: dict[tuple[str, ...], tuple[Table, Row]] = {}
     for table, row in candidates:
         if row.jobs:
-            plain = replace(row, jobs=tuple(replace(job, method=Method()) for job in row.jobs))
+            plain = replace(row, jobs=tuple(replace(job, method=Correction()) for job in row.jobs))
             distinct.setdefault(tuple(job.digest() for job in plain.jobs), (table, plain))
     if not distinct:
         raise ValueError(f"the paper quotes {name!r} from elsewhere; there is nothing to train")

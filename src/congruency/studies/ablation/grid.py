@@ -11,7 +11,7 @@ from congruency.constraints.references import Mode
 from congruency.studies.ablation.bases import Base
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE
 from congruency.studies.classification.jobs import Row, Table
-from congruency.training.config import Method, Scope
+from congruency.training.config import Correction, Scope
 
 __all__ = ["BASELINE", "MARGINS", "Axes", "Cell", "Variant", "cells", "table_of"]
 
@@ -51,9 +51,9 @@ class Cell:
         return self.mode, self.margin, self.scope
 
     @property
-    def method(self) -> Method:
+    def method(self) -> Correction:
         """For the training loop."""
-        return Method(
+        return Correction(
             name="dcl",
             scope=self.scope,
             references=self.references,

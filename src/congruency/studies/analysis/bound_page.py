@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 import congruency
-from congruency.measure.bound import BoundForm
 from congruency.files import write_together
+from congruency.measure.bound import BoundForm
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render

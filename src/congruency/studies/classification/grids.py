@@ -10,7 +10,7 @@ from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.constraints.references import Mode
 from congruency.studies.classification.jobs import Data, Job, Row, Table
-from congruency.training.config import Method, Scope
+from congruency.training.config import Correction, Scope
 
 __all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TITLES", "grid"]
 
@@ -175,7 +175,7 @@ def _rows(methods: Mapping[str, dict[str, Any]], setup: Setup, data: Data, prefi
         Row(
             name=f"{begin}{name}",
             jobs=(
-                Job(setup=setup, method=Method(**settings), data=data, columns={_COLUMN: "error"}, short=True),
+                Job(setup=setup, method=Correction(**settings), data=data, columns={_COLUMN: "error"}, short=True),
             ),
             against=None if name == "baseline" else f"{begin}baseline",
         )

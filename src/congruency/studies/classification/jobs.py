@@ -12,7 +12,7 @@ from typing import Any, Literal
 from congruency.classification.task import Setup
 from congruency.studies.classification.recipes import Figure
 from congruency.studies.saliency.timed import TimedSetup
-from congruency.training.config import Method
+from congruency.training.config import Correction
 
 __all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick", "told_changes"]
 
@@ -56,7 +56,7 @@ class Job:
     """
 
     setup: Setup | TimedSetup
-    method: Method
+    method: Correction
     data: Data
     columns: Mapping[str, Measured]
     label: str = ""

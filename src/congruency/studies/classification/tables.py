@@ -11,7 +11,7 @@ from congruency.studies.classification import recipes
 from congruency.studies.classification.jobs import Data, Job, Measured, Row, Table
 from congruency.studies.classification.recipes import Recipe
 from congruency.studies.saliency import timed
-from congruency.training.config import Method
+from congruency.training.config import Correction
 
 __all__ = ["MODES", "TITLES", "Budget", "paper_table"]
 
@@ -149,7 +149,7 @@ def _job(recipe: Recipe, settings: Mapping[str, Any], real_images: bool) -> Job:
         data = replace(data, made_up=not real_images, shape=_SHAPES[recipe.data])
     return Job(
         setup=setup,
-        method=Method(**recipe.correction, **settings),
+        method=Correction(**recipe.correction, **settings),
         data=data,
         columns={column: _measured(column, cost) for column in recipe.paper},
         label=_label(recipe),

@@ -16,9 +16,9 @@ from torch import nn
 
 from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run_together
 from congruency.continual import run as run_alone
-from congruency.continual.methods import memory_places
+from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
+from congruency.continual.config import memory_slice
 from congruency.continual.networks import NarrowResNet18
-from congruency.continual.vectorised import STACKED_KINDS, stream_shape
 from congruency.datasets import LabelledImages, load
 from congruency.studies.continual.tables import ContinualJob, StreamSettings, digest
 from congruency.studies.executor import Batch, Within
@@ -54,7 +54,7 @@ class ContinualRunner:
             network(self.settings, stream, 1.0, 0)  # refuses a name that timm does not know
         if any(run.job.method.has_memory for run in runs):
             smallest = min(len(task.train) for task in stream.tasks)
-            memory_places(self.settings.policy, self.settings.memory, smallest)  # refuses what does not fit
+            memory_slice(self.settings.policy, self.settings.memory, smallest)  # refuses what does not fit
 
     def stream(self, seed: int) -> Stream:
         """Return the stream of a seed."""
@@ -86,7 +86,7 @@ class ContinualRunner:
         return [*together, *alone]
 
     def _batched(self, run: Run[ContinualJob]) -> bool:
-        return self.settings.network == "mlp" and run.job.method.kind in STACKED_KINDS
+        return self.settings.network == "mlp" and run.job.method.kind in BATCHED_KINDS
 
     def run(self, batch: Batch[ContinualJob], within: Within | None) -> Iterator[tuple[Run[ContinualJob], RunResult]]:
         label = batch[0].title if len(batch) == 1 else f"{len(batch)} runs as one batch"

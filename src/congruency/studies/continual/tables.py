@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from congruency.continual.methods import Method
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode
+from congruency.continual.config import LearnerConfig
 from congruency.studies.plan import Column, Row, Study, pick
 
 __all__ = [
@@ -56,7 +56,7 @@ class TableRow:
         on_request: run only where asked for by name.
     """
 
-    method: Method
+    method: LearnerConfig
     paper: Numbers | None = None
     against: str = "GEM"
     on_request: bool = False
@@ -150,7 +150,7 @@ class ContinualJob:
     """A method on a stream."""
 
     settings: StreamSettings
-    method: Method
+    method: LearnerConfig
     label: str = ""
 
     @property
@@ -163,7 +163,7 @@ class ContinualJob:
 
 def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
     """Identify a run except for its seed; a field of a method at its default does not count."""
-    defaults = {field.name: field.default for field in fields(Method)}
+    defaults = {field.name: field.default for field in fields(LearnerConfig)}
     changed = {name: value for name, value in method.items() if value != defaults.get(name)}
     return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
 
@@ -255,7 +255,7 @@ def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[Table
         name = f"{network} DCL-{window}-1 MEM"
         for mode in MODES:
             for margin in (0.0, 0.5):
-                method = Method(
+                method = LearnerConfig(
                     f"{name}, {mode}, margin {margin:g}", "dcl_memory", mode=mode, window=window,
                     offset=int(mode == "anchor"), memory_margin=margin, reference_margin=margin,
                 )  # fmt: skip
@@ -271,7 +271,7 @@ def _alone(network: str, window: int) -> list[TableRow]:
         TableRow(method)
         for mode in MODES
         for method in [
-            Method(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
+            LearnerConfig(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
                    offset=int(mode == "anchor"))
         ]
     ]  # fmt: skip
@@ -279,22 +279,22 @@ def _alone(network: str, window: int) -> list[TableRow]:
 
 def _gem(name: str, numbers: Numbers) -> list[TableRow]:
     return [
-        TableRow(Method(name, "gem", memory_margin=0.5), numbers, name),
-        TableRow(Method(f"{name}, margin 0", "gem"), None, name),
+        TableRow(LearnerConfig(name, "gem", memory_margin=0.5), numbers, name),
+        TableRow(LearnerConfig(f"{name}, margin 0", "gem"), None, name),
     ]
 
 
 def _mnist(
-    stream: str, ewc: Method, ewc_numbers: Numbers, gem: Numbers, windows: dict[int, Numbers | None]
+    stream: str, ewc: LearnerConfig, ewc_numbers: Numbers, gem: Numbers, windows: dict[int, Numbers | None]
 ) -> StreamTable:
     return StreamTable(
         f"MNIST {stream}", "mnist", stream, 1000, "mlp",
         (
-            TableRow(Method("single", "single")),
-            TableRow(Method("independent", "independent"), on_request=True),
-            TableRow(Method("multimodal", "multimodal"), on_request=True),
+            TableRow(LearnerConfig("single", "single")),
+            TableRow(LearnerConfig("independent", "independent"), on_request=True),
+            TableRow(LearnerConfig("multimodal", "multimodal"), on_request=True),
             TableRow(ewc, ewc_numbers),
-            TableRow(Method("A-GEM", "agem")),
+            TableRow(LearnerConfig("A-GEM", "agem")),
             *_gem("GEM", gem),
             *_alone("MLP", min(windows)),
             *_with_memory("MLP", windows),
@@ -306,14 +306,14 @@ def _mnist(
 TABLES: dict[str, StreamTable] = {
     "mnist_r": _mnist(
         "rotations",
-        Method("EWC", "ewc", lr=0.01, strength=10.0),
+        LearnerConfig("EWC", "ewc", lr=0.01, strength=10.0),
         (54.61, -0.2087, 0.5574),
         (83.35, -0.0047, 0.6521),
         {30: (84.08, 0.0094, 0.6423), 40: (84.02, 0.0127, 0.6351), 50: (82.77, 0.0238, 0.6111)},
     ),
     "mnist_p": _mnist(
         "permutations",
-        Method("EWC", "ewc", lr=0.1, strength=1.0),
+        LearnerConfig("EWC", "ewc", lr=0.1, strength=1.0),
         (59.31, -0.1960, -0.0075),
         (82.44, 0.0224, -0.0095),
         {3: (82.30, 0.0248, -0.0038), 4: (82.58, 0.0402, -0.0092), 5: (82.10, 0.0464, -0.0095)},
@@ -321,9 +321,9 @@ TABLES: dict[str, StreamTable] = {
     "icifar100": StreamTable(
         "incremental CIFAR-100", "cifar100", "incremental", 2500, "resnet",
         (
-            TableRow(Method("single", "single"), against="ResNet GEM"),
-            TableRow(Method("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
-            TableRow(Method("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
+            TableRow(LearnerConfig("single", "single"), against="ResNet GEM"),
+            TableRow(LearnerConfig("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
+            TableRow(LearnerConfig("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
             *_gem("ResNet GEM", (66.67, 0.0001, 0.0108)),
             *(
                 TableRow(row.method, row.paper, f"ResNet {row.against}")

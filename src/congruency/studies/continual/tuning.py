@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from congruency.continual.methods import Method
+from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table
@@ -40,7 +40,7 @@ def tuning_study(kind: Tuned, settings: StreamSettings) -> Study[ContinualJob]:
     """Return the grid of learning rates and strengths as a study; a large network gets a coarser grid."""
     rates, strengths = (_RATES, _STRENGTHS[kind]) if settings.network == "mlp" else _COARSE[kind]
     methods = [
-        Method(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
+        LearnerConfig(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
         for lr in rates
         for strength in strengths
     ]

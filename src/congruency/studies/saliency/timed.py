@@ -15,7 +15,7 @@ from congruency.datasets import Catalogue, LabelledImages
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.data.viewings import SaliencyData, Viewing
 from congruency.studies.saliency.recipes import METHODS, Optimizer, Recipe
-from congruency.training import Build, Method, SampleOrder
+from congruency.training import Build, Correction, SampleOrder
 
 __all__ = ["PRINTED", "SETUPS", "WINDOW", "TimedSetup", "made_up", "method_name"]
 
@@ -103,7 +103,7 @@ class TimedSetup:
         _check_backbone(self.model)
 
     def builder(
-        self, images: tuple[LabelledImages | Catalogue, LabelledImages | Catalogue | None], method: Method
+        self, images: tuple[LabelledImages | Catalogue, LabelledImages | Catalogue | None], method: Correction
     ) -> Build:
         """What the training loop trains: on these images, whose labels do not matter; nothing is evaluated."""
         from congruency.studies.saliency.experiment import build_task
@@ -121,7 +121,7 @@ SETUPS: Mapping[Literal["paper", "small"], TimedSetup] = {
 """By the budget."""
 
 
-def method_name(method: Method) -> str:
+def method_name(method: Correction) -> str:
     """What :data:`METHODS` calls a method."""
     for name, known in METHODS.items():
         if replace(known, margin=known.strength) == replace(method, margin=method.strength):
