@@ -45,7 +45,7 @@ class _Draws(EpisodicMemory):
         return min(1, len(self.past))
 
     @property
-    def rows(self) -> int:
+    def active(self) -> int:
         return self.capacity
 
     def gradients(self) -> dict[str, Any]:
