@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracles import project_by_nnls, project_exactly, solve_dual_by_quadprog
+from oracles import (
+    ILL_CONDITIONED,
+    assert_accurate,
+    ill_conditioned,
+    project_by_nnls,
+    project_exactly,
+    solve_dual_by_quadprog,
+)
 from torch import Tensor
 
 from congruency import cone
@@ -123,13 +131,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["compiled", "tensors"])
-def host_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in which a CPU may solve `solve_dual`."""
-    if request.param == "tensors":
-        monkeypatch.setattr(cone, "_compiled", lambda: None)
-    elif cone._compiled() is None:
-        pytest.skip("the compiled kernels are not there")
+@pytest.fixture(params=["tensors", "compiled"])
+def host_solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """Have a test's `solve_dual` be the reference, and the compiled solver of the CPU's backend."""
+    if request.param == "compiled":
+        reason = "the compiled backend is not built here"
+        native = pytest.importorskip("congruency.backends.native", reason=reason, exc_type=ImportError)
+        if device.type != "cpu":
+            pytest.skip("the compiled backend is for the CPU")
+
+        def compiled(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> Tensor:
+            batch, n = torch.broadcast_shapes(gram.shape[:-2], products.shape[:-1]), products.shape[-1]
+            floor = torch.as_tensor(margin, dtype=torch.float64).expand(*batch, n).reshape(-1, n)
+            k, p = gram.double().expand(*batch, n, n), products.double().expand(*batch, n)
+            v = native.NativeBackend.solve_dual(k.reshape(-1, n, n), p.reshape(-1, n), floor)
+            return v.view(*batch, n).to(products.dtype)
+
+        monkeypatch.setattr(sys.modules[__name__], "solve_dual", compiled)
 
 
 both_solvers = pytest.mark.usefixtures("host_solver")
@@ -373,6 +391,28 @@ def test_rows_close_to_each_other_are_told_apart(n: int, angle: float, opposite:
             assert relative(x - expected, g) < 1e-13 + 3e-15 / angle
 
 
+@both_solvers
+@pytest.mark.parametrize("n", [2, 4, 5, 12, 20])
+@pytest.mark.parametrize("angle", [1.0, 1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("kind", ILL_CONDITIONED)
+def test_multipliers_are_as_accurate_as_stated(kind: str, angle: float, n: int, device: torch.device) -> None:
+    g, rows, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, n))
+    v = solve_dual(rows.to(device) @ rows.mT.to(device), rows.to(device) @ g.to(device), margins.to(device))
+    assert_accurate(g.tolist(), rows.tolist(), margins.tolist(), v.tolist())
+
+
+@pytest.mark.parametrize("kind", ["across", "along", "margins"])
+def test_a_small_error_of_a_multiplier_is_noticed(kind: str) -> None:
+    """Of a millionth where the problem is well-conditioned, and of 1e-8 of the gradient where it is not."""
+    for angle, error in ((1.0, 1e-6), (1e-3, 1e-8)):
+        g, rows, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, 12))
+        v = solve_dual(rows @ rows.mT, rows @ g, margins)
+        free = (v > margins).nonzero().flatten()
+        v[free[0]] += error * (v if angle == 1 else g.norm() / rows.norm(dim=1))[free[0]]
+        with pytest.raises(AssertionError, match=r"slope|violated"):
+            assert_accurate(g.tolist(), rows.tolist(), margins.tolist(), v.tolist())
+
+
 exponents = st.integers(-40, 40)  # of 2, which keeps products of small integers exact: 1e-12 to 1e12
 
 
@@ -440,7 +480,6 @@ def test_an_indefinite_gram_matrix_does_not_explode(n: int, device: torch.device
     assert max(float(solve_dual(*one).max()) for one in zip(gram, dots, strict=True)) < 1e5
 
 
-@both_solvers
 @pytest.mark.parametrize("n", [2, 4, 5, 12, 20, 40])
 def test_a_gram_matrix_rounded_to_float32_will_do(n: int, device: torch.device) -> None:
     """It is not positive semidefinite any more, for rows as alike as those of consecutive steps."""

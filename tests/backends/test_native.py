@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from oracles import assert_accurate
 from solutions import solution_of
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -348,17 +350,21 @@ def test_a_forked_worker_makes_the_same_sums() -> None:
     assert torch.equal(there, here)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("n", [2, 3, 7, 20])
 @pytest.mark.parametrize("only_violated", [False, True])
 @pytest.mark.parametrize("factor", [1.0, 1024.0])
 def test_a_step_is_solved_as_by_tensors(n: int, only_violated: bool, factor: float) -> None:
+    """Both to the accuracy that the inner products allow; they may differ by more than rounding where these are few."""
     torch.manual_seed(n)
     vectors = torch.randn(5, 1 + n, 3 * n, dtype=torch.float64)
     vectors[:, 0] *= factor
     vectors[1, 1] = 0  # a row that is not there yet
     vectors[2, 1:] = vectors[2, 0] + 1e-3 * vectors[2, 1:]  # nothing is violated where signs are positive
-    vectors[3, -1] = vectors[3, 1]
+    vectors[3, 2] = vectors[3, 1]
     sums = vectors @ vectors.mT
+    # Each inner product is a sum of n or n^2 terms, and rounded relative to the sum of their sizes.
+    sizes = vectors.norm(dim=-1)[:, 1:].cumsum(1)
+    rounding = 4 * n * torch.finfo(torch.float64).eps * sizes
     for signs in (torch.ones(n), -torch.ones(n), torch.tensor([1.0, -1.0]).repeat(n)[:n]):
         problem = Problem(
             combination=torch.ones(n, n, dtype=torch.float64).tril(), signs=signs.double(),
@@ -367,16 +373,27 @@ def test_a_step_is_solved_as_by_tensors(n: int, only_violated: bool, factor: flo
         expected = TorchBackend.solve(sums, problem, torch.tensor(factor))
         found = native.NativeBackend.solve(sums, problem, torch.tensor(factor))
         assert found.applied.tolist() == expected.applied.tolist()
-        torch.testing.assert_close(found.products, expected.products, rtol=1e-12, atol=1e-12 * factor)
-        torch.testing.assert_close(found.gram, expected.gram, rtol=1e-12, atol=1e-12)
+        assert ((found.products - expected.products).abs() <= rounding * vectors[:, :1].norm(dim=-1) / factor).all()
+        assert ((found.gram - expected.gram).abs() <= rounding.unsqueeze(-1) * sizes.unsqueeze(-2)).all()
         torch.testing.assert_close(found.gradient_norm2, expected.gradient_norm2)
-        torch.testing.assert_close(moved(found, vectors), moved(expected, vectors), rtol=1e-9, atol=1e-9 * factor)
+        for answer in (found, expected):
+            assert_step_accurate(answer, vectors, problem, factor)
 
 
-def moved(solution: Solution, vectors: Tensor) -> Tensor:
-    """The corrected gradient: unique, where multipliers are not."""
-    changed = vectors[:, 0] + (solution.coefficients.unsqueeze(1) @ vectors[:, 1:]).squeeze(1)
-    return torch.where(solution.applied.unsqueeze(-1), changed, vectors[:, 0])
+def assert_step_accurate(answer: Solution, vectors: Tensor, problem: Problem, factor: float) -> None:
+    """Check the multipliers of every block without rounding, and the coefficients that follow from them."""
+    signed = answer.multipliers * problem.signs
+    torch.testing.assert_close(answer.coefficients, signed @ problem.combination * factor, rtol=1e-14, atol=0)
+    for block, applied, v in zip(vectors.tolist(), answer.applied.tolist(), answer.multipliers.tolist(), strict=True):
+        if not applied:
+            assert problem.only_violated
+            assert not any(v)
+            continue
+        gradient = [Fraction(value) / Fraction(factor) for value in block[0]]
+        basis = ([Fraction(value) for value in row] for row in block[1:])
+        sums = itertools.accumulate(basis, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
+        constraints = [[int(sign) * x for x in a] for sign, a in zip(problem.signs.tolist(), sums, strict=True)]
+        assert_accurate(gradient, constraints, problem.margins.tolist(), v)
 
 
 def test_a_problem_of_another_size_is_refused() -> None:

@@ -9,6 +9,7 @@ import torch
 ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from oracles import ILL_CONDITIONED, assert_accurate, ill_conditioned  # noqa: E402
 from scipy.optimize import nnls  # noqa: E402
 from solutions import solution_of  # noqa: E402
 
@@ -143,6 +144,16 @@ def test_solver_against_nonnegative_least_squares(n, device):
         u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
         expected = torch.from_numpy(shifted + c.T.numpy() @ u)
         torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [2, 5, 12, 20])
+@pytest.mark.parametrize("angle", [1e-3, 1e-5, 1e-6, 1e-7])
+def test_multipliers_are_as_accurate_as_stated(angle, n, device):
+    for kind in ILL_CONDITIONED:
+        g, rows_, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, n))
+        gram, products = rows_ @ rows_.mT, rows_ @ g
+        v = TritonBackend.solve_dual(gram[None].to(device), products[None].to(device), margins.to(device))[0].cpu()
+        assert_accurate(g.tolist(), rows_.tolist(), margins.tolist(), v.tolist())
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 17])

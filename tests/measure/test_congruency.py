@@ -25,8 +25,10 @@ def test_equals_slow_cosine_in_every_dtype(device, dtype):
     nu = congruency(g, a)
     assert nu.dtype == dtype
     assert nu.device.type == device.type
+    # 300 terms summed in float64 in any order, and the result rounded
+    tolerance = torch.finfo(dtype).eps + 300 * torch.finfo(torch.float64).eps
     for i in range(5):
-        assert nu[i].item() == pytest.approx(slow_cosine(g[i], a[i]), abs=torch.finfo(dtype).eps)
+        assert nu[i].item() == pytest.approx(slow_cosine(g[i], a[i]), abs=tolerance)
 
 
 def test_batches_broadcast(device):

@@ -316,12 +316,14 @@ def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
 @triton.jit
 def _solve_dual(
     gram, products, margins, multipliers, margin_stride,
-    N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr,
+    N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Lawson and Hanson's active set method for one problem: min 1/2 v'Kv + p'v, v >= margin, on unit rows.
+    """Lawson and Hanson's active set method for one problem: min 1/2 v'Kv + p'v, v >= margin, with unit constraints.
 
-    ``z`` holds minus the multipliers of the active rows and the slopes of the others. A row in the span of the active
-    ones has slope 0, so it is never chosen; rounding is caught by a least pivot.
+    The swept matrix ``a`` holds minus the inverse of the active block, ``z`` minus its multipliers. Both lose digits to
+    nearly dependent constraints that enter and leave again, so slopes are computed from K itself and every fit is
+    refined once. TOLERANCE is the least pivot; ROUNDING is a slope that counts as 0, as in cone.py. A constraint whose
+    multiplier rounds below 0 as it enters is barred until another one has entered.
     """
     problem = tl.program_id(0)
     row = tl.arange(0, ROWS)
@@ -334,26 +336,33 @@ def _solve_dual(
     norm = tl.sqrt(tl.sum(tl.where(row[:, None] == row[None, :], k, 0.0), axis=1))
     is_row = there & (norm > 0)
     inverse = tl.where(is_row, 1.0 / tl.where(is_row, norm, 1.0), 0.0)
-    a = k * inverse[:, None] * inverse[None, :]
-    z = p * inverse + tl.sum(a * (margin * norm)[None, :], axis=1)
-    size = tl.max(tl.abs(z))
-    z = z / tl.where(size > 0, size, 1.0)
+    unit = k * inverse[:, None] * inverse[None, :]
+    q = p * inverse + tl.sum(unit * (margin * norm)[None, :], axis=1)
+    size = tl.max(tl.abs(q))
+    q = q / tl.where(size > 0, size, 1.0)
+    a = unit
+    z = q
     active = row < 0
+    barred = row < 0
     u = tl.zeros([ROWS], dtype=tl.float64)
     turns = 0
     searching = 1
     while searching != 0:
         pivots = tl.sum(tl.where(row[:, None] == row[None, :], a, 0.0), axis=1)
-        slope = tl.where(is_row & (active == 0) & (pivots > TOLERANCE), z, 0.0)
+        slope = q + tl.sum(unit * u[None, :], axis=1)
+        slope = tl.where(is_row & (active == 0) & (barred == 0) & (pivots > TOLERANCE), slope, 0.0)
         enter = tl.argmin(slope, axis=0)
-        searching = ((tl.min(slope, axis=0) < -TOLERANCE) & (turns < 8 * N)).to(tl.int32)
+        zero = ROUNDING * (1.0 + tl.sum(u))
+        searching = ((tl.min(slope, axis=0) < -zero) & (turns < 8 * N)).to(tl.int32)
         if searching != 0:
             a, z = _swept(a, z, enter, 1.0, ROWS)
             active = active | (row == enter)
             leaving = 1
             while leaving != 0:
                 target = tl.where(active, -z, 0.0)
-                blocking = active & (target <= 0) & (row != enter)
+                residual = tl.where(active, q + tl.sum(unit * target[None, :], axis=1), 0.0)
+                target += tl.where(active, tl.sum(a * residual[None, :], axis=1), 0.0)
+                blocking = active & (target <= 0)
                 ratio = tl.where(blocking, u / tl.where(u - target > 0, u - target, 1.0), 2.0)
                 length = tl.min(ratio, axis=0)
                 leaving = (length < 1.5).to(tl.int32)
@@ -364,6 +373,8 @@ def _solve_dual(
                     active = active & (row != leave)
                 else:
                     u = target
+            entered = tl.sum(tl.where(row == enter, u, 0.0)) > 0
+            barred = tl.where(entered, row < 0, barred | (row == enter))
             turns += 1
     v = margin + tl.maximum(u, 0.0) * size * inverse
     tl.store(multipliers + problem * N + row, v, mask=there)
@@ -511,7 +522,8 @@ class TritonBackend:
         multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
         _solve_dual[(blocks,)](
             gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
-            N=n, ROWS=max(16, triton.next_power_of_2(n)), TOLERANCE=1e-13, num_warps=1 if n <= 16 else 4,
+            N=n, ROWS=max(16, triton.next_power_of_2(n)), TOLERANCE=1e-13, ROUNDING=2.0**-50,
+            num_warps=1 if n <= 16 else 4,
         )  # fmt: skip
         return multipliers
 
