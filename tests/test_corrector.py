@@ -62,6 +62,21 @@ def test_a_source_of_another_shape_is_refused_before_anything_is_read():
         optimizer.step()
 
 
+def test_a_source_with_too_few_vectors_is_refused():
+    class Few(congruency.Directions):
+        def basis(self, parameter):
+            return congruency.Basis([parameter.detach()], chained=True)
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    source = Few()
+    source.set([[torch.ones_like(p) for p in model.parameters()]], list(model.parameters()))
+    congruency.Corrector(optimizer, constraints=[source])
+    loss_of(model, 0).backward()
+    with pytest.raises(ValueError, match=r"Few has 1 active constraint\(s\) and gave 0 basis vector\(s\)"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -376,6 +376,12 @@ def _slices(
         assert parameter.grad is not None
         gradient = local(parameter.grad)
         bases = [source.basis(parameter) for source in active]
+        for source, basis in zip(active, bases, strict=True):
+            if basis.size != source.active:
+                raise ValueError(
+                    f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis "
+                    "vector(s); ConstraintSource.basis must give one per active constraint"
+                )
         # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
         for tensor in (tensor for basis in bases for tensor in basis.tensors):
             if tensor.shape != gradient.shape:

@@ -350,17 +350,17 @@ def test_a_forked_worker_makes_the_same_sums() -> None:
     assert torch.equal(there, here)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("n", [2, 3, 7, 20])
 @pytest.mark.parametrize("only_violated", [False, True])
 @pytest.mark.parametrize("factor", [1.0, 1024.0])
 def test_a_step_is_solved_as_by_tensors(n: int, only_violated: bool, factor: float) -> None:
-    """Both to the accuracy that the inner products allow; where these lose digits, the two may differ by more."""
+    """Both to the accuracy that the inner products allow; they may differ by more than rounding where these are few."""
     torch.manual_seed(n)
     vectors = torch.randn(5, 1 + n, 3 * n, dtype=torch.float64)
     vectors[:, 0] *= factor
-    vectors[1, 1] = 0  # a reference that is not recorded yet
+    vectors[1, 1] = 0  # a row that is not there yet
     vectors[2, 1:] = vectors[2, 0] + 1e-3 * vectors[2, 1:]  # nothing is violated where signs are positive
-    vectors[3, -1] = vectors[3, 1]
+    vectors[3, 2] = vectors[3, 1]
     sums = vectors @ vectors.mT
     # Each inner product is a sum of n or n^2 terms, and rounded relative to the sum of their sizes.
     sizes = vectors.norm(dim=-1)[:, 1:].cumsum(1)
@@ -376,19 +376,18 @@ def test_a_step_is_solved_as_by_tensors(n: int, only_violated: bool, factor: flo
         assert ((found.products - expected.products).abs() <= rounding * vectors[:, :1].norm(dim=-1) / factor).all()
         assert ((found.gram - expected.gram).abs() <= rounding.unsqueeze(-1) * sizes.unsqueeze(-2)).all()
         torch.testing.assert_close(found.gradient_norm2, expected.gradient_norm2)
-        for solution in (found, expected):
-            assert_step_accurate(solution, vectors, problem, factor)
+        for answer in (found, expected):
+            assert_step_accurate(answer, vectors, problem, factor)
 
 
-def assert_step_accurate(solution: Solution, vectors: Tensor, problem: Problem, factor: float) -> None:
+def assert_step_accurate(answer: Solution, vectors: Tensor, problem: Problem, factor: float) -> None:
     """Check the multipliers of every block without rounding, and the coefficients that follow from them."""
-    signed = solution.multipliers * problem.signs
-    torch.testing.assert_close(solution.coefficients, signed @ problem.combination * factor, rtol=1e-14, atol=0)
-    for block, applied, v in zip(
-        vectors.tolist(), solution.applied.tolist(), solution.multipliers.tolist(), strict=True
-    ):
+    signed = answer.multipliers * problem.signs
+    torch.testing.assert_close(answer.coefficients, signed @ problem.combination * factor, rtol=1e-14, atol=0)
+    for block, applied, v in zip(vectors.tolist(), answer.applied.tolist(), answer.multipliers.tolist(), strict=True):
         if not applied:
-            assert problem.only_violated or not any(v)
+            assert problem.only_violated
+            assert not any(v)
             continue
         gradient = [Fraction(value) / Fraction(factor) for value in block[0]]
         basis = ([Fraction(value) for value in row] for row in block[1:])
