@@ -9,24 +9,28 @@ import congruency
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
-steps = parser.parse_args().steps
+parser.add_argument("--seed", type=int, default=0)
+options = parser.parse_args()
 
-torch.manual_seed(0)
+torch.manual_seed(options.seed)
 inputs = torch.randn(512, 10)
 targets = (inputs @ torch.randn(10, 3)).argmax(1)
 model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 dcl = congruency.DCL(optimizer, window=50)  # the one line
 meter = congruency.CongruencyMeter(model.parameters())  # measures, and changes nothing
 
-for _ in range(steps):
+losses = []
+for _ in range(options.steps):
     batch = torch.randint(0, len(inputs), (32,))
     loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
     optimizer.zero_grad()
     loss.backward()
     meter.update()  # between backward() and step()
     optimizer.step()  # the gradient is corrected in here
+    losses.append(loss.item())
 
 measured = meter.compute()
-print(f"loss {loss.item():.3f}, {int(dcl.stats.corrected_steps)} of {dcl.stats.steps} gradients corrected")
+print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
+print(f"{int(dcl.stats.corrected_steps)} of {dcl.stats.steps} gradients corrected")
 print(f"congruency {measured.congruency:.3f}, mean distance from the start {measured.magnitude:.3f}")

@@ -19,25 +19,27 @@ from timm.scheduler import create_scheduler_v2  # isort: skip
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--model", default="test_efficientnet", help="any of timm.list_models()")
+parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
-torch.manual_seed(0)
+torch.manual_seed(options.seed)
 model = timm.create_model(options.model, num_classes=4, in_chans=3)
-optimizer = create_optimizer_v2(model, opt="sgd", lr=0.02, momentum=0.9, weight_decay=1e-4, filter_bias_and_bn=True)
-scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=10, warmup_epochs=1, warmup_lr=1e-3)
+optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.01, filter_bias_and_bn=True)
+scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=10, warmup_epochs=1, warmup_lr=1e-4)
 dcl = congruency.DCL(optimizer, congruency.head(model).parameters(), window=10)  # after the optimizer; or None for all
 
+losses = []
 for step in range(options.steps):
-    targets = torch.randint(0, 4, (8,))
-    images = 0.5 * torch.randn(8, 3, 64, 64) + targets.view(-1, 1, 1, 1)  # the brighter, the higher the class
+    targets = torch.randint(0, 4, (32,))
+    images = 0.5 * torch.randn(32, 3, 64, 64) + targets.view(-1, 1, 1, 1)  # the brighter, the higher the class
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), targets)
     loss.backward()
     optimizer.step()
     scheduler.step(10 * step // options.steps)
+    losses.append(loss.item())
 
 rate = optimizer.param_groups[0]["lr"]
-print(
-    f"{options.model}: loss {loss.item():.3f}, {len(optimizer.param_groups)} parameter groups, learning rate {rate:.4f}"
-)
+print(f"{options.model}: {len(optimizer.param_groups)} parameter groups, learning rate {rate:.2g} at the end")
+print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
 print(f"congruency {dcl.stats.congruency.mean():.3f}, {int(dcl.stats.corrected_steps)} of {dcl.stats.steps} corrected")

@@ -1,4 +1,4 @@
-"""DCL in Hugging Face's Trainer: a small text classifier, trained from scratch on sentences made here."""
+"""DCL in Hugging Face's Trainer: a small text classifier, trained from scratch on synthetic sentences."""
 
 import argparse
 import random
@@ -11,9 +11,10 @@ from transformers import Trainer, TrainingArguments, set_seed  # isort: skip
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=150)
-steps = parser.parse_args().steps
+parser.add_argument("--seed", type=int, default=0)
+options = parser.parse_args()
 
-set_seed(0)
+set_seed(options.seed)
 things, good, bad = ["film", "book", "song", "play"], ["fine", "great", "lovely"], ["dull", "awful", "weak"]
 words = ["[PAD]", "the", "was", "not", *things, *good, *bad]
 
@@ -36,13 +37,15 @@ model = DistilBertForSequenceClassification(DistilBertConfig(vocab_size=len(word
 
 with tempfile.TemporaryDirectory() as folder:
     args = TrainingArguments(
-        output_dir=folder, max_steps=steps, per_device_train_batch_size=16, learning_rate=1e-3, logging_steps=5,
-        save_strategy="no", report_to="none", disable_tqdm=True,
+        output_dir=folder, max_steps=options.steps, per_device_train_batch_size=16, learning_rate=3e-3, logging_steps=5,
+        save_strategy="no", report_to="none", seed=options.seed, disable_tqdm=True,
     )  # fmt: skip
     trainer = Trainer(model=model, args=args, train_dataset=[sentence() for _ in range(1000)])
     callback = DCLCallback("head", window=40).add_to(trainer)  # the last layer, as in the paper; "all" for all
     trainer.train()
 
 logged = [row["dcl/congruency"] for row in trainer.state.log_history if "dcl/congruency" in row]
+losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
 print(f"{int(callback.stats.corrected_steps)} of {callback.stats.steps} gradients corrected")
 print(f"congruency {sum(logged) / len(logged):.3f}, mean over {len(logged)} logged steps")

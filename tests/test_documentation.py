@@ -15,8 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import filelock  # torch needs it too
 import pytest
+import torch
 import typer
 import yaml
+from learning import SEEDS, run_block
 from typer.testing import CliRunner
 
 import congruency
@@ -37,6 +39,10 @@ FAMILIES = (
     "congruency.training",
 )
 NEEDS = {"howto/avalanche.md": "avalanche", "howto/transformers.md": "transformers", "howto/lightning.md": "lightning"}
+SEVERAL_SEEDS = {  # pages whose code trains and takes a second or two
+    "index.md", "quickstart.md", "congruency.md", "extend/source.md", "guides/continual.md", "guides/looking.md",
+    "howto/lightning.md", "howto/pytorch.md", "howto/torchmetrics.md",
+}  # fmt: skip
 SHORT = "# takes seconds"
 LOADS = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href", "use": "href"}
 UsageError = typer.BadParameter.__mro__[1]  # click's own, or the copy inside newer typers
@@ -74,8 +80,15 @@ def registers():
         patch.stop()
 
 
-@pytest.mark.parametrize("path", [page for page in PAGES if blocks(page, "python")], ids=name)
-def test_code_blocks_run(path, tmp_path, monkeypatch, registers):
+def pages_with_seeds():
+    for page in PAGES:
+        if blocks(page, "python"):
+            for seed in SEEDS if name(page) in SEVERAL_SEEDS else SEEDS[:1]:
+                yield pytest.param(page, seed, id=f"{name(page)}-{seed}")
+
+
+@pytest.mark.parametrize(("path", "seed"), list(pages_with_seeds()))
+def test_code_blocks_run_and_learn(path, seed, tmp_path, monkeypatch, registers):
     """All blocks of a page in order, in one namespace: what a reader gets who types them one after the other."""
     needed = NEEDS.get(name(path))
     if needed is not None and importlib.util.find_spec(needed) is None:
@@ -85,8 +98,9 @@ def test_code_blocks_run(path, tmp_path, monkeypatch, registers):
     monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place).is_relative_to(ROOT / "tests")])
     module = type(sys)("page")  # classes of the page must find the module they say they are from
     monkeypatch.setitem(sys.modules, "page", module)
+    torch.manual_seed(seed)
     for block in blocks(path, "python"):
-        exec(compile(block, name(path), "exec"), vars(module))
+        run_block(block, name(path), vars(module))
 
 
 @pytest.mark.parametrize("path", [page for page in [*PAGES, ROOT / "README.md"] if commands(page)], ids=name)

@@ -1,7 +1,8 @@
-"""Every example runs in a small form and prints its congruency."""
+"""Every example runs in a small form, learns, and prints its loss and its congruency."""
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -12,17 +13,19 @@ import traceback
 from pathlib import Path
 
 import pytest
+from learning import assert_learns
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-# How many steps suffice for a gradient to be corrected.
+# How many steps suffice to learn and for a gradient to be corrected.
 ALONE = {
-    "plain_pytorch": 60,
-    "continual_learning": 20,
-    "timm_optimizer": 6,
-    "with_lightning": 64,
-    "with_transformers": 25,
+    "plain_pytorch": 100,
+    "continual_learning": 60,
+    "timm_optimizer": 40,
+    "with_lightning": 160,
+    "with_transformers": 100,
 }
-TWO_PROCESSES = {"ddp_torchrun": 60, "fsdp2": 60}
+SEEDS = range(3)
+TWO_PROCESSES = {"ddp_torchrun": 100, "fsdp2": 100}
 
 
 def run(command, folder):
@@ -37,28 +40,32 @@ def run(command, folder):
     )
 
 
-def run_one(name, steps):
+def run_one(name, steps, seed):
+    """Run an example as a program; returns its variables."""
     path = str(EXAMPLES / f"{name}.py")
-    sys.argv = [path, "--steps", str(steps)]
-    runpy.run_path(path, run_name="__main__")
+    sys.argv = [path, "--steps", str(steps), "--seed", str(seed)]
+    return runpy.run_path(path, run_name="__main__")
 
 
 def run_each():
     """Run the examples for one process, one after the other: starting Python takes longer than any of them."""
-    results = {}
-    for name, steps in ALONE.items():
-        printed, error = io.StringIO(), None
+    results = {name: [] for name in ALONE}
+    for name, seed in itertools.product(ALONE, SEEDS):
+        printed, losses, error = io.StringIO(), None, None
         try:
             with contextlib.redirect_stdout(printed):
-                run_one(name, steps)
+                losses = run_one(name, ALONE[name], seed)["losses"]
         except BaseException:
             error = traceback.format_exc()
-        results[name] = {"printed": printed.getvalue(), "error": error}
+        results[name].append({"printed": printed.getvalue(), "losses": losses, "error": error})
     print("\n" + json.dumps(results))
 
 
 def check(printed):
-    found = re.findall(r"^congruency (?:with the way come )?(-?\d\.\d+)\b", printed, re.MULTILINE)
+    printed_losses = re.findall(r"\bloss: (\d\S*) -> (\d[\d.e-]*)", printed)
+    assert printed_losses, printed
+    assert_learns(dict(enumerate(printed_losses)), printed)
+    found = re.findall(r"^congruency (?:with the accumulated gradient )?(-?\d\.\d+)\b", printed, re.MULTILINE)
     assert len(found) == 1, printed
     assert -1 <= float(found[0]) <= 1
     corrected = re.findall(r"\b(\d+) of \d+ (?:gradients )?corrected", printed)
@@ -75,9 +82,12 @@ def test_examples_for_one_process(tmp_path):
     assert result.returncode == 0, result.stderr[-5000:]
     results = json.loads(result.stdout.splitlines()[-1])
     assert set(results) == set(ALONE)
-    for name, found in results.items():
-        assert found["error"] is None, f"{name}: {found['error']}"
-        check(found["printed"])
+    for name, runs in results.items():
+        assert len(runs) == len(SEEDS)
+        for found in runs:
+            assert found["error"] is None, f"{name}: {found['error']}"
+            assert_learns(found["losses"], name)
+            check(found["printed"])
     assert not list(tmp_path.iterdir())  # they leave nothing behind
 
 
@@ -92,7 +102,7 @@ def test_example_for_two_processes(name, tmp_path):
 if __name__ == "__main__":
     del sys.path[0]  # this folder, whose datasets/ would pass for the package of that name
     if sys.argv[1:]:
-        run_one(sys.argv[1], TWO_PROCESSES[sys.argv[1]])
+        run_one(sys.argv[1], TWO_PROCESSES[sys.argv[1]], seed=0)
         sys.stdout.flush()
         os._exit(0)  # at once: gloo's threads now and then abort a process while Python winds down
     run_each()

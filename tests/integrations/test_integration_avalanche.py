@@ -2,9 +2,12 @@
 
 import importlib.util
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
+from learning import SEEDS, run_block
 from torch import nn
 
 import congruency
@@ -260,3 +263,13 @@ def test_invalid_input():
         learn(strategy_of([DCLPlugin(memory=memory)], MultiTask()), experiences())
     with pytest.raises(ValueError, match="saved without a memory, here DCL is joined with one"):
         DCLPlugin(memory=memory).load_state_dict({})
+
+
+def test_the_documentation_page_learns():
+    """Run here, in the environment that has Avalanche; `make test` leaves the page out."""
+    page = Path(__file__).parents[2] / "docs" / "howto" / "avalanche.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        namespace = {"__name__": "page"}
+        assert all(run_block(block, page.name, namespace) for block in blocks)
