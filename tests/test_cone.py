@@ -233,7 +233,8 @@ def test_project_is_idempotent_and_positively_homogeneous(family: Family, n: int
     g, rows = (tensor.to(device) for tensor in family(6, n, p))
     x = project(g, rows)
     assert relative(project(x, rows) - x, g) < 1e-12
-    for factor in (1e-9, 3.0, 1e9):
+    # Powers of 2 round nothing. Any other factor turns the rows by a rounding, and the answer by that over their angle.
+    for factor in (2.0**-30, 4.0, 2.0**30):
         assert relative(project(factor * g, rows) - factor * x, factor * g) < 1e-12
         assert relative(project(g, factor * rows) - x, g) < 1e-12
     assert (x.norm(dim=-1) <= g.norm(dim=-1) * (1 + 1e-12)).all()
@@ -556,11 +557,13 @@ def test_the_path_of_a_gpu_gives_the_same(
     """Without early exits and without looking at values, which is how a GPU is driven, on whatever device there is."""
     g, rows = (tensor.to(device) for tensor in family(4, n, p))
     gram, dots = products(g, rows)
-    host = project(g, rows, 0.25), start(g, rows, solve_dual(gram, dots, 0.25)), project(g, rows)
+    host = project(g, rows, 0.25), project(g, rows)
     monkeypatch.setattr(cone, "_on_host", lambda tensor: False)
-    other = project(g, rows, 0.25), start(g, rows, solve_dual(gram, dots, 0.25)), project(g, rows)
-    for a, b, tolerance in zip(host, other, (1e-12, 1e-8, 1e-12), strict=True):
-        assert relative(a - b, start(g, rows, 0.25) + g.abs()) < tolerance
+    for x, y in zip(host, (project(g, rows, 0.25), project(g, rows)), strict=True):
+        assert relative(x - y, start(g, rows, 0.25) + g.abs()) < 1e-12
+    # Another solver may answer on the host: both are right to what the Gram matrix allows.
+    for one in zip(g.tolist(), rows.tolist(), [[0.25] * n] * 4, solve_dual(gram, dots, 0.25).tolist(), strict=True):
+        assert_accurate(*one)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 9])
