@@ -43,7 +43,8 @@ SHAPES = {
     "with empty": [(0,), (33,), (0, 4), (100, 100), (0,)],
 }
 DTYPES = [torch.float32, torch.float64]
-TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
+# No float32 sum has more than 1024 terms, fewer where lanes share them: 2^-24 times the root of that, twice over.
+TOLERANCE = {torch.float32: 4e-6, torch.float64: 1e-13}
 
 
 def make_slice(gradient: Tensor, sources: Sources, block: int = 0) -> ParameterSlice:
@@ -125,7 +126,7 @@ def check_both_passes(slices: list[ParameterSlice], size: int, tolerance: float,
             assert torch.equal(item.gradient, old)
         else:
             # a sum of size + 1 terms of order 1, each with a rounding error of its own
-            torch.testing.assert_close(item.gradient.double(), new, rtol=0, atol=10 * (1 + size) * tolerance)
+            torch.testing.assert_close(item.gradient.double(), new, rtol=0, atol=10 * (1 + size) * min(tolerance, 1e-6))
 
 
 def exact_combination(item: ParameterSlice, factors: list[float]) -> Tensor:
