@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["Notify", "plain_warnings", "progress", "typed"]
+__all__ = ["Notify", "command_line", "plain_warnings", "progress", "typed"]
 
 Notify = Callable[[str, float, float], None]
 """Called with what was done last or is being done, how much is done, and how much there is in all."""
@@ -66,6 +66,11 @@ class _Log:
             far = f"{done:.3g} of {total:g} {self._unit}" if self._unit else f"{done / total:.0%}"
             line = f"{far}, {now - self._began:.0f} s: {label}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def command_line() -> str:
+    """Return the command that is running, quoted for a shell."""
+    return shlex.join(["congruency", *sys.argv[1:]])
 
 
 def typed() -> str | None:
