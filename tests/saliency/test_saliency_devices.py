@@ -7,8 +7,7 @@ from saliency_maps import problem
 
 from congruency.saliency import data, metrics
 from congruency.saliency.baselines import floor_scores, human_scores
-from congruency.studies.saliency.experiment import run
-from congruency.studies.saliency.recipes import Recipe
+from congruency.saliency.task import Recipe, train_network
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
 
@@ -67,5 +66,6 @@ def test_a_run_on_the_device(device, tmp_path, method):
     osie = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
     recipe = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=3, method=method)
     precision = "32" if device.type == "cpu" else "bf16"
-    scores = run(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
-    assert all(value == value for value in scores.values())
+    trained = train_network(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
+    assert trained.scores
+    assert all(value == value for value in trained.scores.values())

@@ -11,6 +11,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from congruency import cli
+from congruency.saliency.task import METHODS
 from congruency.studies.analysis.pairs_over_networks import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import find_records, group, load, method_name
 from congruency.studies.catalogue import CATALOGUE, runnable
@@ -18,8 +19,7 @@ from congruency.studies.claims import CLAIMS, Comparison
 from congruency.studies.claims_page import compared, index, verdict, write_index
 from congruency.studies.listing import expected_rows
 from congruency.studies.results import Results, compare, read_results
-from congruency.studies.saliency.recipes import METHODS
-from congruency.studies.saliency.study import osie_recipes
+from congruency.studies.saliency.recipes import osie_recipes
 from congruency.training.config import Method
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -1,19 +1,17 @@
-"""Training on real images: a few steps, every method, stopped and resumed; the grid of runs; recipes."""
+"""Training a saliency network on real images: a few steps, every method, stopped and resumed; recipes."""
 
 import json
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
-from saliency_data import real, small_mit1003, small_osie, small_salicon
+from saliency_data import real, small_osie
 
 from congruency.saliency import data
 from congruency.saliency.batches import HeldBatches
-from congruency.studies.saliency import study
-from congruency.studies.saliency.experiment import build_task, experiment, run, saved_model
-from congruency.studies.saliency.recipes import METHODS, Recipe, method_named, paper_recipes
-from congruency.studies.saliency.study import osie_recipes, osie_study, split_prepared
-from congruency.training import Method, TrainingConfig, train
+from congruency.saliency.task import METHODS, Recipe, Trained, build_task, method_named, split_prepared, train_network
+from congruency.training import Method, TrainingConfig, order_seed, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
 
@@ -26,15 +24,11 @@ def slice_of_osie(tmp_path_factory):
     return split_prepared(data.load_prepared(path), train=6)
 
 
-def weights_of(folder):
-    return torch.load(folder / "model.pt", weights_only=True)["state"]
-
-
 @pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_every_method_trains_on_real_images(slice_of_osie, tmp_path, method, optimizer):
     recipe = Recipe(**QUICK, method=method, optimizer=optimizer)
-    scores = run(recipe, 0, *slice_of_osie, tmp_path, device="cpu")
+    scores = train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu").scores
     assert set(scores) == {"NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"}
     assert all(-2 < scores[name] < 5 for name in ("NSS", "sAUC", "AUC", "CC", "SIM"))
     written = json.loads((tmp_path / "scores.json").read_text())
@@ -47,14 +41,14 @@ def test_every_method_trains_on_real_images(slice_of_osie, tmp_path, method, opt
 
 def test_training_makes_the_loss_smaller(slice_of_osie, tmp_path):
     recipe = Recipe(**{**QUICK, "epochs": 6, "model": "salicon"}, halve_every=100, lr=2e-3)
-    run(recipe, 0, *slice_of_osie, tmp_path, device="cpu")
+    train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "epoch"]
     assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("method", ["GEM", "DCL-inf-1"])
-def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(slice_of_osie, tmp_path, method):
+def test_a_run_that_was_interrupted_resumes_to_the_same_weights(slice_of_osie, tmp_path, method):
     """Killed within the second epoch, and resumed from its last checkpoint."""
     recipe = Recipe(**QUICK, method=method)
     train_set = slice_of_osie[0]
@@ -92,32 +86,6 @@ def failing(train_batches, place):
     return batches
 
 
-def test_a_finished_run_is_not_run_again(slice_of_osie, tmp_path):
-    recipe = Recipe(**{**QUICK, "epochs": 1})
-    said = []
-    arguments = ([recipe], [0, 1], *slice_of_osie, tmp_path)
-    results = experiment(*arguments, device="cpu", say=said.append)
-    record = tmp_path / "runs" / recipe.folder / "seed-0" / "record.jsonl"
-    before = record.stat().st_mtime_ns
-    again = experiment(*arguments, device="cpu", say=said.append)
-    assert record.stat().st_mtime_ns == before
-    assert again == results
-    assert json.loads((tmp_path / "results.json").read_text()) == results
-    assert len(results[recipe.name]["NSS"]) == 2
-    assert results[recipe.name]["NSS"][0] != results[recipe.name]["NSS"][1]
-    assert [len(results[row]["CC"]) for row in ("centre Gaussian", "mean training map", "one human")] == [1, 1, 1]
-    assert saved_model(tmp_path, recipe, 0).training is False
-    assert not (tmp_path / "runs" / recipe.folder / "seed-1" / "model.pt").exists()
-
-
-def test_the_study_writes_results_and_a_page(tmp_path):
-    path = data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
-    recipes = [Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)]
-    results = osie_study(path, recipes, [0], tmp_path / "out", device="cpu", examples=2, train=4, say=lambda _: None)
-    assert recipes[0].name in results
-    assert (tmp_path / "out" / "examples.jpg").stat().st_size > 10_000
-
-
 def test_batches_are_the_same_from_any_place(slice_of_osie):
     batches = HeldBatches(slice_of_osie[0], 4, seed=1)
     assert len(batches) == 2
@@ -133,61 +101,6 @@ def test_batches_are_the_same_from_any_place(slice_of_osie):
     assert torch.stack(halves, 1).flatten(0, 1).equal(images)
     with pytest.raises(ValueError, match="must be a multiple of the 3 processes"):
         HeldBatches(slice_of_osie[0], 4, world_size=3)
-
-
-def test_the_papers_rows():
-    table = {
-        "salicon": "DINet Adam DCL-500-1",
-        "osie": "DINet Adam DCL-120-1",
-    }
-    for name, special in table.items():
-        rows = [recipe.paper_row for recipe in paper_recipes(name)]
-        assert {
-            "ResNet-50 RMSP",
-            "ResNet-50 RMSP GEM",
-            "ResNet-50 Adam DCL-inf-1",
-            special,
-            f"{special} anchor",
-        } <= set(rows)
-        assert len(rows) == len(set(rows)) == 12
-    with pytest.raises(ValueError, match="got 'mnist'"):
-        paper_recipes("mnist")
-    assert paper_recipes("osie")[0].name == "ResNet-50 pretrained RMSP"
-    assert METHODS["DCL-inf-1 anchor"].margin == 0.5
-
-
-def test_a_table_of_the_paper_from_the_official_sets(tmp_path, monkeypatch):
-    """Every row is asked for, with the sets of its table; the training itself is tested above."""
-    asked = []
-
-    def noted(recipes, seeds, train_set, test_set, out, **options):
-        asked.append((len(recipes), seeds, train_set, test_set.data.name))
-        return {}
-
-    monkeypatch.setattr(study, "experiment", noted)
-    small_osie(tmp_path / "osie")
-    small_mit1003(tmp_path / "mit1003")
-    small_salicon(tmp_path / "salicon", "train")
-    small_salicon(tmp_path / "salicon", "val")
-    options = {"size": (32, 40), "say": lambda _: None}
-    study.reproduce_table("osie", [tmp_path / "osie", tmp_path / "mit1003"], tmp_path / "out", **options)
-    study.reproduce_table("salicon", [tmp_path / "salicon"], tmp_path / "out", **options)
-    assert [(rows, seeds, name) for rows, seeds, _, name in asked] == [
-        (12, [0, 1, 2], "MIT1003"),
-        (12, [0, 1, 2], "SALICON"),
-    ]
-    assert asked[0][2].images.shape == (4, 3, 32, 40)
-    assert asked[1][2].data.version == "2017"
-
-
-def test_images_of_many_sizes_are_scored_at_their_own(tmp_path):
-    train_set = data.read_whole(data.osie(small_osie(tmp_path / "osie")), (32, 40))
-    test_set = data.read_whole(data.mit1003(small_mit1003(tmp_path / "mit1003")), (32, 40))
-    results = experiment(
-        [Recipe(**{**QUICK, "epochs": 1})], [0], train_set, test_set, tmp_path / "out", device="cpu", say=lambda _: None
-    )
-    assert "one human" not in results  # the points of all viewers are one there
-    assert all(len(row["NSS"]) == 1 for row in results.values())
 
 
 def test_optimizers_have_the_papers_settings():
@@ -211,17 +124,7 @@ def test_recipes_are_checked(change, message):
         Recipe(**change)
 
 
-def test_offline_rows():
-    options = {"models": ["dinet"], "optimizers": ["adam", "rmsprop"], "methods": ["baseline", "GEM"]}
-    rows = osie_recipes(**options, lite="lite.pth", scratch=True, epochs=10, scratch_epochs=30)
-    assert len(rows) == 8
-    assert {(row.epochs, row.halve_every) for row in rows} == {(10, 1), (30, 3)}
-    assert len({row.folder for row in rows}) == 8
-    with pytest.raises(ValueError, match="nothing to train"):
-        osie_recipes(**options, lite=None, scratch=False, epochs=1, scratch_epochs=1)
-
-
-def test_windows_and_references_of_ones_own():
+def test_any_window_and_number_of_references():
     assert all(method_named(name) == method for name, method in METHODS.items())
     assert method_named("DCL-7-3") == Method(name="dcl", window=7, references=3)
     assert method_named("DCL-inf-2 anchor") == replace(METHODS["DCL-inf-1 anchor"], references=2)
@@ -229,3 +132,60 @@ def test_windows_and_references_of_ones_own():
     for name in ("DCL-0-1", "DCL-5-0", "DCL-5", "DCL-inf-1 concentrate"):
         with pytest.raises(ValueError, match="or DCL-W-N of your own, got"):
             Recipe(method=name)
+
+
+def test_orders_of_the_images(tmp_path):
+    """Fixed: the same for all seeds and methods; independent: for no two."""
+    held = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=12)), (8, 8))
+
+    def seen(seed, method, order, epoch=0, **more):
+        recipe = Recipe(method=method, sample_order=order, **more)
+        batches = HeldBatches(held, 4, seed=recipe.seed_of_order(seed))
+        return tuple(int(image.sum()) for images, _ in batches.train_batches(epoch) for image in images)
+
+    runs = [(seed, method) for seed in (0, 1) for method in ("baseline", "GEM", "DCL-inf-1")]
+    assert len({seen(*run, "fixed") for run in runs}) == 1
+    assert len({seen(*run, "independent") for run in runs}) == 6
+    assert len({seen(*run, "seed") for run in runs}) == 2
+    assert seen(0, "GEM", "fixed") != seen(0, "GEM", "fixed", epoch=1)
+    assert seen(0, "GEM", "fixed") != seen(0, "GEM", "fixed", order_seed=2)
+    names = {Recipe(sample_order=order).folder for order in ("seed", "fixed", "independent")}
+    assert len(names | {Recipe(sample_order="fixed", order_seed=1).folder}) == 4
+    assert Recipe(sample_order="fixed").name.endswith("Adam, fixed order")
+    assert Recipe(sample_order="independent").seed_of_order(3) == order_seed("independent", 3, METHODS["baseline"])
+    with pytest.raises(ValueError, match="order_seed is for"):
+        Recipe(order_seed=3)
+    with pytest.raises(ValueError, match="order must be one of"):
+        Recipe(sample_order="shuffled")
+
+
+def test_evaluation_goes_through_all_images_once(tmp_path):
+    held = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=5)), (8, 8))
+    shown = [images for images, _ in HeldBatches(held, 2, seed=4).evaluation_batches()]
+    assert [len(images) for images in shown] == [2, 2, 1]
+    assert all((a == b).all() for a, b in zip((x for part in shown for x in part), held.images, strict=True))
+
+
+def test_a_finished_run_is_read_from_its_folder(slice_of_osie, tmp_path):
+    recipe = Recipe(**{**QUICK, "epochs": 1})
+    first = train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu", keep_model=False)
+    assert not (tmp_path / "model.pt").exists()
+    assert not list((tmp_path / "checkpoints").glob("*.pt"))
+    before = (tmp_path / "record.jsonl").read_bytes()
+    assert train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu") == first
+    assert (tmp_path / "record.jsonl").read_bytes() == before
+
+
+def test_sigterm_stops_a_run_and_the_same_call_resumes(slice_of_osie, tmp_path):
+    recipe = Recipe(**QUICK)
+    whole = train_network(recipe, 0, *slice_of_osie, tmp_path / "whole", device="cpu")
+
+    def terminate(step, steps):
+        assert steps == 4
+        if step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = train_network(recipe, 0, *slice_of_osie, tmp_path / "parts", device="cpu", notice=terminate)
+    assert stopped == Trained(None, stopped=True)
+    assert not (tmp_path / "parts" / "scores.json").exists()
+    assert train_network(recipe, 0, *slice_of_osie, tmp_path / "parts", device="cpu") == whole
