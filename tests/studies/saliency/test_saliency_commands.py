@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from congruency.cli.saliency import app
 from congruency.cli.saliency.score import Metric
 from congruency.saliency import data, models
+from congruency.saliency import task as saliency_task
 from congruency.saliency.data.opening import open_part
 from congruency.saliency.pictures import example_page, overlay, save_grey, save_overlay, save_values
 from congruency.saliency.predict import saliency_of
@@ -453,6 +454,14 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         ).exit_code
         == 0
     )
+
+
+def test_a_stopped_run_ends_the_command_with_75(tmp_path, monkeypatch):
+    monkeypatch.setattr(saliency_task, "train_network", lambda *_, **__: saliency_task.Trained(None, stopped=True))
+    words = ["--out", tmp_path / "run", "--width", 32, "--height", 32, "--device", "cpu"]
+    result = call("train", small_osie(tmp_path / "osie"), *words)
+    assert result.exit_code == 75, result.output
+    assert "the same command resumes from there" in unboxed(result)
 
 
 @pytest.mark.parametrize(

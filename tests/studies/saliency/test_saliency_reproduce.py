@@ -107,6 +107,7 @@ def test_differences_are_those_of_the_seeds_that_both_have():
     row = dict(zip(table.columns, table.rows[1], strict=True))
     assert row["NSS against"].startswith("+0.0500 ± ")
     assert row["NSS, paper"] == "2.4456 (sd 0.0037)"
+    assert table.caption.startswith("The paper has means and standard deviations of three runs. Means over the seeds")
     sentences = findings(saliency_study("osie", RECIPES), results)
     assert sentences[0] == f"No clear difference: {GEM}."
     assert sentences[1].startswith("0 of 4 comparisons have p < 0.05, where 0.2 would by chance alone; none is left")

@@ -79,6 +79,7 @@ def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[Saliency
         lead=f"{_training(recipes)} Within a seed all rows of a network begin with the same weights.",
         rows=tuple(_row(name, recipe) for recipe in recipes),
         columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
+        caption="The paper has means and standard deviations of three runs." if in_paper else "",
         notes=(*_NOTES, _PAPER_NOTE) if in_paper else _NOTES,
     )
 
