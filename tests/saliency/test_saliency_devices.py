@@ -1,4 +1,4 @@
-"""An accelerator gives the same results as the CPU; set CONGRUENCY_TEST_DEVICE=cuda."""
+"""The same numbers on an accelerator as on the CPU; CONGRUENCY_TEST_DEVICE=cuda runs these there."""
 
 import pytest
 import torch
@@ -7,8 +7,7 @@ from saliency_maps import problem
 
 from congruency.saliency import data, metrics
 from congruency.saliency.baselines import baseline_scores, human_scores
-from congruency.studies.saliency.experiment import run
-from congruency.studies.saliency.recipes import Recipe
+from congruency.saliency.task import Recipe, train_network
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
 
@@ -53,7 +52,7 @@ def test_densities_agree_with_the_cpu(device):
     )
 
 
-def test_baselines_agree_with_the_cpu(device, tmp_path):
+def test_bounds_agree_with_the_cpu(device, tmp_path):
     osie = data.osie(small_osie(tmp_path))
     here = baseline_scores(osie, osie) | human_scores(osie)
     there = baseline_scores(osie, osie, device=device) | human_scores(osie, device=device)
@@ -63,9 +62,10 @@ def test_baselines_agree_with_the_cpu(device, tmp_path):
 
 @pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1"])
 def test_a_run_on_the_device(device, tmp_path, method):
-    """In bfloat16, only on an accelerator: not every CPU runs its bfloat16 instructions."""
+    """In bfloat16 on an accelerator; not on a CPU, where not every processor that has its instructions runs them."""
     osie = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
     recipe = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=3, method=method)
     precision = "32" if device.type == "cpu" else "bf16"
-    scores = run(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
-    assert all(value == value for value in scores.values())
+    trained = train_network(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
+    assert trained.scores
+    assert all(value == value for value in trained.scores.values())

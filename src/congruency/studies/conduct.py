@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -45,9 +45,10 @@ def conduct(
     settings: Mapping[str, Any],
     command: str,
     remembered: Mapping[str, Any] | None = None,
-    made: str = "",
+    made: str | Callable[[], str] = "",
     figures: Figures[JobT] | None = None,
     bounds: Results | None = None,
+    pictures: Callable[[], Mapping[str, str]] | None = None,
     console: Console | None = None,
 ) -> int:
     """Execute the runs that are not finished, keep them, show the table and write the page.
@@ -61,9 +62,11 @@ def conduct(
         settings: What all runs of the folder must share.
         command: What was typed.
         remembered: Written down beside the settings the first time.
-        made: How and on what the runs were computed, for the page.
+        made: How and on what the runs were computed, for the page; a function is called after the runs.
         figures: The family's own charts; those of the paired differences where None.
         bounds: Rows without runs that the table ends with.
+        pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
+            ``table.md``.
         console: Where to print.
 
     Returns:
@@ -85,7 +88,9 @@ def conduct(
         return STOPPED_EXIT_CODE
     if not first_process():
         return 0
-    _, paths = present(study, out, command=command, made=made, figures=figures, bounds=bounds, console=console)
+    _, paths = present(
+        study, out, command=command, made=made, figures=figures, bounds=bounds, pictures=pictures, console=console
+    )
     if left:
         console.print(f"\nThe time was up: {left} runs are left; the same command continues.", highlight=False)
     console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
@@ -97,9 +102,10 @@ def present(
     out: Path,
     *,
     command: str,
-    made: str = "",
+    made: str | Callable[[], str] = "",
     figures: Figures[JobT] | None = None,
     bounds: Results | None = None,
+    pictures: Callable[[], Mapping[str, str]] | None = None,
     console: Console | None = None,
 ) -> tuple[Page, list[Path]]:
     """Show what is finished in a folder: print the table, write the page; see :func:`conduct`."""
@@ -108,10 +114,10 @@ def present(
     results = {**collect(study, finished), **(bounds or {})}
     charts, note = (None, "") if figures is None else figures(study, results, finished)
     page = compose(
-        study, results, command=command, made=made, figures=charts, figures_note=note,
-        failures=store.failures(), repeated=store.repeated_attempts(),
+        study, results, command=command, made=made if isinstance(made, str) else made(), figures=charts,
+        figures_note=note, failures=store.failures(), repeated=store.repeated_attempts(),
     )  # fmt: skip
-    paths = write(page, results, out)
+    paths = write(page, results, out, {} if pictures is None else pictures())
     if console is not None:
         console.print(page.title, markup=False, highlight=False)
         wide = console.width >= _WIDE

@@ -70,7 +70,7 @@ def _found(name: str, data: Path | None) -> str:
 
 def _find(name: str, data: Path | None) -> Path:
     from congruency.datasets.loading import find
-    from congruency.studies.saliency.command import find_set
+    from congruency.studies.saliency.runner import find_set
 
     return find_set(name, data) if name in _SALIENCY else find(name, data)
 

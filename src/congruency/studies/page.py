@@ -75,18 +75,28 @@ def compose(
     )
 
 
-def write(page: Page, results: Results, out: Path) -> list[Path]:
-    """Write the page, the table as Markdown, the results and the charts into a folder."""
-    pictures = {f"figure-{i:02d}.svg": _standalone(figure.chart) for i, figure in enumerate(page.figures, 1)}
-    texts = {"index.html": render(page), "table.md": to_page_markdown(page), RESULTS_FILE: to_json(results)}
-    return write_together(out, {**texts, **pictures})
+def write(page: Page, results: Results, out: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
+    """Write the page, the table as Markdown, the results and the charts into a folder.
+
+    Args:
+        page: What to write.
+        results: Its results.
+        out: The folder.
+        pictures: Captions of pictures in the folder by file name, shown in the Markdown.
+    """
+    svgs = {f"figure-{i:02d}.svg": _standalone(figure.chart) for i, figure in enumerate(page.figures, 1)}
+    texts = {"index.html": render(page), "table.md": to_page_markdown(page, pictures), RESULTS_FILE: to_json(results)}
+    return write_together(out, {**texts, **svgs})
 
 
-def to_page_markdown(page: Page) -> str:
-    """Return the page without its charts as Markdown."""
+def to_page_markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
+    """Return the page without its charts as Markdown, with pictures (captions by file name) above its last line."""
     listed = "\n".join(f"- {text}" for text in page.findings)
     notes = "\n".join(f"- {term}: {meaning}" for term, meaning in page.notes)
-    parts = (f"# {page.title}", page.lead, f"    {page.command}", to_markdown(page.table), listed, notes, page.made)
+    shown = "\n\n".join(f"![{caption}]({name})" for name, caption in (pictures or {}).items())
+    parts = (
+        f"# {page.title}", page.lead, f"    {page.command}", to_markdown(page.table), listed, notes, shown, page.made
+    )  # fmt: skip
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

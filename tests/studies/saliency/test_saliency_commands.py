@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,11 +12,17 @@ from saliency_data import picture, small_mit1003, small_osie, small_salicon
 from typer.testing import CliRunner
 
 from congruency.cli.saliency import app
+from congruency.cli.saliency.score import Metric
 from congruency.saliency import data, models
+from congruency.saliency import task as saliency_task
 from congruency.saliency.data.loaders import open_split
 from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
 from congruency.saliency.score_maps import score_maps
-from congruency.studies.saliency import study
+from congruency.saliency.scorer import METRICS
+from congruency.saliency.task import train_network
+from congruency.studies.saliency import recipes as saliency_recipes
+from congruency.studies.saliency import runner as saliency_runner
+from congruency.studies.store import Store
 from congruency.training import read_record
 
 
@@ -81,7 +86,7 @@ def test_the_maps_numbers_are_kept_on_request(tmp_path, checkpoint):
         assert ("1 maps are pictures, 1 of them of 8 bits" in result.output) == (folder == "maps")
 
 
-def test_a_picture_changes_kl_and_is_said(tmp_path):
+def test_a_picture_changes_kl_and_is_reported(tmp_path):
     osie = data.osie(small_osie(tmp_path / "osie"))
     for v in osie.viewings:
         blurred = data.density(data.fixation_counts([v.points], (v.height, v.width)), 3.0)[0] + 0.01
@@ -114,7 +119,7 @@ def folder_of_maps(tmp_path):
     return osie
 
 
-def test_score_says_what_maps_are_worth(tmp_path):
+def test_score_prints_and_writes_the_metrics(tmp_path):
     folder_of_maps(tmp_path)
     out = tmp_path / "scores.json"
     result = call("score", tmp_path / "maps", tmp_path / "osie", "--sigma", 3, "--json", out, "--device", "cpu")
@@ -161,8 +166,8 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     assert blurred["means"]["NSS"] == content["means"]["NSS"]
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
-    assert result.exit_code == 1
-    assert "there is no official density map for 1001.jpg" in result.output
+    assert result.exit_code == 2
+    assert "there is no density map of the set's own for 1001.jpg" in unboxed(result)
 
 
 def test_the_test_images_of_osie_are_scored_alone(tmp_path):
@@ -174,11 +179,11 @@ def test_the_test_images_of_osie_are_scored_alone(tmp_path):
     result = call(*words, "--split", "test")
     assert result.exit_code == 0, result.output
     assert "OSIE: 3 images, 9 fixations" in result.output
-    assert call(*words).exit_code == 1
+    assert call(*words).exit_code == 2
     missing = call(*words, "--split", "train")
-    assert "has no map for 500 of 500 images" in " ".join(missing.output.split())
+    assert "has no map for 500 of 500 images" in unboxed(missing)
     unknown = call(*words, "--split", "val")
-    assert "OSIE has the splits train and test, got 'val'" in unknown.output
+    assert "OSIE has the parts train and test, got 'val'" in unboxed(unknown)
     small = ["--split", "test", "--width", 32, "--height", 32]
     assert call("prepare", tmp_path / "osie", tmp_path / "test.pt", *small).exit_code == 0
     assert len(data.load_prepared(tmp_path / "test.pt").data) == 3
@@ -190,11 +195,11 @@ def test_a_part_of_what_has_none_is_refused(tmp_path):
     (tmp_path / "points.csv").write_text("image,x,y\n1001,3,4\n")
     for place in (mit, tmp_path / "points.csv"):
         result = call("score", tmp_path / "maps", place, "--split", "test")
-        assert result.exit_code == 1
-        assert "has no splits; do not name one, got 'test'" in " ".join(result.output.split())
+        assert result.exit_code == 2
+        assert "is not divided into parts; do not name the part 'test'" in unboxed(result)
     salicon = data.salicon(small_salicon(tmp_path / "salicon"))
     prepared = data.prepare(salicon, tmp_path / "salicon.pt", (24, 32))
-    with pytest.raises(data.DataError, match="is a prepared split of SALICON"):
+    with pytest.raises(data.DataError, match="holds one part of SALICON, prepared before"):
         open_split(prepared, "val")
     assert len(open_split(tmp_path / "salicon", "train")) == len(open_split(prepared, None)) == 2
 
@@ -205,8 +210,8 @@ def test_points_without_a_point_are_refused(tmp_path, content):
     path = tmp_path / f"points.{'csv' if content.startswith('image') else 'json'}"
     path.write_text(content)
     result = call("score", tmp_path / "maps", path, "--device", "cpu")
-    assert result.exit_code == 1
-    assert "has fixations: there is nothing to score against" in " ".join(result.output.split())
+    assert result.exit_code == 2
+    assert "has fixations: there is nothing to score against" in unboxed(result)
 
 
 @pytest.mark.parametrize("protocol", ["mit", "salicon"])
@@ -219,7 +224,7 @@ def test_score_by_the_published_protocols(tmp_path, protocol):
     assert f"AUCs: {protocol}" in result.output
 
 
-def test_maps_of_another_size_and_bare_images_are_said(tmp_path):
+def test_maps_of_another_size_and_images_without_fixations_are_reported(tmp_path):
     for name in ("a", "b"):
         picture(tmp_path / "set" / f"{name}.png", 30, 40)
     (tmp_path / "set" / "fixations.csv").write_text("image,x,y\na,3,4\na,30,20\n")
@@ -266,13 +271,6 @@ def test_prepare_makes_one_small_file(tmp_path):
     assert data.open_data(tmp_path / "osie.pt").summary() in result.output
 
 
-def test_osie_runs_a_small_study(tmp_path):
-    path = data.prepare(data.osie(small_osie(tmp_path / "osie")), tmp_path / "osie.pt", (32, 32))
-    result = call("osie", path, "--out", tmp_path / "out", "--device", "cpu", "--method", "EWC")
-    assert result.exit_code == 1
-    assert "method must be one of" in result.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -280,20 +278,29 @@ def test_osie_runs_a_small_study(tmp_path):
         (["predict", "a.jpg", "--checkpoint", "nowhere.pt"], "the checkpoint nowhere.pt is missing"),
         (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
         (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
-        (["osie", "nowhere.pt"], "the prepared file nowhere.pt is missing"),
-        (["osie", "."], "congruency saliency prepare . FILE.pt"),
-        (["score", "nowhere", "nowhere", "--metric", "AUPR"], "there is no metric 'AUPR'; choose among NSS, sAUC"),
-        (["score", "nowhere", "nowhere", "--protocol", "x"], "there is no protocol 'x'; choose among exact, mit"),
-        (["score", "nowhere", "nowhere", "--density", "x"], "there is no density 'x'; choose among fixations, off"),
+        (["osie", "nowhere.pt"], "nowhere.pt is missing; make it with congruency saliency prepare"),
+        (["osie", "."], "is a folder; make one file of it with: congruency saliency prepare"),
+        (["osie", "nowhere.pt", "--method", "EWC"], "method must be one of baseline, GEM"),
+        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["osie", "nowhere.pt", "--optimizer", "sgd"], "'sgd' is not one of 'adam', 'rmsprop'"),
+        (["score", "nowhere", "nowhere", "--metric", "AUPR"], "'AUPR' is not one of 'NSS', 'sAUC'"),
+        (["score", "nowhere", "nowhere", "--protocol", "x"], "'x' is not one of 'exact', 'mit', 'salicon'"),
+        (["score", "nowhere", "nowhere", "--density", "x"], "'x' is not one of 'fixations', 'official'"),
         (["score", "nowhere", "nowhere", "--sigma", "inf"], "sigma must be a positive number of pixels"),
-        (["predict", "a.jpg", "--checkpoint", "nowhere.pt", "--bits", "12"], "bits must be 8 or 16, got 12"),
+        (["predict", "a.jpg", "--checkpoint", "nowhere.pt", "--bits", "12"], "'12' is not one of '8', '16'"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, message):
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
     result = call(*arguments)
-    assert result.exit_code == 1
-    assert message in result.output
-    assert len(result.output.splitlines()) == 1
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert "".join(message.split()) in "".join(unboxed(result).split())  # a long path is broken anywhere
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_metrics_to_choose_from_are_all_there_are():
+    assert [metric.value for metric in Metric] == list(METRICS)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +309,7 @@ def test_what_is_wrong_is_one_line(arguments, message):
         (["predict", "a.jpg", "--checkpoint", "m.pt", "--device", "gpu"], "PyTorch cannot use 'gpu' here"),
         (["predict", "a.jpg", "--checkpoint", "m.pt", "--device", "cuda:99"], "PyTorch cannot use 'cuda:99' here"),
         (["score", "maps", "points.csv", "--device", "gpu"], "PyTorch cannot use 'gpu' here"),
-        (["osie", "osie.pt", "--device", "gpu"], "PyTorch cannot use 'gpu' here"),
+        (["osie", "osie.pt", "--device", "gpu"], "'gpu' is not one of 'auto', 'cpu', 'cuda'"),
         (["predict", "a.jpg", "--checkpoint", "m.pt", "--out", "file"], "file is a file, a folder is needed"),
         (["osie", "osie.pt", "--out", "file"], "file is a file, a folder is needed"),
         (["score", "maps", "points.csv", "--json", "file/x.json"], "file is a file, a folder is needed"),
@@ -311,15 +318,13 @@ def test_what_is_wrong_is_one_line(arguments, message):
         (["prepare", "osie", "file/x.pt"], "file is a file, a folder is needed"),
     ],
 )
-def test_what_cannot_be_used_is_said_before_any_work(tmp_path, monkeypatch, arguments, message):
+def test_what_cannot_be_used_is_refused_before_any_work(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     result = call(*arguments)
     assert result.exit_code == 2, result.output
-    assert "".join(message.split()) in "".join(
-        result.output.replace("│", " ").split()
-    )  # a long path is broken anywhere
+    assert "".join(message.split()) in "".join(unboxed(result).split())  # a long path is broken anywhere
     assert isinstance(result.exception, SystemExit)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -328,8 +333,8 @@ def test_a_map_for_every_image_is_needed(tmp_path):
     folder_of_maps(tmp_path)
     (tmp_path / "maps" / "1003.png").unlink()
     result = call("score", tmp_path / "maps", tmp_path / "osie", "--device", "cpu")
-    assert result.exit_code == 1
-    assert "has no map for 1 of 4 images, the first is 1003.jpg" in " ".join(result.output.split())
+    assert result.exit_code == 2
+    assert "has no map for 1 of 4 images, the first is 1003.jpg" in unboxed(result)
 
 
 def test_two_maps_for_one_image_are_refused(tmp_path):
@@ -356,31 +361,66 @@ def test_a_page_needs_a_map_for_every_image(tmp_path):
         example_page([torch.zeros(3, 4, 4)] * 2, {"DCL": [torch.zeros(4, 4)]}, tmp_path / "page.png")
 
 
-def test_the_comparison_on_osie_ends_in_a_page(tmp_path, monkeypatch):
+@pytest.fixture
+def small_study(tmp_path, monkeypatch):
+    """The command on six images and a small network."""
     data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
-    monkeypatch.setattr(study, "osie_study", partial(study.osie_study, train=4))
-    recipes = study.osie_recipes
-    monkeypatch.setattr(study, "osie_recipes", lambda **k: [replace(r, backbone="resnet10t") for r in recipes(**k)])
-    out, methods = tmp_path / "out", ["--method", "baseline", "--method", "GEM", "--optimizer", "adam"]
-    words = ["osie", tmp_path / "osie.pt", *methods, "--seeds", 2, "--device", "cpu", "--out", out, "--examples", 2]
+    sets, recipes = saliency_runner.Sets, saliency_recipes.osie_recipes
+    monkeypatch.setattr(saliency_runner, "Sets", lambda *words: sets(*words, train=4))
+    monkeypatch.setattr(
+        saliency_recipes, "osie_recipes", lambda **k: [replace(r, backbone="resnet10t") for r in recipes(**k)]
+    )
+    methods = ["--method", "baseline", "--method", "GEM", "--optimizer", "adam"]
+    return ["osie", tmp_path / "osie.pt", *methods, "--seeds", 2, "--device", "cpu"]
+
+
+def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
+    out = tmp_path / "out"
+    words = [*small_study, "--out", out, "--examples", 2]
     result = call(*words, "--scratch-epochs", 1)
     assert result.exit_code == 0, result.output
-    assert "the page:" in result.output
+    assert "The page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
     assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
     assert "| DINet resnet10t Adam GEM | 2 |" in text
     assert "| one human | - |" in text
     assert "- Humans: One human: a viewer's fixations" in text
     assert "SALICON's evaluation" not in text
-    assert "Trained on cpu, precision 32" in text
+    assert "from runs on cpu in precision 32, with PyTorch" in text
     assert "(examples.jpg)" in text
     result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
     assert result.exit_code == 0, result.output
-    assert "| DINet resnet10t Adam | 2 |" in (out / "table.md").read_text(encoding="utf-8")
     rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    seeds = {row: metrics["seed"] for row, metrics in rows.items() if "seed" in metrics}
-    assert seeds["DINet resnet10t Adam (epochs-1)"] == [0, 1]
-    assert seeds["DINet resnet10t Adam (epochs-2)"] == [3, 4]
+    assert rows["DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
+    assert {(job, seed) for job, seed in Store(out).load() if "gem" not in job} == {
+        ("dinet-resnet10t-adam_epochs-1", 0), ("dinet-resnet10t-adam_epochs-1", 1),
+        ("dinet-resnet10t-adam_epochs-2", 3), ("dinet-resnet10t-adam_epochs-2", 4),
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_ends_the_command_with_1(tmp_path, small_study, monkeypatch):
+    def failing(recipe, *arguments, **options):
+        if recipe.method == "GEM":
+            raise RuntimeError("no memory left")
+        return train_network(recipe, *arguments, **options)
+
+    monkeypatch.setattr(saliency_runner, "train_network", failing)
+    out = tmp_path / "out"
+    result = call(*small_study, "--scratch-epochs", 1, "--out", out)
+    assert result.exit_code == 1
+    assert "no memory left" in unboxed(result)
+    assert [job for job, _ in Store(out).load()] == ["dinet-resnet10t-adam_epochs-1"] * 2
+    assert not (out / "examples.jpg").exists()
+
+
+def test_ctrl_c_ends_the_command_with_130(tmp_path, small_study, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saliency_runner, "train_network", interrupted)
+    result = call(*small_study, "--scratch-epochs", 1, "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "the same command resumes" in result.output
 
 
 @pytest.mark.parametrize("kind", ["osie", "prepared", "mit1003"])
@@ -396,8 +436,8 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         words += ["--test", tmp_path / "osie"]
     result = call(*words)
     assert result.exit_code == 0, result.output
-    told, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
-    assert f": {told} images" in result.output
+    trained, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
+    assert f": {trained} images" in result.output
     assert f": {scored} images" in result.output
     assert "NSS" in result.output
     assert read_record(out).run["config"]["method"]["name"] == "dcl"
@@ -415,6 +455,14 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     )
 
 
+def test_a_stopped_run_ends_the_command_with_75(tmp_path, monkeypatch):
+    monkeypatch.setattr(saliency_task, "train_network", lambda *_, **__: saliency_task.Trained(None, stopped=True))
+    words = ["--out", tmp_path / "run", "--width", 32, "--height", 32, "--device", "cpu"]
+    result = call("train", small_osie(tmp_path / "osie"), *words)
+    assert result.exit_code == 75, result.output
+    assert "the same command resumes from there" in unboxed(result)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -422,8 +470,8 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         (["--holdout", 2, "--test", "there"], "with --test leave it out"),
         (["--method", "magic"], "method must be one of"),
         (["--loss", "l3"], "losses must be among"),
-        (["--model", "vgg"], "there is no saliency model"),
-        (["--device", "tpu"], "must be auto, cpu or cuda"),
+        (["--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
         (["--pretrained", "nowhere.pth"], "nowhere.pth"),
     ],
 )

@@ -1,18 +1,18 @@
-"""The saliency training that is timed: the recipe of the table ``salicon``, on images that show nothing."""
+"""The saliency run that is timed: the recipe of the table ``salicon``, on synthetic images."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
 import torch
-from congruency.saliency.models.registry import create
 
 import congruency
 from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
-from congruency.saliency.batches import HeldBatches
-from congruency.studies.saliency.recipes import METHODS, paper_recipes
-from congruency.studies.saliency.study import reproduce_table
+from congruency.saliency.batches import SaliencyBatches
+from congruency.saliency.models import create
+from congruency.saliency.task import METHODS
+from congruency.studies.saliency.recipes import paper_recipes
+from congruency.studies.saliency.runner import Sets
 from congruency.studies.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
 from congruency.training import Correction, TrainingConfig, read_record, train
 
@@ -29,10 +29,10 @@ def images(count, size=(48, 64)):
 
 @pytest.mark.parametrize("method", ROWS)
 def test_it_is_the_recipe_of_the_table_salicon(method):
-    """But for the weights it begins with, on which times do not depend, and its length."""
+    """Except for its initial weights, on which times do not depend, and its length."""
     recipe = replace(SETUPS["paper"].recipe(method), pretrained=True, epochs=10)
     assert recipe in paper_recipes("salicon")
-    assert inspect.signature(reproduce_table).parameters["size"].default == SETUPS["paper"].size
+    assert Sets("salicon", ()).size == SETUPS["paper"].size
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,13 +62,13 @@ def test_the_papers_counts_of_parameters():
     assert {row["SALICON params"] for row in PRINTED.values()} == {23.51}
 
 
-def test_made_up_images_make_whole_batches():
+def test_synthetic_images_make_whole_batches():
     prepared = made_up(images(6))
     assert prepared.images.untyped_storage().nbytes() == 3 * 48 * 64  # one image, however many there seem to be
     points = prepared.data[5].points
     assert (points >= 0).all()
     assert (points <= torch.tensor([63, 47])).all()
-    batches = list(HeldBatches(prepared, 2).train_batches(0))
+    batches = list(SaliencyBatches(prepared, 2).train_batches(0))
     assert len(batches) == 3
     for shown, target in batches:
         assert shown.shape == (2, 3, 48, 64)
@@ -99,7 +99,7 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"batch_size": 0}, "batch_size must be a positive number, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
@@ -107,8 +107,8 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop'"),
     ],
 )
-def test_bad_setups_are_refused(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_setups_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         TimedSetup(**changes)
 
 

@@ -247,13 +247,15 @@ def reproduce(
                 )  # fmt: skip
                 return
             if family == "saliency":
-                from congruency.studies.saliency import command as saliency
+                from congruency.cli.reproduce.saliency import saliency
 
-                code = saliency.run(
-                    **common, device=device or "auto", precision=precision, capture=capture, backbone=model,
-                    pretrained=pretrained, epochs=epochs, batch_size=batch_size, lr=lr, order=order,
-                    order_seed=order_seed,
+                saliency(
+                    table, seeds=seeds, first_seed=first_seed, rows=rows, data=data, out=folder,  # type: ignore[arg-type]
+                    device=device or "auto", precision=precision or "32", capture=capture,  # type: ignore[arg-type]
+                    backbone=model or "resnet50", pretrained=pretrained or "download", epochs=epochs or 10,
+                    batch_size=batch_size or 8, lr=lr, order=order or "seed", order_seed=order_seed or 0,  # type: ignore[arg-type]
                 )  # fmt: skip
+                return
             else:
                 from congruency.studies.classification import command as classification
 

@@ -1,62 +1,19 @@
-"""The rows of the saliency tables: which network, optimizer and method, and the paper's settings for them."""
+"""The rows of the saliency studies: the paper's two tables with its numbers, and our comparison on OSIE alone."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
-import torch
-from torch import nn
+from congruency.saliency.task import Optimizer, Recipe
+from congruency.training import SampleOrder
 
-from congruency.training import Correction, SampleOrder
-from congruency.training.config import order_seed
+__all__ = ["PAPER", "PRINTED", "Printed", "Table", "osie_recipes", "paper_numbers", "paper_recipes", "table_recipes"]
 
-__all__ = [
-    "METHODS",
-    "PAPER",
-    "PRINTED",
-    "Optimizer",
-    "Printed",
-    "Recipe",
-    "method_named",
-    "paper_recipes",
-    "pick",
-]
-
-Optimizer = Literal["adam", "rmsprop"]
+Table = Literal["salicon", "osie"]
 Printed = tuple[float, float]
-
-METHODS: dict[str, Correction] = {
-    "baseline": Correction(),
-    "GEM": Correction(name="gem"),
-    "DCL-inf-1": Correction(name="dcl"),
-    "DCL-500-1": Correction(name="dcl", window=500),
-    "DCL-120-1": Correction(name="dcl", window=120),
-    "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
-    "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
-    "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
-}
-"""The methods of the paper's tables: its equations, and (anchor) what its published code computes.
-
-GEM remembers one sample's features before the last layer, the first of each epoch (the paper's section 5.1.5).
-"""
-
-_DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor)?")
-
-
-def method_named(name: str) -> Correction:
-    """One of :data:`METHODS`, or any ``"DCL-W-N"`` and ``"DCL-W-N anchor"``: a window (or inf) and N references."""
-    if name in METHODS:
-        return METHODS[name]
-    found = _DCL.fullmatch(name)
-    if found is None:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
-    window, references, anchor = found.groups()
-    usual = METHODS[f"DCL-inf-1{anchor or ''}"]
-    return replace(usual, window=None if window == "inf" else int(window), references=int(references))
-
 
 PRINTED = ("NSS", "sAUC", "AUC", "CC")
 """The metrics that the paper prints."""
@@ -87,119 +44,22 @@ PAPER: dict[str, dict[str, tuple[Printed, Printed, Printed, Printed]]] = {
 }
 """The paper's numbers, row by row: of each metric the mean and the standard deviation over its three runs."""
 
-_RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
-_OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
-_MODEL_NAMES = {"salicon": "", "dinet": "DINet "}
+
+def paper_numbers(table: str, recipe: Recipe) -> dict[str, Printed]:
+    """Return the paper's numbers for a recipe by metric: the same for both modes of DCL; empty where it has none."""
+    correction = recipe.correction
+    if correction.name == "dcl":
+        recipe = replace(recipe, method=f"DCL-{correction.window or 'inf'}-{correction.references}")
+    return dict(zip(PRINTED, PAPER.get(table, {}).get(recipe.paper_row, ()), strict=False))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """One row of a table; the defaults are the paper's.
-
-    Attributes:
-        model: ``"salicon"`` or ``"dinet"``.
-        backbone: A timm network.
-        weights: A file of weights for the backbone, None to train it from scratch.
-        pretrained: Fetch timm's weights for it.
-        optimizer: ``"adam"`` (learning rate 2e-4) or ``"rmsprop"`` (5e-4, momentum 0.9); weight decay 1e-5 in both.
-        method: See :func:`method_named`; it corrects the last layer.
-        epochs: Times through the data; the paper's 12,500 steps on SALICON are 10.
-        halve_every: Epochs between halvings of the learning rate.
-        batch: Images of a step.
-        loss: See :func:`congruency.saliency.losses.make_loss`.
-        lr: The learning rate, if not the optimizer's above.
-        sample_order: Which runs see the images in the same order, see :data:`congruency.training.SampleOrder`.
-        order_seed: Of the one order, where it is fixed.
-    """
-
-    model: str = "dinet"
-    backbone: str = "resnet50"
-    weights: str | None = None
-    pretrained: bool = False
-    optimizer: Optimizer = "adam"
-    method: str = "baseline"
-    epochs: int = 10
-    halve_every: int = 1
-    batch: int = 8
-    loss: str = "l1"
-    lr: float | None = None
-    sample_order: SampleOrder = "seed"
-    order_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.model not in _MODEL_NAMES:
-            raise ValueError(f"there is no saliency model {self.model!r}; choose one of {', '.join(_MODEL_NAMES)}")
-        if self.optimizer not in _RATES:
-            raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
-        method_named(self.method)
-        if self.halve_every < 1:
-            raise ValueError(f"halve_every must be at least 1 epoch, got {self.halve_every}")
-        if self.order_seed and self.sample_order != "fixed":
-            raise ValueError("order_seed is for the sample order 'fixed'; the other orders follow the seed")
-        self.seed_of_order(0)  # which refuses an order that there is not
-
-    @property
-    def name(self) -> str:
-        """The row, as the paper names them: model, optimizer, method."""
-        backbone = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0"}.get(
-            self.backbone, self.backbone
-        )
-        start = " pretrained" if self.weights or self.pretrained else ""
-        method = "" if self.method == "baseline" else f" {self.method}"
-        order = "" if self.sample_order == "seed" else f", {self.sample_order} order"
-        return f"{_MODEL_NAMES[self.model]}{backbone}{start} {_OPTIMIZER_NAMES[self.optimizer]}{method}{order}"
-
-    @property
-    def paper_row(self) -> str:
-        """The row of the paper's table that this one repeats; the anchor mode is named besides."""
-        model = "DINet" if self.model == "dinet" else "ResNet-50"
-        method = "" if self.method == "baseline" else f" {self.method}"
-        return f"{model} {_OPTIMIZER_NAMES[self.optimizer]}{method}"
-
-    @property
-    def folder(self) -> str:
-        """A folder's name for the row, with everything in it that changes what is trained."""
-        usual = {field.name: field.default for field in fields(self)}
-        changed = [
-            f"{key}-{getattr(self, key)}"
-            for key in ("epochs", "halve_every", "batch", "loss", "lr", "order_seed")
-            if getattr(self, key) != usual[key]
-        ]
-        return "_".join([self.name.lower().replace(", ", "-").replace(" ", "-"), *changed]).replace("*", "x")
-
-    def seed_of_order(self, seed: int) -> int:
-        """The seed of the order in which the run of a seed sees the images."""
-        return order_seed(self.sample_order, seed, method_named(self.method), self.order_seed)
-
-    def make_optimizer(self, model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
-        """The optimizer for a network; ``fused`` has torch do its step in one kernel where it knows how."""
-        lr = _RATES[self.optimizer] if self.lr is None else self.lr
-        if self.optimizer == "adam":
-            return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=1e-5, fused=fused or None)
-        return torch.optim.RMSprop(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-5)
-
-
-def pick(recipes: Sequence[Recipe], names: Sequence[str]) -> list[Recipe]:
-    """The rows called so, as the paper names them, or all whose names begin so; all where none is named."""
-    if not names:
-        return list(recipes)
-    known = [recipe.paper_row for recipe in recipes]
-    chosen: set[str] = set()
-    for name in names:
-        found = {row for row in known if row == name} or {row for row in known if row.startswith(name)}
-        if not found:
-            raise ValueError(f"there is no row {name!r}; the rows are {'; '.join(known)}")
-        chosen |= found
-    return [recipe for recipe in recipes if recipe.paper_row in chosen]
-
-
-def paper_recipes(table: Literal["salicon", "osie"]) -> list[Recipe]:
-    """The rows of the paper's two saliency tables, DCL in both modes.
+def paper_recipes(table: Table) -> list[Recipe]:
+    """Return the rows of one of the paper's saliency tables, DCL in both modes.
 
     ``"salicon"`` trains on SALICON 2017's training set and is scored on its validation set; ``"osie"`` trains on OSIE
-    and is scored on MIT1003. The backbones start from timm's ImageNet weights, which must be fetched or given.
+    and is scored on MIT1003. The backbones start from timm's ImageNet weights.
     """
-    if table not in ("salicon", "osie"):
+    if table not in PAPER:
         raise ValueError(f"the paper's saliency tables are 'salicon' and 'osie', got {table!r}")
     window = "DCL-500-1" if table == "salicon" else "DCL-120-1"
     rows: list[tuple[str, Optimizer, str]] = [
@@ -212,3 +72,71 @@ def paper_recipes(table: Literal["salicon", "osie"]) -> list[Recipe]:
         for model, optimizer, dcl in rows
         for method in ("baseline", "GEM", dcl, f"{dcl} anchor")
     ]
+
+
+def table_recipes(
+    table: Table,
+    rows: Sequence[str] = (),
+    *,
+    weights: str | Path | None = None,
+    pretrained: bool = True,
+    **changes: Any,
+) -> list[Recipe]:
+    """Return rows of one of the paper's saliency tables with other settings.
+
+    Args:
+        table: ``"salicon"`` or ``"osie"``.
+        rows: Names of rows as the paper has them, or their beginnings; empty for all.
+        weights: A file of ImageNet weights for the backbone.
+        pretrained: Without such a file, download timm's; False trains from scratch, which the paper did not.
+        changes: Other attributes of :class:`Recipe`, such as ``epochs``.
+
+    Raises:
+        ValueError: no row has such a name.
+    """
+    start: dict[str, Any] = {"weights": None if weights is None else str(weights)}
+    start["pretrained"] = pretrained and weights is None
+    recipes = paper_recipes(table)
+    known = [recipe.paper_row for recipe in recipes]
+    chosen: set[str] = set() if rows else set(known)
+    for name in rows:
+        found = {row for row in known if row == name} or {row for row in known if row.startswith(name)}
+        if not found:
+            raise ValueError(f"there is no row {name!r}; the rows are {'; '.join(known)}")
+        chosen |= found
+    return [replace(recipe, **start, **changes) for recipe in recipes if recipe.paper_row in chosen]
+
+
+def osie_recipes(
+    *,
+    models: Sequence[str],
+    optimizers: Sequence[Any],
+    methods: Sequence[str],
+    lite: str | Path | None,
+    scratch: bool,
+    epochs: int,
+    scratch_epochs: int,
+    sample_order: SampleOrder = "seed",
+    order_seed: int = 0,
+) -> list[Recipe]:
+    """Return every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a ResNet-50 from scratch.
+
+    The learning rate is halved every epoch, as in the paper; in longer runs every tenth of them.
+    """
+    starts: list[dict[str, Any]] = []
+    if lite is not None:
+        starts.append({"backbone": "tf_efficientnet_lite0", "weights": str(lite), "epochs": epochs})
+    if scratch:
+        starts.append({"backbone": "resnet50", "epochs": scratch_epochs})
+    if not starts:
+        raise ValueError("there is nothing to train: give EfficientNet-Lite0's weights, or train from scratch")
+    return [
+        Recipe(
+            model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10),
+            sample_order=sample_order, order_seed=order_seed, **start,
+        )
+        for start in starts
+        for model in models
+        for optimizer in optimizers
+        for method in methods
+    ]  # fmt: skip

