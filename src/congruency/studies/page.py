@@ -22,7 +22,7 @@ from congruency.studies.statistics import paired_difference
 from congruency.studies.store import Failure
 from congruency.studies.summary import findings, summary_table
 
-__all__ = ["compose", "difference_charts", "to_page_markdown", "write"]
+__all__ = ["compose", "difference_charts", "provenance", "to_page_markdown", "write"]
 
 _ROWS_PER_CHART = 6
 
@@ -67,12 +67,15 @@ def compose(
             else figures_note
         ),
         notes=study.notes,
-        made=(
-            f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; the page "
-            f"with PyTorch {torch.__version__} and Python {platform.python_version()}. The numbers behind the table are in "
-            f"{RESULTS_FILE} beside this page."
-        ),
+        made=provenance(made),
     )
+
+
+def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:
+    """Return the last line of a page: what made it, how, with which versions, and the file with its numbers, if any."""
+    versions = f"the page with PyTorch {torch.__version__} and Python {platform.python_version()}"
+    text = f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; {versions}."
+    return f"{text} The numbers behind the table are in {numbers} beside this page." if numbers else text
 
 
 def write(page: Page, results: Results, out: Path) -> list[Path]:
