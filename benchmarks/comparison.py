@@ -16,7 +16,7 @@ Each program is asked in the way its documentation has it:
   ``<g, x> = |x|^2``, so that this is no further condition and the problem is the same. With a margin it is not, and
   is not asked. Also with the smallest regularisation that makes sense (``reg_eps=1e-12, norm_eps=0``);
 - Avalanche: ``GEMPlugin.solve_quadprog`` for the answers, the hook that calls it (``after_backward``) for the time;
-- the host way: float64 numpy and quadprog (``congruency.studies.host_way``), a ridge of 1e-12 of the trace.
+- the host way: float64 numpy and quadprog (``congruency.studies.bench_cases``), a ridge of 1e-12 of the trace.
 
 Answers are compared with an active-set method in rational arithmetic, which makes no rounding error at all. Times are
 of one vector of float32 parameters with all rows in memory already: what it takes to correct the gradient, in turns,
@@ -48,8 +48,8 @@ import congruency
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
 from congruency.studies.bench import machine
+from congruency.studies.bench_cases import HostDCL
 from congruency.studies.demo import one_thread
-from congruency.studies.host_way import HostDCL
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)
 AGAINST = 1e-3  # an answer this far on the wrong side of a row, in units of |h|, still disagrees with it
