@@ -175,17 +175,17 @@ def _both_networks(metric: str, *, gem: bool = False) -> tuple[Variant, ...]:
     return _joined(*(_grids(("tiny_subset",), metric, "lower", gem=gem, network=n) for n in (_SCRATCH, _TUNED)))
 
 
-def _reported(folder: str, metric: str, expected: Expected, *told: str, gem: bool = True) -> tuple[Variant, ...]:
+def _reported(folder: str, metric: str, expected: Expected, *differing: str, gem: bool = True) -> tuple[Variant, ...]:
     """DCL in what ``congruency report --json`` writes, against the baseline of the same settings, and GEM.
 
-    ``told`` are the settings in which the runs differ, besides the method.
+    ``differing`` are the settings in which the runs differ, besides the method.
     """
     common: dict[str, Any] = {
-        "folder": folder, "rows": {}, "metric": metric, "expected": expected, "named": ("method", *told),
+        "folder": folder, "rows": {}, "metric": metric, "expected": expected, "named": ("method", *differing),
     }  # fmt: skip
     made = [Comparison(**common)]
     if gem:
-        made.append(Comparison(**common, against={"method": "gem"}, same=told, versus="GEM"))
+        made.append(Comparison(**common, against={"method": "gem"}, same=differing, versus="GEM"))
     return _variants(made)
 
 
@@ -247,21 +247,18 @@ def _saliency(*folders: str) -> tuple[Variant, ...]:
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         text="The congruency of gradient descent never falls below the bound of Theorem 1.",
-        where="Theorem 1, section 4.3",
+        where="Theorem 1, section 4.3", entries=("bound",),
         evidence="bound",
-        entries=("bound",),
     ),
     Claim(
         text="On a surface with several minima DCL makes different learning rates of an optimizer end in the same one.",
-        where="Figure 5, section 4.5",
+        where="Figure 5, section 4.5", entries=("illustrate",),
         evidence="descent",
-        entries=("illustrate",),
     ),
     Claim(
         text="DCL improves saliency prediction on SALICON in all metrics, with every network and optimizer.",
-        where="Table 1, section 5.2.1",
+        where="Table 1, section 5.2.1", entries=("salicon",),
         variants=_saliency("salicon"),
-        entries=("salicon",),
     ),
     Claim(
         text="Trained on OSIE, networks with DCL predict saliency better.",
@@ -271,60 +268,51 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="With GEM's memory DCL improves the accuracy on MNIST rotations, from 83.35 to 84.08 %.",
-        where="Table 3, section 5.2.2",
+        where="Table 3, section 5.2.2", entries=("mnist_r",),
         variants=_against_gem(("mnist_r",), "accuracy", "higher"),
-        entries=("mnist_r",),
     ),
     Claim(
         text="With GEM's memory DCL improves the accuracy on MNIST permutations, from 82.44 to 82.58 %.",
-        where="Table 4, section 5.2.2",
+        where="Table 4, section 5.2.2", entries=("mnist_p",),
         variants=_against_gem(("mnist_p",), "accuracy", "higher"),
-        entries=("mnist_p",),
     ),
     Claim(
         text="With GEM's memory DCL improves the accuracy on incremental CIFAR-100, from 66.67 to 67.92 %.",
-        where="Table 5, section 5.2.2 (ours on clean images only, of which there are fewer)",
+        where="Table 5, section 5.2.2 (ours on clean images only, of which there are fewer)", entries=("icifar100",),
         variants=_against_gem(_CIFAR, "accuracy", "higher"),
-        entries=("icifar100",),
     ),
     Claim(
         text="Enhancing congruency improves backward transfer on MNIST rotations.",
-        where="Table 3, section 5.2.2",
+        where="Table 3, section 5.2.2", entries=("mnist_r",),
         variants=_against_gem(("mnist_r",), "backward_transfer", "higher"),
-        entries=("mnist_r",),
     ),
     Claim(
         text="Enhancing congruency improves backward transfer on MNIST permutations.",
-        where="Table 4, section 5.2.2",
+        where="Table 4, section 5.2.2", entries=("mnist_p",),
         variants=_against_gem(("mnist_p",), "backward_transfer", "higher"),
-        entries=("mnist_p",),
     ),
     Claim(
         text="Enhancing congruency improves backward transfer on incremental CIFAR-100.",
-        where="Table 5, section 5.2.2",
+        where="Table 5, section 5.2.2", entries=("icifar100",),
         variants=_against_gem(_CIFAR, "backward_transfer", "higher"),
-        entries=("icifar100",),
     ),
     Claim(
         text="DCL has little influence on forward transfer.",
-        where="section 5.2.2 (little: no more than 0.01)",
+        where="section 5.2.2 (little: no more than 0.01)", entries=("mnist_r", "mnist_p"),
         variants=_against_gem(("mnist_r", "mnist_p"), "forward_transfer", "same"),
-        entries=("mnist_r", "mnist_p"),
     ),
     Claim(
         text="In continual learning a shorter window gives the better accuracy.",
         where="section 5.2.2 (the shortest window of each table against its longest; on incremental CIFAR-100 against "
-        "the second, too)",
+        "the second, too)", entries=("mnist_r", "mnist_p", "icifar100"),
         variants=_short_windows(
             [("mnist_r", 30, 50), ("mnist_p", 3, 5), *((folder, 4, long) for folder in _CIFAR for long in (8, 50))]
         ),
-        entries=("mnist_r", "mnist_p", "icifar100"),
     ),
     Claim(
         text="DCL makes updates agree better with the gradients of the memory.",
-        where="Figure 11, section 6.3.2",
+        where="Figure 11, section 6.3.2", entries=("mnist_r", "mnist_p", "icifar100"),
         variants=_against_gem(("mnist_r", "mnist_p", *_CIFAR), "memory_agreement", "higher"),
-        entries=("mnist_r", "mnist_p", "icifar100"),
     ),
     Claim(
         text="DCL lowers the test error on CIFAR-10 and CIFAR-100 with every network.",
@@ -351,27 +339,24 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="DCL lowers the test error of networks that are fine-tuned on Tiny ImageNet.",
-        where="Table 7, section 5.2.3 (ours on a subset, in short runs)",
+        where="Table 7, section 5.2.3 (ours on a subset, in short runs)", entries=("tiny_imagenet", "tiny_subset"),
         variants=_joined(
             _paper_table("tiny_imagenet", ("Top-1 error",)),
             _grids(("tiny_subset",), "test error", "lower", network=_TUNED),
         ),
-        entries=("tiny_imagenet", "tiny_subset"),
     ),
     Claim(
         text="DCL lowers the error of ResNet-50 on ImageNet, from 24.33 to 24.09 %.",
-        where="Table 8, section 5.2.3",
+        where="Table 8, section 5.2.3", entries=("imagenet",),
         variants=_paper_table("imagenet", ("Top-1 error",)),
-        entries=("imagenet",),
     ),
     Claim(
         text="DCL lowers the test error of a network that is trained from scratch on Tiny ImageNet, too.",
-        where="Table 9, section 6.5 (ours on a subset, in short runs)",
+        where="Table 9, section 6.5 (ours on a subset, in short runs)", entries=("from_scratch", "tiny_subset"),
         variants=_joined(
             _paper_table("from_scratch", ("Top-1 TFS",)),
             _grids(("tiny_subset",), "test error", "lower", network=_SCRATCH),
         ),
-        entries=("from_scratch", "tiny_subset"),
     ),
     Claim(
         text="Congruency is higher between samples that mean the same than between others.",
@@ -407,7 +392,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         text="In classification more reference points than one raise the test error.",
         where="Figure 9, section 6.2 (on Tiny ImageNet; `ablation_digits` is a small network on the embedded digits, "
-        "five references against one)",
+        "five references against one)", entries=("ablation",),
         variants=_variants(
             (
                 Comparison(
@@ -421,7 +406,6 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             scope="head",
         ),
-        entries=("ablation",),
     ),
     Claim(
         text="In saliency prediction neither the window nor the number of reference points matters much.",
@@ -454,21 +438,19 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         text="The order of the samples, fixed or independent, matters little for the congruency of training.",
         where="Figure 10, section 6.3.1 (saliency; `order_digits`: classifiers of the embedded digits; little: no more "
-        "than 0.02)",
+        "than 0.02)", entries=("saliency_congruency",),
         variants=_orders("saliency_congruency", "order_digits"),
-        entries=("saliency_congruency",),
     ),
     Claim(
         text="With DCL the weights end nearer to where they began than in plain training and with GEM.",
         where="Figure 12, section 6.3.3 (ours: the last layer, at the end; on the embedded digits and in short "
-        "runs on CIFAR)",
+        "runs on CIFAR)", entries=("congruency_curves",),
         variants=_joined(
             _reported("congruency_cifar", "magnitude", "lower", "data"),
             _reported("congruency_tiny", "magnitude", "lower"),
             _grids(_MEASURED, "magnitude", "lower", scope="head"),
             _grids(_WITH_GEM, "magnitude", "lower", gem=True, scope="head"),
         ),
-        entries=("congruency_curves",),
     ),
     Claim(
         text="DCL lowers the training error.",
@@ -496,23 +478,20 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="A training image costs less time with DCL than with GEM.",
-        where="Tables 10 and 11, section 6.6",
+        where="Tables 10 and 11, section 6.6", entries=("cost",),
         variants=_cost_against("lower", method="gem"),
-        entries=("cost",),
     ),
     Claim(
         text="DCL adds no more than 1 to 2 milliseconds to a training image.",
         where="Tables 10 and 11, section 6.6 (of the paper's graphics cards, where plain training takes 47, 64 and "
-        "6 ms; judged: no more than 2 ms)",
+        "6 ms; judged: no more than 2 ms)", entries=("cost",),
         variants=_cost_against("same", 2.0, method="baseline"),
-        entries=("cost",),
     ),
     Claim(
         text="The window does not change what a training image costs.",
         where="Table 12, section 6.6 (against the shortest window; judged: by no more than 2 %, as 49 ms are in whole "
-        "milliseconds)",
+        "milliseconds)", entries=("cost_window",),
         variants=_costs("cost_window", (10, 20, 30, 40, 50), 0.02),
-        entries=("cost_window",),
     ),
     Claim(
         text="The number of reference points changes little in what a training image costs.",

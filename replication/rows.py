@@ -142,12 +142,12 @@ def _saliency(recipes: Iterable[Recipe]) -> Rows:
 
 def _reported(differences: Sequence[Mapping[str, str]], window: int | None) -> Rows:
     methods = (_BASELINE, _GEM, *(replace(method, window=window) for method in (_EQUATIONS, _CODE)))
-    for told in differences:
-        plain = row_name(asdict(_BASELINE), told)
+    for different in differences:
+        plain = row_name(asdict(_BASELINE), different)
         for method in methods:
-            name = row_name(asdict(method), told)
+            name = row_name(asdict(method), different)
             against = plain if name != plain else None
-            yield Row(name=name, jobs=(), against=against, settings={**_correction(method), **told})
+            yield Row(name=name, jobs=(), against=against, settings={**_correction(method), **different})
 
 
 def _correction(method: Method) -> dict[str, Any]:

@@ -25,8 +25,7 @@ class Problem(str, Enum):
 
 def bound(
     problem: Annotated[
-        list[Problem] | None,
-        typer.Option("--problem", help="Which function; may be repeated. (default: both)"),
+        list[Problem] | None, typer.Option("--problem", help="Which function; may be repeated. (default: both)")
     ] = None,
     step: Annotated[
         list[float] | None,

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "Time", "available_data", "commands_of", "lines", "partial_set",
+    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of", "lines", "partial_set",
     "runnable",
 ]  # fmt: skip
 
 Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
 """The first three are subcommands of ``congruency reproduce``."""
-Source = Literal["measured", "estimate", ""]
 
 DATA_TITLES = {
     "mnist": "MNIST",
@@ -33,17 +32,6 @@ DATA_TITLES = {
 """The data sets that entries name."""
 
 
-@dataclass(frozen=True)
-class Time:
-    """How long a result takes, and how that is known; empty where nothing is known."""
-
-    text: str = ""
-    source: Source = ""
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.source})" if self.text else "not measured"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One table, figure or study.
@@ -56,7 +44,7 @@ class Entry:
         commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
             of results. None for a drawing.
         data: the sets it needs, names of :data:`DATA_TITLES`.
-        takes: how long.
+        takes: how long, and whether that is measured or an estimate.
         seeds: how many it is meant to have, where that is fixed.
         runs: whether ``congruency reproduce FAMILY NAME`` runs it.
         remark: what is missing or different.
@@ -68,18 +56,18 @@ class Entry:
     family: Family
     commands: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
-    takes: Time = Time()
+    takes: str = "not measured"
     seeds: int | None = None
     runs: bool = False
     remark: str = ""
 
 
-_HOURS = Time("hours to days of a GPU per run", "estimate")
+_HOURS = "hours to days of a GPU per run (estimate)"
 
 
-def _measured(time: str, *how: str) -> Time:
+def _measured(time: str, *how: str) -> str:
     """How long it took where our results were made."""
-    return Time(", ".join([f"{time} on one NVIDIA H200", *how]), "measured")
+    return ", ".join([f"{time} on one NVIDIA H200", *how]) + " (measured)"
 
 
 def _table(place: str, name: str, title: str, family: Family, *, folder: str = "", **more: object) -> Entry:
@@ -137,7 +125,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _table(
         "Table 5", "icifar100", "incremental CIFAR-100", "continual", data=("cifar100",), seeds=3,
-        takes=Time("5 minutes of a GPU for a row and a seed, 1 with --labels clean", "estimate"),
+        takes="5 minutes of a GPU for a row and a seed, 1 with --labels clean (estimate)",
         remark="the paper's rows with EfficientNet are run with --model",
     ),
     _table(
@@ -177,7 +165,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _figure(
         5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
         "illustrate --out {out}/illustrate",
-        takes=Time("about 10 seconds on one CPU core, without the animation", "measured"),
+        takes="about 10 seconds on one CPU core, without the animation (measured)",
     ),
     _drawing(6, "DCL beside GEM"),
     _figure(
@@ -242,7 +230,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         place="Theorem 1", name="bound", title="the lower bound of congruency beside what is measured",
         family="analysis", commands=("bound --out {out}/bound",),
-        takes=Time("4 seconds on one CPU core", "measured"),
+        takes="4 seconds on one CPU core (measured)",
     ),
     _table(
         "", "cifar10_grid", "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",

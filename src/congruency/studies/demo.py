@@ -9,7 +9,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -94,20 +94,6 @@ class Run:
     metrics: Mapping[str, float]
 
 
-@dataclass
-class Stopwatch:
-    """Add up the time spent within `with` blocks."""
-
-    seconds: float = 0.0
-    _since: float = field(default=0.0, repr=False)
-
-    def __enter__(self) -> None:
-        self._since = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += perf_counter() - self._since
-
-
 def methods(settings: Settings) -> tuple[Method, ...]:
     """Return the rows of the table, the baseline first."""
     common = {"window": settings.window, "references": settings.references}
@@ -159,21 +145,23 @@ def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callab
 
     since_start = CongruencyMeter(model.parameters(), reference="start")
     since_previous = CongruencyMeter(model.parameters(), reference="previous")
-    training = Stopwatch()  # measuring is not training, and not timed
+    seconds = 0.0  # of training alone, without the measuring
     curves: dict[str, list[float]] = {}
     corrected = 0
     for _ in range(epochs):
         total = torch.zeros(())
         batches = torch.randperm(len(data.train_y), generator=order).split(BATCH)
         for batch in batches:
-            with training:
-                loss = functional.cross_entropy(model(data.train_x[batch]), data.train_y[batch])
-                optimizer.zero_grad()
-                loss.backward()
+            began = perf_counter()
+            loss = functional.cross_entropy(model(data.train_x[batch]), data.train_y[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            seconds += perf_counter() - began
             since_start.update()  # the gradient before DCL corrects it inside step()
             since_previous.update()
-            with training:
-                optimizer.step()
+            began = perf_counter()
+            optimizer.step()
+            seconds += perf_counter() - began
             total += loss.detach() * len(batch)
         corrected_before, corrected = corrected, 0 if dcl is None else int(dcl.stats.corrected_steps)
         start, previous = since_start.compute(), since_previous.compute()
@@ -190,7 +178,7 @@ def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callab
         for name, value in row.items():
             curves.setdefault(name, []).append(value)
         each_epoch()
-    return Run(curves, summarise(curves, seed, training.seconds))
+    return Run(curves, summarise(curves, seed, seconds))
 
 
 def summarise(curves: Mapping[str, Sequence[float]], seed: int, seconds: float) -> dict[str, float]:
@@ -342,13 +330,7 @@ _CURVES: tuple[tuple[str, str, str, str, bool], ...] = (
         "Above 0: the new gradient agrees with the gradient accumulated since the start. Below 0: it opposes it.",
         False,
     ),
-    (
-        "congruency_previous",
-        "Congruency with the last step",
-        "cosine",
-        "The same, with the one step before.",
-        False,
-    ),
+    ("congruency_previous", "Congruency with the last step", "cosine", "The same, with the one step before.", False),
     ("magnitude", "Magnitude", "distance", "How far the weights are from where they started.", False),
     ("corrected_steps", "Steps corrected", "% of steps", "How often DCL changed the gradient.", False),
     ("train_loss", "Training loss", "cross-entropy", "Logarithmic. Measured on the training batches.", True),

@@ -26,7 +26,7 @@ from congruency.studies.analysis.descent import (
     agreements,
     descend_all,
     settle,
-)  # fmt: skip
+)
 from congruency.studies.page import provenance
 from congruency.studies.results import RESULTS_FILE
 

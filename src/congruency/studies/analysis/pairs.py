@@ -178,10 +178,7 @@ _NOTES = (
         "The cosine of the gradients of two samples with respect to the last layer's weights, at fixed weights: 1, "
         "both samples ask for the same update; 0, for unrelated ones; -1, for opposite ones.",
     ),
-    (
-        "Similarity",
-        "The cosine of the normalised images, pixel by pixel: it depends on neither labels nor network.",
-    ),
+    ("Similarity", "The cosine of the normalised images, pixel by pixel: it depends on neither labels nor network."),
 )
 
 
