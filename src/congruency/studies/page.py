@@ -71,13 +71,6 @@ def compose(
     )
 
 
-def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:
-    """Return the last line of a page: what made it, how, with which versions, and the file with its numbers, if any."""
-    versions = f"the page with PyTorch {torch.__version__} and Python {platform.python_version()}"
-    text = f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; {versions}."
-    return f"{text} The numbers behind the table are in {numbers} beside this page." if numbers else text
-
-
 def write(page: Page, results: Results, out: Path) -> list[Path]:
     """Write the page, the table as Markdown, the results and the charts into a folder."""
     pictures = {f"figure-{i:02d}.svg": _standalone(figure.chart) for i, figure in enumerate(page.figures, 1)}
@@ -125,3 +118,10 @@ def _standalone(chart: str) -> str:
     """A chart as a file of its own, with its style."""
     named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return named.replace("\n", f"\n<style>{charts.STYLE}</style>\n", 1)
+
+
+def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:
+    """Return the last line of a page: what made it, how, with which versions, and the file with its numbers, if any."""
+    versions = f"the page with PyTorch {torch.__version__} and Python {platform.python_version()}"
+    text = f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; {versions}."
+    return f"{text} The numbers behind the table are in {numbers} beside this page." if numbers else text
