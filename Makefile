@@ -8,10 +8,14 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo replication test test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
+
+# The paper's claims judged by docs/results, into docs/results/index.md.
+replication: $(READY)
+	$(BIN)/python -m replication
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2

@@ -16,7 +16,7 @@ Each program is used as its documentation says:
   ``<g, x> = |x|^2``, so that this adds no condition and the problem is the same. With a margin it is not, and is left
   out. Also with very little regularisation (``reg_eps=1e-12, norm_eps=0``);
 - Avalanche: ``GEMPlugin.solve_quadprog`` for accuracy, the hook that calls it (``after_backward``) for the time;
-- on the host: float64 numpy and quadprog (``congruency.experiments.host_way``), a ridge of 1e-12 of the trace.
+- on the host: float64 numpy and quadprog (``congruency.studies.bench_cases``), a ridge of 1e-12 of the trace.
 
 Results are compared with an active-set method in rational arithmetic, without rounding errors. Times are those of
 correcting the gradient of one vector of float32 parameters, all constraints already in memory, in turns, on one thread.
@@ -50,6 +50,9 @@ from torch import Tensor, nn
 import congruency
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
+from congruency.studies.bench import machine
+from congruency.studies.bench_cases import HostDCL
+from congruency.studies.demo import one_thread
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)
 AGAINST = 1e-3  # a result this far on the wrong side of a constraint, in units of |h|, violates it

@@ -1,12 +1,17 @@
+"""The demonstration: paired runs that repeat, and the page about them."""
+
+import io
 import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
+from congruency.report.page import render
 from congruency.studies import demo
-from congruency.studies.statistics import Difference, paired_difference
+from congruency.studies.results import read_results, to_json
 
 SMALL = demo.Settings(seeds=2, epochs=2, window=10)
 
@@ -36,7 +41,7 @@ def test_the_same_seed_gives_the_same_numbers(data):
 
 
 def test_a_dcl_that_never_corrects_repeats_the_baseline(data):
-    """The runs are paired: first weights, order of samples and measuring are the same for every method."""
+    """The runs are paired: initial weights, order of samples and measuring are the same for every method."""
     idle = demo.Method("idle", "", {"window": None, "offset": 10**6})
     with demo.one_thread():
         baseline, repeated = (demo.train(method, 3, 1, data) for method in (demo.methods(SMALL)[0], idle))
@@ -59,11 +64,11 @@ def test_baseline_is_never_corrected_and_anchor_nearly_always(data):
     assert anchor.metrics["corrected_steps"] == pytest.approx(100 * (64 - 1 - 7) / 64)
 
 
-def test_progress_is_told_for_every_epoch(data):
-    told = []
-    demo.train_all(demo.Settings(seeds=2, epochs=1), data, told.append)
-    assert len(told) == 2 * 3
-    assert told[0] == "seed 0, baseline"
+def test_progress_is_reported_after_every_epoch(data):
+    labels = []
+    demo.train_all(demo.Settings(seeds=2, epochs=1), data, labels.append)
+    assert len(labels) == 2 * 3
+    assert labels[0] == "seed 0, baseline"
 
 
 @pytest.mark.parametrize(
@@ -81,56 +86,6 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
         demo.Settings(**wrong)
 
 
-@pytest.mark.parametrize(
-    ("values", "baseline", "expected"),
-    [
-        (
-            [3.0, 5.0, 5.0, 7.0],
-            [2.0, 3.0, 4.0, 3.0],
-            "M changed the test error by +2.00 points (95 % interval -0.25 to +4.25, p = 0.066): "
-            "no difference shown at 4 seeds.",
-        ),
-        (
-            [1.0, 1.1, 1.2],
-            [2.0, 2.2, 2.1],
-            "M changed the test error by -1.00 points (95 % interval -1.25 to -0.75, p = 0.003): "
-            "lower than the baseline's at 3 seeds, for this network and this split of these digits.",
-        ),
-        (
-            [2.0, 2.2, 2.1],
-            [1.0, 1.1, 1.2],
-            "M changed the test error by +1.00 points (95 % interval +0.75 to +1.25, p = 0.003): "
-            "higher than the baseline's at 3 seeds, for this network and this split of these digits.",
-        ),
-        (
-            [2.0],
-            [1.5],
-            "M changed the test error by +0.50 points at the one seed that was run: one seed has no interval and no "
-            "test, and shows nothing.",
-        ),
-        (
-            [2.0, 3.0],
-            [2.0, 3.0],
-            "M and the baseline ended with the same test error at each of 2 seeds: without any spread there is no "
-            "interval and no test.",
-        ),
-        (
-            [2.5, 3.5],
-            [2.0, 3.0],
-            "M changed the test error by +0.50 points at each of 2 seeds: without any spread there is no interval and "
-            "no test.",
-        ),
-        ([math.nan, 3.0], [2.0, 3.0], "M: no comparison, for at least one run ended without a test error."),
-    ],
-)
-def test_the_finding_says_what_the_test_says(values, baseline, expected):
-    assert demo.finding("M", paired_difference(values, baseline)) == expected
-
-
-def test_a_tiny_p_is_not_called_equal():
-    assert "p < 0.001)" in demo.finding("M", Difference(-1.0, -1.1, -0.9, 12, 1e-9))
-
-
 def runs(errors, seconds=1.0, curve=(0.5, math.nan)):
     names = ("congruency", "congruency_previous", "magnitude", "train_loss", "corrected_steps")
     made = []
@@ -143,21 +98,33 @@ def runs(errors, seconds=1.0, curve=(0.5, math.nan)):
 def test_numbers_that_are_missing_are_shown_as_missing():
     results = {"baseline": runs([2.0, 3.0]), "broken": runs([math.nan, 3.0], seconds=2.5)}
     page = demo.compose(SMALL, results, "congruency demo", 1.0)
-    assert page.table.rows[1] == ["broken", "-", "-", "-", "-", "2.5x"]
-    assert "no comparison" in page.findings[0]
-    assert "nan" not in demo.render(page).lower()
-    assert json.loads(demo.to_json(results))["broken"]["test_error"] == [None, 3.0]
+    assert page.table.rows[1] == ["broken", "2", "-", "-", "-", "2.5"]
+    assert "Nothing could be compared" in page.findings[0]
+    assert "nan" not in render(page).lower()
+    assert json.loads(to_json(demo.to_results(results)))["broken"]["test_error"] == [None, 3.0]
 
 
 def test_the_table_pairs_by_seed():
     results = {"baseline": runs([2.0, 3.0, 7.0]), "better": runs([1.0, 2.0, 5.9])}
-    _, better = demo.compose(SMALL, results, "", 1.0).table.rows
-    assert better[2:4] == ["-1.03 ± 0.14", "0.001"]
+    page = demo.compose(SMALL, results, "", 1.0)
+    assert page.table.columns == [
+        "Row", "Seeds", "Test error, %", "Test error against", "Run congruency", "Cost, about",
+    ]  # fmt: skip
+    assert page.table.rows[1][3] == "-1.03 ± 0.14 (p 0.001)"
+    assert page.findings[0] == "better, against baseline: Test error falls by 1.03 points (p 0.001)."
+    assert "Left of the dashed line is fewer errors" in page.headline.note
+
+
+def test_the_cost_is_the_median_over_the_seeds():
+    slow = runs([1.0, 2.0, 3.0], seconds=2.0)
+    slow[2] = demo.Run(slow[2].curves, {**slow[2].metrics, "seconds": 50.0})
+    page = demo.compose(SMALL, {"baseline": runs([2.0, 3.0, 7.0]), "slow": slow}, "", 1.0)
+    assert [row[-1] for row in page.table.rows] == ["1.0", "2.0"]
 
 
 def test_hostile_names_of_methods_are_escaped():
     name = "<script>alert(1)</script>"
-    html = demo.render(demo.compose(SMALL, {"baseline": runs([2.0, 3.0]), name: runs([1.0, 3.0])}, name, 1.0))
+    html = render(demo.compose(SMALL, {"baseline": runs([2.0, 3.0]), name: runs([1.0, 3.0])}, name, 1.0))
     assert "<script" not in html
     assert "&lt;script&gt;" in html
 
@@ -167,3 +134,17 @@ def test_the_command_repeats_the_settings():
     assert demo.command(settings, Path("my page")) == (
         "congruency demo --seeds 3 --epochs 4 --window 5 --references 2 --first-seed 7 --out 'my page'"
     )
+
+
+def test_the_command_prints_the_table_and_writes_the_page(tmp_path):
+    console = Console(record=True, width=120, file=io.StringIO())
+    demo.run(demo.Settings(seeds=2, epochs=1, window=10), tmp_path, console)
+    text = console.export_text()
+    assert "DCL concentrate" in text
+    assert "The page with the curves:" in text
+    assert {"index.html", "results.json"} == {path.name for path in tmp_path.iterdir()}
+    page = (tmp_path / "index.html").read_text()
+    assert "Training loss" in page
+    results = read_results(tmp_path)
+    assert list(results) == ["baseline", "DCL concentrate", "DCL anchor"]
+    assert results["DCL anchor"]["seed"] == [0, 1]

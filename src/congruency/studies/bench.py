@@ -1,4 +1,4 @@
-"""What a correction costs: beside the optimizer's own step, beside the host way, beside what memory allows."""
+"""What a correction costs: beside the optimizer's own step, DCL through the host, and the limit of the memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
-from congruency.studies.host_way import HostDCL
-from congruency.studies.workloads import TrainingCase, Workload, training_cases, workloads
+from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
 
 __all__ = ["run"]
 
 _BYTES_PER_PARAMETER = 28  # float32, one reference: read w, r, g; then read w, r, g and write g
-_HOST_LIMIT = 110_000_000  # parameters; the host way needs about 40 bytes each
+_HOST_LIMIT = 110_000_000  # parameters; HostDCL needs about 40 bytes each
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Row:
     host: float | None
     memory_limit: float
     extra_bytes: int | None
-    """On a GPU: the most memory a DCL takes beside its reference points, a correction included."""
+    """On a GPU: the most memory DCL takes besides its reference points, a correction included."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def run(
 def measure(
     device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], quick: bool, console: Console
 ) -> dict[str, Any]:
-    """Everything on one device, as plain data."""
+    """Measure everything on one device; return plain data."""
     clock = _Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
     cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
@@ -114,7 +113,7 @@ def measure(
 
 
 class _Clock:
-    """Medians of repeated runs, several programs in turn so that drift falls on all of them alike."""
+    """Medians of repeated calls, several programs in turn so that drift affects all of them alike."""
 
     def __init__(self, device: torch.device, seconds: float, calls: int = 1) -> None:
         self.device = device
@@ -122,7 +121,7 @@ class _Clock:
         self.calls = calls  # in a row: as in training, the host may then run ahead of a GPU
 
     def time(self, programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-        """The median seconds of each program."""
+        """Return the median seconds of each program."""
         times: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(2):
             for program in programs.values():
@@ -147,7 +146,7 @@ class _Clock:
 
 
 def measure_bandwidth(device: torch.device, clock: _Clock, size: int) -> float:
-    """Bytes a second of an in-place addition over ``size`` floats: two reads and a write an element."""
+    """Return the bytes per second of an in-place addition over ``size`` floats: two reads and a write per element."""
     a, b = torch.randn(size, device=device), torch.randn(size, device=device)
 
     def add() -> None:
@@ -160,7 +159,7 @@ def measure_bandwidth(device: torch.device, clock: _Clock, size: int) -> float:
 def measure_correction(
     workload: Workload, references: int, device: torch.device, clock: _Clock, bandwidth: float
 ) -> Row:
-    """The cost of one correction of random gradients, congruent and incongruent ones."""
+    """Measure one correction of random gradients, congruent and incongruent ones."""
     params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
     gradients = [torch.randn_like(p) for p in params]
     for p, g in zip(params, gradients, strict=True):
@@ -196,7 +195,7 @@ def measure_correction(
 
 
 def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
-    """As asked of the allocator: what it adds to round its blocks up is not counted."""
+    """As requested from the allocator: what it adds by rounding up its blocks is not counted."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -209,13 +208,13 @@ def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: 
 
 @torch.no_grad()
 def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """A noisy step down the gradients: what follows is congruent, its opposite is not."""
+    """A noisy step down the gradients: the next gradient is congruent, its opposite is not."""
     for p, g in zip(params, gradients, strict=True):
         p.sub_(g + 0.3 * torch.randn_like(g), alpha=1e-3)
 
 
 def measure_training_step(case: TrainingCase, device: torch.device, clock: _Clock) -> StepRow:
-    """A whole step, forward to update, with and without DCL; every step but the recording ones is corrected."""
+    """Measure a whole step, forward to update, with and without DCL; every step but the recording ones is corrected."""
     programs: dict[str, Callable[[], Any]] = {}
     dcl: congruency.DCL | None = None
     for name in ("plain", "dcl"):
@@ -256,7 +255,7 @@ def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch
 
 
 def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
-    """The time a GPU works on one call of ``program``, all its kernels together, gaps between them left out."""
+    """Return the time that a GPU works on one call of ``program``: all its kernels, without the gaps between them."""
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(3):
@@ -270,10 +269,9 @@ def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
 
 
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
-    """Parameters, momentum, gradients twice and three DCLs' references, within 80 % of the memory
-    at hand."""
+    """Whether parameters, momentum, gradients twice and three DCLs' references take 80 % of the free memory or less."""
     if references > 1 and workload.parameters > 3e7:
-        return False  # many references of a large model say little more than of a smaller one, and take long
+        return False  # many references of a large model add little to those of a smaller one, and take long
     need = workload.parameters * 4 * (4 + 3 * references)
     if device.type == "cuda":
         return need < 0.8 * torch.cuda.mem_get_info(device)[0]
@@ -282,7 +280,7 @@ def _fits(workload: Workload, references: int, device: torch.device) -> bool:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return what the numbers were measured on."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "processor": _processor(),
@@ -338,9 +336,9 @@ def _table(title: str, note: str, columns: Sequence[str]) -> Table:
 _CORRECTION_COLUMNS = ("what", "size", "refs", "congruent", "corrected", "x SGD", "host", "limit")
 _CORRECTION_NOTE = (
     "Medians. congruent: the gradient disagrees with nothing and is left alone; corrected: it is rewritten. "
-    "x SGD: both, beside a foreach SGD-momentum step on the same parameters. host: how many times more the paper's "
-    "way costs (numpy float64 and quadprog). limit: the time that moving the memory alone would take, as a share of "
-    "the corrected case's. On a GPU times are the device's own."
+    "x SGD: both, beside a foreach SGD-momentum step on the same parameters. host: how many times more DCL "
+    "through the host costs (numpy float64 and quadprog). limit: the time that moving the memory alone would take, as "
+    "a share of the corrected case's. On a GPU times are the device's own."
 )
 _STEP_COLUMNS = ("network", "scope", "refs", "plain", "with DCL", "more", "x SGD")
 _STEP_NOTE = "Medians. x SGD: what DCL adds, beside the optimizer's own step."

@@ -1,17 +1,23 @@
-"""Every table and figure of the paper, and our own studies: what makes each, from what data, and where its result is.
+"""Every table and figure of the paper, and our own studies: the commands that run each, its data, and its time.
 
-The one registry: the listing and the help of ``congruency reproduce`` and the page of claims read it.
+The one registry: ``congruency reproduce --list``, the help of ``congruency reproduce`` and the replication read it.
 """
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-__all__ = ["CATALOGUE", "DATA_TITLES", "RESULTS", "Entry", "Family", "Time", "command_of", "runnable"]
+__all__ = [
+    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of", "lines", "partial_set",
+    "runnable",
+]  # fmt: skip
 
-Family = Literal["continual learning", "classification", "saliency", "analysis", "drawing"]
-Source = Literal["measured", "estimate", ""]
+Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
+"""The first three are subcommands of ``congruency reproduce``."""
 
 DATA_TITLES = {
     "mnist": "MNIST",
@@ -26,38 +32,21 @@ DATA_TITLES = {
 """The data sets that entries name."""
 
 
-@dataclass(frozen=True)
-class Time:
-    """How long a result takes, and how that is known.
-
-    Attributes:
-        text: for people; empty where it was not measured.
-        source: ``"measured"``, or an ``"estimate"``; empty where nothing is known.
-    """
-
-    text: str = ""
-    source: Source = ""
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.source})" if self.text else "not measured"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One table, figure or study.
 
     Attributes:
         place: where the paper has it; empty for our own.
-        name: what it is called here: the name that ``congruency reproduce`` takes where ``runs`` is True.
+        name: its name here, which ``congruency reproduce FAMILY`` takes where ``runs`` is True.
         title: what it shows, in a line.
         family: who makes it.
-        commands: what makes it, one after the other, without the word ``congruency``; none for a drawing.
+        commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
+            of results. None for a drawing.
         data: the sets it needs, names of :data:`DATA_TITLES`.
-        takes: how long.
-        results: folders of ``docs/results`` into which its commands write it.
-        smaller: folders of ``docs/results`` with something like it on less data; they do not finish it.
+        takes: how long, and whether that is measured or an estimate.
         seeds: how many it is meant to have, where that is fixed.
-        runs: whether ``congruency reproduce NAME`` runs it.
+        runs: whether ``congruency reproduce FAMILY NAME`` runs it.
         remark: what is missing or different.
     """
 
@@ -67,32 +56,26 @@ class Entry:
     family: Family
     commands: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
-    takes: Time = Time()
-    results: tuple[str, ...] = ()
-    smaller: tuple[str, ...] = ()
+    takes: str = "not measured"
     seeds: int | None = None
     runs: bool = False
     remark: str = ""
 
 
-RESULTS = "docs/results"
-"""Where results are looked for, from a checkout's root, and where commands are told to write them."""
-
-_HOURS = Time("hours to days of a GPU a training", "estimate")
+_HOURS = "hours to days of a GPU per run (estimate)"
 
 
-def _measured(time: str, *how: str) -> Time:
-    """What it took where our results were made."""
-    return Time(", ".join([f"{time} on one NVIDIA H200", *how]), "measured")
+def _measured(time: str, *how: str) -> str:
+    """How long it took where our results were made."""
+    return ", ".join([f"{time} on one NVIDIA H200", *how]) + " (measured)"
 
 
-def _table(place: str, name: str, title: str, family: Family, folder: str = "", **more: object) -> Entry:
+def _table(place: str, name: str, title: str, family: Family, *, folder: str = "", **more: object) -> Entry:
     """A table that ``congruency reproduce`` runs; its result goes to ``folder``, or one of its own name."""
-    folder = folder or name
     data = " --data FOLDER" if "data" in more else ""
     seeds = f" --seeds {more['seeds']}" if "seeds" in more else ""
-    command = f"reproduce {name}{data}{seeds} --out {RESULTS}/{folder}"
-    settings: dict[str, object] = {"results": (folder,), "commands": (command,), **more}
+    command = f"reproduce {family} {name}{data}{seeds} --out {{out}}/{folder or name}"
+    settings: dict[str, object] = {"commands": (command,), **more}
     return Entry(place=place, name=name, title=title, family=family, runs=True, **settings)  # type: ignore[arg-type]
 
 
@@ -102,8 +85,8 @@ def _figure(number: int, name: str, title: str, *commands: str, family: Family =
 
 
 def _report(name: str, *runs: str) -> str:
-    """The command that makes a page of runs, and the numbers behind it, into a folder of results."""
-    return f"report {' '.join(runs)} -o {RESULTS}/{name}/report.html --json {RESULTS}/{name}/results.json"
+    """The command that makes a page of runs, and the numbers behind it, in a folder of results."""
+    return f"report {' '.join(runs)} -o {{out}}/{name}/report.html --json {{out}}/{name}/results.json"
 
 
 def _drawing(number: int, title: str) -> Entry:
@@ -115,12 +98,12 @@ _OSIE_ORDERS = (
     "--method 'DCL-inf-1 anchor' --order {order} --out runs/osie-{order}"
 )
 _RESNEXT = (
-    "reproduce cifar --rows 'ResNeXt-29 SGD' --rows 'ResNeXt-29 SGD GEM' --rows 'ResNeXt-29 SGD DCL-inf-1' "
+    "reproduce classification cifar --row 'ResNeXt-29 SGD' --row 'ResNeXt-29 SGD GEM' --row 'ResNeXt-29 SGD DCL-inf-1' "
     "--data FOLDER --out runs/cifar"
 )
 _RESNET = (
-    "reproduce tiny_imagenet --rows 'ResNet-101 SGD' --rows 'ResNet-101 SGD GEM' --rows 'ResNet-101 SGD DCL-60-1' "
-    "--record-steps 1 --data FOLDER --out runs/tiny"
+    "reproduce classification tiny_imagenet --row 'ResNet-101 SGD' --row 'ResNet-101 SGD GEM' "
+    "--row 'ResNet-101 SGD DCL-60-1' --record-steps 1 --data FOLDER --out runs/tiny"
 )
 
 CATALOGUE: tuple[Entry, ...] = (
@@ -133,18 +116,17 @@ CATALOGUE: tuple[Entry, ...] = (
         folder="osie_mit1003", seeds=3,
     ),
     _table(
-        "Table 3", "mnist_r", "MNIST rotations", "continual learning", data=("mnist",), seeds=20,
+        "Table 3", "mnist_r", "MNIST rotations", "continual", data=("mnist",), seeds=20,
         takes=_measured("82 seconds for 19 rows and 20 seeds"),
     ),
     _table(
-        "Table 4", "mnist_p", "MNIST permutations", "continual learning", data=("mnist",), seeds=20,
+        "Table 4", "mnist_p", "MNIST permutations", "continual", data=("mnist",), seeds=20,
         takes=_measured("63 seconds for 19 rows and 20 seeds"),
     ),
     _table(
-        "Table 5", "icifar100", "incremental CIFAR-100", "continual learning", data=("cifar100",), seeds=3,
-        takes=Time("5 minutes of a GPU for a row and a seed, 1 with --labels clean", "estimate"),
-        smaller=("icifar100_clean", "icifar100_noisy"),
-        remark="the paper's rows with EfficientNet are run with --network",
+        "Table 5", "icifar100", "incremental CIFAR-100", "continual", data=("cifar100",), seeds=3,
+        takes="5 minutes of a GPU for a row and a seed, 1 with --labels clean (estimate)",
+        remark="the paper's rows with EfficientNet are run with --model",
     ),
     _table(
         "Table 6", "cifar", "Error on CIFAR-10 and CIFAR-100: three networks, SGD, GEM and DCL", "classification",
@@ -165,16 +147,16 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _table(
         "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
-        "classification", remark="on made-up images", takes=_measured("4 minutes for 3 seeds"),
+        "classification", remark="on synthetic images", takes=_measured("4 minutes for 3 seeds"),
     ),
     _table(
         "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",
-        "classification", remark="on made-up images", takes=_measured("2 minutes for 3 seeds"),
+        "classification", remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
     ),
     _table(
         "Table 12, right", "cost_references",
         "What a training image costs DCL by its number of reference points: milliseconds", "classification",
-        remark="on made-up images", takes=_measured("2 minutes for 3 seeds"),
+        remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
     ),
     _drawing(1, "what congruency means, in three samples of saliency"),
     _drawing(2, "a training step with DCL"),
@@ -182,34 +164,31 @@ CATALOGUE: tuple[Entry, ...] = (
     _drawing(4, "the effective window"),
     _figure(
         5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
-        f"illustrate --out {RESULTS}/illustrate",
-        takes=Time("about 10 seconds on one CPU core, without the animation", "measured"), results=("illustrate",),
+        "illustrate --out {out}/illustrate",
+        takes="about 10 seconds on one CPU core, without the animation (measured)",
     ),
     _drawing(6, "DCL beside GEM"),
     _figure(
         7, "saliency_pairs", "congruency of pairs of samples, saliency",
         "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
-        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --data osie.pt "
-        f"--out {RESULTS}/saliency_pairs",
-        data=("OSIE",), results=("saliency_pairs",), remark="the paper draws its samples from SALICON",
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --dataset osie.pt "
+        "--out {out}/saliency_pairs",
+        data=("OSIE",), remark="the paper draws its samples from SALICON",
     ),
     _figure(
         8, "class_pairs", "congruency of pairs of samples, classification",
-        "train --data tiny_imagenet --data-folder FOLDER --model resnet101 --out runs/pairs",
-        "pairs runs/pairs --data tiny_imagenet --data-folder FOLDER --classes 'tabby' 'Egyptian cat' "
-        f"--out {RESULTS}/class_pairs",
-        data=("tiny_imagenet",), results=("class_pairs",), smaller=("class_pairs_cifar10",),
-        remark="class_pairs_cifar10 is a small one, over five networks",
+        "train --dataset tiny_imagenet --data FOLDER --model resnet101 --out runs/pairs",
+        "pairs runs/pairs --dataset tiny_imagenet --data FOLDER --classes 'tabby' 'Egyptian cat' "
+        "--out {out}/class_pairs",
+        data=("tiny_imagenet",),
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",
         "ablate 'tiny_imagenet/ResNet-101 SGD' --window 5 10 20 50 70 100 none --references 1 "
-        f"--mode concentrate anchor --data-folder FOLDER --out {RESULTS}/ablation_windows",
+        "--mode concentrate anchor --data FOLDER --out {out}/ablation_windows",
         "ablate 'tiny_imagenet/ResNet-101 SGD' --window 50 --references 1 5 10 15 20 "
-        f"--mode concentrate anchor --data-folder FOLDER --out {RESULTS}/ablation_references",
-        data=("tiny_imagenet",), results=("ablation_windows", "ablation_references"), smaller=("ablation_digits",),
-        takes=_HOURS,
-        remark="the paper's left half is on SALICON; ablation_digits is a small one, on the embedded digits",
+        "--mode concentrate anchor --data FOLDER --out {out}/ablation_references",
+        data=("tiny_imagenet",), takes=_HOURS, remark="the paper's left half is on SALICON",
     ),
     _figure(
         10, "saliency_congruency", "congruency over epochs, saliency, with independent and with fixed sample orders",
@@ -217,16 +196,15 @@ CATALOGUE: tuple[Entry, ...] = (
         _OSIE_ORDERS.format(order="independent"),
         _OSIE_ORDERS.format(order="fixed"),
         _report("saliency_congruency", "runs/osie-independent", "runs/osie-fixed"),
-        data=("OSIE",), results=("saliency_congruency",), smaller=("order_digits",),
-        remark="the paper has SALICON too: reproduce salicon --order; order_digits is a small one, classifiers of the "
-        "embedded digits, with its commands in its table",
+        data=("OSIE",),
+        remark="the paper has SALICON too: reproduce saliency salicon --order",
     ),
     _figure(
         11, "memory_agreement", "cosine of updates with the gradients of the memory, by task",
-        f"reproduce mnist_r --data FOLDER --seeds 20 --out {RESULTS}/mnist_r",
-        f"reproduce mnist_p --data FOLDER --seeds 20 --out {RESULTS}/mnist_p",
-        f"reproduce icifar100 --data FOLDER --seeds 3 --out {RESULTS}/icifar100",
-        data=("mnist", "cifar100"), results=("mnist_r", "mnist_p", "icifar100"), smaller=("icifar100_clean",),
+        "reproduce continual mnist_r --data FOLDER --seeds 20 --out {out}/mnist_r",
+        "reproduce continual mnist_p --data FOLDER --seeds 20 --out {out}/mnist_p",
+        "reproduce continual icifar100 --data FOLDER --seeds 3 --out {out}/icifar100",
+        data=("mnist", "cifar100"),
         remark="the pages of Tables 3 to 5 have the curves",
     ),
     _figure(
@@ -234,41 +212,39 @@ CATALOGUE: tuple[Entry, ...] = (
         _RESNEXT, _RESNET, _report("congruency_cifar", "runs/cifar/runs"),
         _report("congruency_tiny", "runs/tiny/runs"),
         data=("cifar10", "cifar100", "tiny_imagenet"), takes=_HOURS,
-        results=("congruency_cifar", "congruency_tiny"),
     ),
     _figure(
         13, "error_curves", "training error by iteration, and its mean and deviation by epoch",
         _RESNET, _report("error_curves", "runs/tiny/runs"),
-        data=("tiny_imagenet",), takes=_HOURS, results=("error_curves",),
+        data=("tiny_imagenet",), takes=_HOURS,
     ),
     _figure(
         14, "validation_loss", "validation loss by epoch or task",
         _RESNET, _report("validation_loss_tiny", "runs/tiny/runs"),
-        "reproduce salicon --data FOLDER --seeds 3 --out runs/salicon",
+        "reproduce saliency salicon --data FOLDER --seeds 3 --out runs/salicon",
         _report("validation_loss_salicon", "runs/salicon/runs"),
-        f"reproduce icifar100 --data FOLDER --seeds 3 --out {RESULTS}/icifar100",
+        "reproduce continual icifar100 --data FOLDER --seeds 3 --out {out}/icifar100",
         data=("SALICON", "tiny_imagenet", "cifar100"), takes=_HOURS,
-        results=("validation_loss_tiny", "validation_loss_salicon", "icifar100"), smaller=("icifar100_clean",),
         remark="its middle part, by task, is on the page of Table 5; the pages of Tables 3 and 4 have the same curves",
     ),
     Entry(
         place="Theorem 1", name="bound", title="the lower bound of congruency beside what is measured",
-        family="analysis", commands=(f"bound --out {RESULTS}/bound",), results=("bound",),
-        takes=Time("4 seconds on one CPU core", "measured"),
+        family="analysis", commands=("bound --out {out}/bound",),
+        takes="4 seconds on one CPU core (measured)",
     ),
     _table(
-        "", "cifar10_grid", "CIFAR-10 in short trainings: baseline, GEM, DCL by mode, margin, window and scope",
+        "", "cifar10_grid", "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
         "classification", data=("cifar10",), seeds=20,
-        takes=_measured("20 seconds a seed", "with --compile --processes 2 and after a minute of compiling"),
+        takes=_measured("20 seconds per seed", "with --compile --processes 2 and after a minute of compilation"),
     ),
     _table(
-        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short trainings: baseline, GEM, DCL",
+        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
         "classification", data=("cifar100",), seeds=10,
         takes=_measured("3 minutes for 10 seeds", "with --compile --processes 2"),
     ),
     _table(
         "", "tiny_subset",
-        "Tiny ImageNet's subset in short trainings: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+        "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
         "classification", data=("tiny_imagenet",), seeds=5,
         takes=_measured("6 minutes for 3 seeds", "with --processes 2"),
     ),
@@ -277,10 +253,10 @@ CATALOGUE: tuple[Entry, ...] = (
         commands=(
             "saliency prepare FOLDER/osie osie.pt",
             "saliency osie osie.pt --lite-weights FILE --epochs 6 --scratch-epochs 6 --precision bf16 "
-            f"--out {RESULTS}/osie",
+            "--out {out}/osie",
         ),
-        data=("OSIE",), results=("osie",), seeds=5,
-        takes=_measured("12 minutes for 16 rows and 5 seeds", "other work beside it"),
+        data=("OSIE",), seeds=5,
+        takes=_measured("12 minutes for 16 rows and 5 seeds", "beside other work"),
     ),
     Entry(
         name="saliency_windows", title="saliency on OSIE by DCL's window", family="saliency",
@@ -288,19 +264,74 @@ CATALOGUE: tuple[Entry, ...] = (
             "saliency prepare FOLDER/osie osie.pt",
             "saliency osie osie.pt --method baseline --method DCL-120-1 --method DCL-500-1 --method DCL-inf-1 "
             "--method 'DCL-120-1 anchor' --method 'DCL-500-1 anchor' --method 'DCL-inf-1 anchor' "
-            f"--out {RESULTS}/osie_windows",
+            "--out {out}/osie_windows",
         ),
-        data=("OSIE",), results=("osie_windows",),
+        data=("OSIE",),
     ),
 )  # fmt: skip
 """In the order of the paper, tables first; our own last."""
 
 
 def runnable() -> dict[str, Entry]:
-    """What ``congruency reproduce`` runs, by name."""
+    """Return what ``congruency reproduce`` runs, by name."""
     return {entry.name: entry for entry in CATALOGUE if entry.runs}
 
 
-def command_of(entry: Entry) -> list[str]:
-    """The commands as they are typed."""
-    return [f"congruency {command}" for command in entry.commands]
+def commands_of(entry: Entry, out: str = "results") -> list[str]:
+    """Return the commands as they are typed, with their results in folders of ``out``."""
+    return [f"congruency {command.format(out=out)}" for command in entry.commands]
+
+
+def lines(data: Path | None) -> Iterator[str]:
+    """Return the catalogue for a terminal: one paragraph per entry; ``data`` as for ``--data``."""
+    for entry in CATALOGUE:
+        name = f"{entry.name}, " if entry.commands else ""
+        yield f"{entry.place or 'Ours'}: {name}{entry.title}"
+        yield from (f"    {command}" for command in commands_of(entry))
+        remark = [entry.remark[0].upper() + entry.remark[1:]] if entry.remark else []
+        known = [f"Data: {available_data(entry, data)}", f"Takes: {entry.takes}"] if entry.commands else []
+        text = ". ".join([*known, *remark]) + "."
+        yield textwrap.fill(text, 78, initial_indent="    ", subsequent_indent="    ")
+        yield ""
+
+
+_SALIENCY = ("SALICON", "OSIE", "MIT1003")
+_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
+
+
+def available_data(entry: Entry, data: Path | None) -> str:
+    """Say which of an entry's sets the loaders find, and in which file; the folder as for ``--data``."""
+    if not entry.data:
+        return "none is needed"
+    return ", ".join(f"{DATA_TITLES[name]} {_found(name, data)}" for name in entry.data)
+
+
+def partial_set(name: str, data: Path | None) -> str:
+    """Say what the name of its file says about a set that is not whole, and the file's name; empty where nothing."""
+    try:
+        place = _find(name, data)
+    except (FileNotFoundError, ValueError):
+        return ""
+    partial = _partial(place)
+    return f"{', '.join(partial)} ({place.name})" if partial else ""
+
+
+def _found(name: str, data: Path | None) -> str:
+    try:
+        place = _find(name, data)
+    except FileNotFoundError:
+        return "is missing"
+    except ValueError:
+        return "is missing: no data folder was given"
+    return ", ".join(["is available", *_partial(place)]) + f" ({place.name})"
+
+
+def _find(name: str, data: Path | None) -> Path:
+    from congruency.datasets.loading import find
+    from congruency.studies.saliency.runner import find_set
+
+    return find_set(name, data) if name in _SALIENCY else find(name, data)
+
+
+def _partial(place: Path) -> list[str]:
+    return [words for part, words in _PARTIAL.items() if part in place.name.lower()]

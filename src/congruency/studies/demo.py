@@ -1,18 +1,15 @@
 """The demonstration: what DCL does to a small network on scikit-learn's 8x8 digits, over several seeds.
 
-The first half trains, in a loop any PyTorch user recognises; the second half shows what came out, whatever it is.
+The first half trains, in a loop any PyTorch user recognises; the second half shows the results, whatever they are.
 """
 
-import json
-import math
 import os
 import platform
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -21,7 +18,6 @@ from typing import Any
 import sklearn
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -30,11 +26,15 @@ from torch.nn import functional
 import congruency
 from congruency.files import write_together
 from congruency.measure.meter import CongruencyMeter
-from congruency.report.charts import Sample, Series, line_chart, strip_chart
-from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
+from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure, Page, render
-from congruency.report.tables import Table, to_rich
-from congruency.studies.statistics import Difference, mean_interval, paired_difference
+from congruency.report.tables import to_rich
+from congruency.studies.console import progress
+from congruency.studies.page import compose as compose_study
+from congruency.studies.page import difference_charts
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.results import RESULTS_FILE, Results, to_json
+from congruency.studies.statistics import mean_interval
 
 BASELINE = "baseline"
 TRAIN_SIZE = 1024
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: its name, what it is in words, and the keywords for DCL; None is plain SGD."""
+    """A row of the table: its name, a description, and the keywords for DCL; None is plain SGD."""
 
     name: str
     description: str
@@ -88,48 +88,33 @@ class Data:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: one number an epoch for every curve, and one number for the whole run for every metric."""
+    """One run: one number per epoch for every curve, and one number for the whole run for every metric."""
 
     curves: Mapping[str, Sequence[float]]
     metrics: Mapping[str, float]
 
 
-@dataclass
-class Stopwatch:
-    """Adds up the time spent within `with` blocks."""
-
-    seconds: float = 0.0
-    _since: float = field(default=0.0, repr=False)
-
-    def __enter__(self) -> None:
-        self._since = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += perf_counter() - self._since
-
-
 def methods(settings: Settings) -> tuple[Method, ...]:
-    """The rows of the table, the baseline first."""
+    """Return the rows of the table, the baseline first."""
     common = {"window": settings.window, "references": settings.references}
     return (
         Method(BASELINE, "plain SGD with momentum"),
         Method(
             "DCL concentrate",
-            "the paper's equations: a step may not turn back against the way come since the reference point "
+            "the paper's equations: a gradient may not oppose the gradient accumulated since the reference point "
             "(margin 0, offset 0)",
             {**common, "mode": "concentrate", "margin": 0.0, "offset": 0},
         ),
         Method(
             "DCL anchor",
-            "what the paper's published code computes: weights are pulled back toward the reference point "
-            "(margin 0.5, offset 1)",
+            "the paper's published code: weights are pulled back toward the reference point (margin 0.5, offset 1)",
             {**common, "mode": "anchor", "margin": 0.5, "offset": 1},
         ),
     )
 
 
 def load_data() -> Data:
-    """1797 digits of 8x8 pixels, 1024 to train on and 773 to test on; the one split is the same for every seed."""
+    """Return 1797 digits of 8x8 pixels, 1024 to train on and 773 to test on; the split is the same for every seed."""
     digits = load_digits()
     train_x, test_x, train_y, test_y = train_test_split(
         digits.data / 16, digits.target, train_size=TRAIN_SIZE, random_state=0, stratify=digits.target
@@ -143,7 +128,7 @@ def load_data() -> Data:
 
 
 def network(seed: int) -> nn.Sequential:
-    """A perceptron with two hidden layers, its first weights drawn from `seed`."""
+    """Return a perceptron with two hidden layers, its initial weights drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -152,7 +137,7 @@ def network(seed: int) -> nn.Sequential:
 
 
 def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callable[[], None] = lambda: None) -> Run:
-    """Train one network from `seed`; the same seed gives every method the same first weights and order of samples."""
+    """Train one network from `seed`; the same seed gives every method the same initial weights and order of samples."""
     model = network(seed)
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
@@ -160,21 +145,23 @@ def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callab
 
     since_start = CongruencyMeter(model.parameters(), reference="start")
     since_previous = CongruencyMeter(model.parameters(), reference="previous")
-    training = Stopwatch()  # measuring is not training, and not on this watch
+    seconds = 0.0  # of training alone, without the measuring
     curves: dict[str, list[float]] = {}
     corrected = 0
     for _ in range(epochs):
         total = torch.zeros(())
         batches = torch.randperm(len(data.train_y), generator=order).split(BATCH)
         for batch in batches:
-            with training:
-                loss = functional.cross_entropy(model(data.train_x[batch]), data.train_y[batch])
-                optimizer.zero_grad()
-                loss.backward()
-            since_start.update()  # the gradient as it came, before DCL corrects it inside step()
+            began = perf_counter()
+            loss = functional.cross_entropy(model(data.train_x[batch]), data.train_y[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            seconds += perf_counter() - began
+            since_start.update()  # the gradient before DCL corrects it inside step()
             since_previous.update()
-            with training:
-                optimizer.step()
+            began = perf_counter()
+            optimizer.step()
+            seconds += perf_counter() - began
             total += loss.detach() * len(batch)
         corrected_before, corrected = corrected, 0 if dcl is None else int(dcl.stats.corrected_steps)
         start, previous = since_start.compute(), since_previous.compute()
@@ -191,11 +178,11 @@ def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callab
         for name, value in row.items():
             curves.setdefault(name, []).append(value)
         each_epoch()
-    return Run(curves, summarise(curves, seed, training.seconds))
+    return Run(curves, summarise(curves, seed, seconds))
 
 
 def summarise(curves: Mapping[str, Sequence[float]], seed: int, seconds: float) -> dict[str, float]:
-    """The run in single numbers: losses and error at its end, the others as means over its epochs."""
+    """Return the metrics of a run: loss and error at its end, the others as means over its epochs."""
     return {
         "seed": seed,
         "test_error": curves["test_error"][-1],
@@ -210,21 +197,21 @@ def summarise(curves: Mapping[str, Sequence[float]], seed: int, seconds: float) 
 
 @torch.no_grad()
 def error_rate(model: nn.Module, data: Data) -> float:
-    """Share of the test digits that the model gets wrong, in percent."""
+    """Return the share of the test digits that the model gets wrong, in percent."""
     return 100 * float((model(data.test_x).argmax(1) != data.test_y).float().mean())
 
 
-Results = dict[str, list[Run]]
+Runs = dict[str, list[Run]]
 
 
-def train_all(settings: Settings, data: Data, tell: Callable[[str], None] = lambda text: None) -> Results:
-    """Every method at every seed, `tell` called with the name of the run at the end of each of its epochs.
+def train_all(settings: Settings, data: Data, notify: Callable[[str], None] = lambda text: None) -> Runs:
+    """Return the runs of every method at every seed; `notify` is called with the run's name after each epoch.
 
-    Methods take turns within a seed, each beginning as often as the others, so that a machine that slows down or warms
-    up does so for all of them. A first short round is thrown away: PyTorch is slow while it wakes.
+    Methods take turns within a seed, each being first as often as the others, so that a machine that slows down or
+    warms up does so for all of them. A first short round is discarded: PyTorch is slow at its first calls.
     """
     rows = methods(settings)
-    results: Results = {method.name: [] for method in rows}
+    results: Runs = {method.name: [] for method in rows}
     with one_thread():
         for method in rows:
             train(method, settings.first_seed, 1, data)
@@ -233,7 +220,7 @@ def train_all(settings: Settings, data: Data, tell: Callable[[str], None] = lamb
             first = turn % len(rows)
             for method in rows[first:] + rows[:first]:
                 label = f"seed {seed}, {method.name}"
-                results[method.name].append(train(method, seed, settings.epochs, data, partial(tell, label)))
+                results[method.name].append(train(method, seed, settings.epochs, data, partial(notify, label)))
     return results
 
 
@@ -249,168 +236,112 @@ def one_thread() -> Iterator[None]:
 
 
 def run(settings: Settings, out: Path, console: Console) -> None:
-    """Train everything under a progress bar, write the page and the numbers to `out`, then print the table."""
+    """Train everything with a progress bar, write the page and the numbers to `out`, then print the table."""
     began = perf_counter()
-    results = _train_with_bar(settings, console)
-    took = perf_counter() - began
-    page = compose(settings, results, command(settings, out), took)
-    written = write_together(out, {"index.html": render(page), "results.json": to_json(results)})
+    total = settings.seeds * settings.epochs * len(methods(settings))
+    done = 0
+    with progress(console, "epochs") as notify:
+
+        def after_epoch(label: str) -> None:
+            nonlocal done
+            done += 1
+            notify(label, done, total)
+
+        runs = train_all(settings, load_data(), after_epoch)
+    seconds = perf_counter() - began
+    page = compose(settings, runs, command(settings, out), seconds)
+    written = write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(to_results(runs))})
     console.print(to_rich(page.table))
     for finding in page.findings:
         console.print(finding, markup=False, highlight=False)
-    console.print(f"\n{took:.0f} seconds in all. The page with the curves: {written[0]}", markup=False, highlight=False)
-
-
-def _train_with_bar(settings: Settings, console: Console) -> Results:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("epochs,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, TextColumn("[dim]{task.description}"), console=console, transient=True) as bar:
-        total = settings.seeds * settings.epochs * len(methods(settings))
-        task = bar.add_task("starting", total=total)
-        return train_all(settings, load_data(), lambda label: bar.update(task, advance=1, description=label))
+    console.print(
+        f"\n{seconds:.0f} seconds in all. The page with the curves: {written[0]}", markup=False, highlight=False
+    )
 
 
 def command(settings: Settings, out: Path) -> str:
-    """The command that repeats these runs."""
+    """Return the command that repeats these runs."""
     words = ["congruency", "demo"]
     for name in ("seeds", "epochs", "window", "references", "first_seed"):
         words += [f"--{name.replace('_', '-')}", str(getattr(settings, name))]
     return shlex.join([*words, "--out", str(out)])
 
 
-def to_json(results: Results) -> str:
-    """`{row: {metric: [one value a seed]}}`; what is not a number is null."""
-    values = {
-        name: {metric: [_or_none(run.metrics[metric]) for run in runs] for metric in runs[0].metrics}
-        for name, runs in results.items()
-    }
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def compose(settings: Settings, results: Results, repeat: str, seconds: float) -> Page:
-    """The page: what was run, what came out, and how to read it."""
-    differences = {
-        name: paired_difference(_metric(runs, "test_error"), _metric(results[BASELINE], "test_error"))
-        for name, runs in results.items()
-        if name != BASELINE
-    }
-    return Page(
+def study_of(settings: Settings, names: Sequence[str]) -> Study[Any]:
+    """Return the demonstration as a study: its rows, what is compared, and how to read it."""
+    return Study(
+        name="demo",
         title="Direction Concentration Learning on 8x8 digits",
-        lead=(
-            f"A small network, trained for {_count(settings.epochs, 'epoch')} from {_count(settings.seeds, 'seed')} in "
-            "three ways: with plain SGD (baseline) and with DCL in its two modes (concentrate and anchor). Within a "
-            "seed all three start from the same weights and see the same digits in the same order, so they are "
-            "compared in pairs."
+        lead=f"A small network, trained for {_count(settings.epochs, 'epoch')} from {_count(settings.seeds, 'seed')} "
+        "in three ways: with plain SGD (baseline) and with DCL in its two modes (concentrate and anchor). Within a "
+        "seed all three start from the same weights and see the same digits in the same order, so they are paired.",
+        rows=tuple(Row(name=name, jobs=(), against=None if name == BASELINE else BASELINE) for name in names),
+        columns=(
+            Column(key="test_error", title="Test error, %"),
+            Column(key="run_congruency", title="Run congruency", digits=3, compared=False),
         ),
-        command=repeat,
-        table=summary_table(results, differences),
-        findings=[finding(name, difference) for name, difference in differences.items()],
-        headline=_difference_figure(results, differences),
-        figures=[_curve_figure(results, *curve) for curve in _CURVES],
+        caption="Test error: at the end of training. Cost: training time relative to the baseline's.",
+        extras=(Column(key="cost", title="Cost, about", digits=1),),
+        notes=tuple(_notes(settings)),
+    )
+
+
+def to_results(runs: Runs) -> Results:
+    """Return the metrics row by row, one value per seed."""
+    return {
+        name: {metric: [run.metrics[metric] for run in made] for metric in made[0].metrics}
+        for name, made in runs.items()
+    }
+
+
+def _with_cost(results: Results) -> Results:
+    """Add the cost of each row, the median over the seeds: one value for all of them."""
+    base = results[BASELINE]["seconds"]
+    costs = {
+        name: statistics.median(ours / theirs for ours, theirs in zip(metrics["seconds"], base, strict=True))
+        for name, metrics in results.items()
+    }
+    return {name: {**metrics, "cost": [costs[name]]} for name, metrics in results.items()}
+
+
+def compose(settings: Settings, runs: Runs, repeat: str, seconds: float) -> Page:
+    """Return the page: the runs, their results, and how to read them."""
+    study, results = study_of(settings, list(runs)), _with_cost(to_results(runs))
+    made = (
+        f"in {seconds:.0f} seconds, with scikit-learn {sklearn.__version__} on {platform.system()} "
+        f"{platform.machine()}, {os.cpu_count()} cores"
+    )
+    page = compose_study(
+        study, results, command=repeat, made=made, figures=[_curve_figure(runs, *curve) for curve in _CURVES],
         figures_note="Lines: means over the seeds. Bands: their 95 % intervals. Point at a chart for its values.",
-        notes=_notes(settings),
-        made=(
-            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d}, in {seconds:.0f} seconds, with "
-            f"PyTorch {torch.__version__}, scikit-learn {sklearn.__version__} and Python {platform.python_version()} "
-            f"on {platform.system()} {platform.machine()}, {os.cpu_count()} cores. The numbers behind the table are in "
-            "results.json beside this page."
-        ),
-    )
-
-
-def summary_table(results: Results, differences: Mapping[str, Difference]) -> Table:
-    """One row a method. The baseline has no difference from itself."""
-    rows = []
-    for name, runs in results.items():
-        error, agreement = (mean_interval(_metric(runs, metric)) for metric in ("test_error", "run_congruency"))
-        difference = differences.get(name)
-        rows.append(
-            [
-                name,
-                with_margin(error.mean, error.margin),
-                with_margin(difference.mean, difference.margin, sign=True) if difference else NOTHING,
-                p_value(difference.p) if difference else NOTHING,
-                with_margin(agreement.mean, agreement.margin, 3),
-                f"{fixed(_cost(runs, results[BASELINE]), 1)}x",
-            ]
-        )
-    caption = (
-        f"Means over {_count(len(results[BASELINE]), 'seed')}, ± their 95 % intervals. Test error: at the end of "
-        "training. Difference: paired, method less baseline, with the p of its t-test. Cost: training time against the "
-        "baseline's."
-    )
-    columns = ["Method", "Test error, %", "Difference, points", "p", "Run congruency", "Cost, about"]
-    return Table(caption, columns, rows)
-
-
-def finding(name: str, difference: Difference) -> str:
-    """What the test error says about one method, and no more than that."""
-    seeds = _count(difference.count, "seed")
-    changed = f"{name} changed the test error by {fixed(difference.mean, sign=True)} points"
-    if not math.isfinite(difference.mean):
-        return f"{name}: no comparison, for at least one run ended without a test error."
-    if difference.count == 1:
-        return f"{changed} at the one seed that was run: one seed has no interval and no test, and shows nothing."
-    if not math.isfinite(difference.p):
-        alike = f"{name} and the baseline ended with the same test error" if difference.mean == 0 else changed
-        return f"{alike} at each of {seeds}: without any spread there is no interval and no test."
-    interval = f"95 % interval {fixed(difference.low, sign=True)} to {fixed(difference.high, sign=True)}"
-    p = p_value(difference.p)
-    stated = f"{changed} ({interval}, p {p if p.startswith('<') else f'= {p}'})"
-    if difference.p >= 0.05:
-        return f"{stated}: no difference shown at {seeds}."
-    direction = "lower" if difference.mean < 0 else "higher"
-    return f"{stated}: {direction} than the baseline's at {seeds}, for this network and this split of these digits."
-
-
-def _difference_figure(results: Results, differences: Mapping[str, Difference]) -> Figure:
-    baseline = _metric(results[BASELINE], "test_error")
-    samples = [
-        Sample(
-            name,
-            [value - base for value, base in zip(_metric(results[name], "test_error"), baseline, strict=True)],
-            difference.mean,
-            difference.margin,
-        )
-        for name, difference in differences.items()
-    ]
-    title = "Difference in test error, seed by seed"
-    chart = strip_chart(samples, title=title, x_label="points of test error, method less baseline", first=1)
+    )  # fmt: skip
+    differences = difference_charts(study, results)
     note = (
         "A dot is a seed, the diamond their mean, the bar its 95 % interval. Left of the dashed line is fewer errors."
     )
-    return Figure(title, chart, note)
+    return replace(page, headline=replace(differences[0], note=note) if differences else None)
 
 
 _CURVES: tuple[tuple[str, str, str, str, bool], ...] = (
     (
         "congruency",
-        "Congruency with the way come",
+        "Congruency with the accumulated gradient",
         "cosine",
-        "Above 0: the new gradient leads on in the direction come since the start. Below 0: it leads back.",
+        "Above 0: the new gradient agrees with the gradient accumulated since the start. Below 0: it opposes it.",
         False,
     ),
-    (
-        "congruency_previous",
-        "Congruency with the last step",
-        "cosine",
-        "The same, against the one step before.",
-        False,
-    ),
+    ("congruency_previous", "Congruency with the last step", "cosine", "The same, with the one step before.", False),
     ("magnitude", "Magnitude", "distance", "How far the weights are from where they started.", False),
     ("corrected_steps", "Steps corrected", "% of steps", "How often DCL changed the gradient.", False),
-    ("train_loss", "Training loss", "cross-entropy", "Logarithmic. Measured on the batches as they come.", True),
+    ("train_loss", "Training loss", "cross-entropy", "Logarithmic. Measured on the training batches.", True),
     ("test_error", "Test error", "% wrong", "Logarithmic. On digits never trained on.", True),
 )
 
 
-def _curve_figure(results: Results, curve: str, title: str, y_label: str, note: str, log: bool) -> Figure:
+def _curve_figure(runs: Runs, curve: str, title: str, y_label: str, note: str, log: bool) -> Figure:
     series = []
-    for name, runs in results.items():
-        epochs = list(zip(*(run.curves[curve] for run in runs), strict=True))
+    for name, made in runs.items():
+        epochs = list(zip(*(run.curves[curve] for run in made), strict=True))
         estimates = [mean_interval(values) for values in epochs]
         numbers = list(range(1, len(epochs) + 1))
         series.append(Series(name, numbers, [one.mean for one in estimates], [one.margin for one in estimates]))
@@ -426,16 +357,15 @@ def _notes(settings: Settings) -> list[tuple[str, str]]:
         *described,
         (
             "Congruency",
-            "The cosine between a new gradient and the way training has come: 1 where the gradient leads straight on, "
-            "0 where it leads elsewhere, -1 where it leads straight back. It is taken from the gradient as it comes, "
-            "before DCL corrects it. Run congruency is the one with the way come since the start, averaged over the "
-            "steps of each epoch and over the epochs.",
+            "The cosine between a new gradient and the gradient accumulated so far: 1 where they point the same way, 0 "
+            "where they are orthogonal, -1 where they are opposite; before DCL corrects the gradient. Run congruency: "
+            "with the gradient accumulated since the start, averaged over the steps of each epoch and over the epochs.",
         ),
         (
             "Cost",
-            "This method's training time (forward, backward, optimizer step; not the measuring) over the baseline's at "
-            "the same seed, the median of all seeds. It is noisy, and a network this small is nearly all overhead: the "
-            "command congruency bench measures the cost at sizes where it matters.",
+            "The training time (forward, backward, optimizer step; not the measuring) over the baseline's at the same "
+            "seed, the median of all seeds. It is noisy, and a network this small is nearly all overhead: the command "
+            "congruency bench measures the cost at sizes where it matters.",
         ),
         (
             "The network and its training",
@@ -447,24 +377,15 @@ def _notes(settings: Settings) -> list[tuple[str, str]]:
         (
             "The data",
             f"scikit-learn's 8x8 digits, pixels scaled to 0..1. One fixed split for every seed, {TRAIN_SIZE} digits to "
-            "train on and the other 773 to test on: the intervals speak of first weights and sample order, not of "
+            "train on and the other 773 to test on: the intervals are over initial weights and sample orders, not over "
             "other digits.",
         ),
         (
             "The test",
-            "A paired t-test for each method against the baseline: two tests, neither corrected for there being two. "
+            "A paired t-test for each method against the baseline. "
             f"Seeds {settings.first_seed} to {settings.first_seed + settings.seeds - 1}.",
         ),
     ]
-
-
-def _metric(runs: Sequence[Run], metric: str) -> list[float]:
-    return [run.metrics[metric] for run in runs]
-
-
-def _cost(runs: Sequence[Run], baseline: Sequence[Run]) -> float:
-    pairs = zip(_metric(runs, "seconds"), _metric(baseline, "seconds"), strict=True)
-    return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 def _count(number: int, noun: str) -> str:

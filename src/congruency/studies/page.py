@@ -22,7 +22,7 @@ from congruency.studies.statistics import paired_difference
 from congruency.studies.store import Failure
 from congruency.studies.summary import findings, summary_table
 
-__all__ = ["compose", "difference_charts", "to_page_markdown", "write"]
+__all__ = ["compose", "difference_charts", "provenance", "to_page_markdown", "write"]
 
 _ROWS_PER_CHART = 6
 
@@ -67,11 +67,7 @@ def compose(
             else figures_note
         ),
         notes=study.notes,
-        made=(
-            f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; the page "
-            f"with PyTorch {torch.__version__} and Python {platform.python_version()}. The numbers behind the table "
-            f"are in {RESULTS_FILE} beside this page."
-        ),
+        made=provenance(made),
     )
 
 
@@ -132,3 +128,10 @@ def _standalone(chart: str) -> str:
     """A chart as a file of its own, with its style."""
     named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return named.replace("\n", f"\n<style>{charts.STYLE}</style>\n", 1)
+
+
+def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:
+    """Return the last line of a page: what made it, how, with which versions, and the file with its numbers, if any."""
+    versions = f"the page with PyTorch {torch.__version__} and Python {platform.python_version()}"
+    text = f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; {versions}."
+    return f"{text} The numbers behind the table are in {numbers} beside this page." if numbers else text

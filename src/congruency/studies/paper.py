@@ -1,39 +1,45 @@
-"""The number that the paper prints for a run: looked up by the table and row that the run's record names."""
+"""The numbers that the paper prints for a run: looked up by the table and row that the run's record names."""
 
 from __future__ import annotations
 
-__all__ = ["Printed", "printed"]
+from dataclasses import replace
 
-Printed = float | tuple[float, float]
-"""A number, or a mean and a standard deviation over the paper's runs."""
+from congruency.studies.plan import PaperNumber
+
+__all__ = ["printed"]
 
 
 def printed(
     table: str | None, row: str | None, data: str | None = None, *, fine_tuned: bool = False
-) -> dict[str, Printed]:
-    """The paper's numbers for a row, by our name of the metric; empty for what is no row of the paper.
+) -> dict[str, PaperNumber]:
+    """Return the paper's numbers for a row, by our name of the metric; empty for what is no row of the paper.
 
-    Rows of DCL are run in both modes, which follow the paper's name of the row: the number is the same beside both.
+    Rows of DCL are run in both modes, with the same number of the paper beside both.
 
     Args:
-        table: as ``congruency reproduce`` calls it.
+        table: as ``congruency reproduce`` names it.
         row: of that table.
         data: the data set, for a row of classification that the paper has several numbers for.
-        fine_tuned: whether the run began with trained weights, for the same reason.
+        fine_tuned: whether the run started from pretrained weights, for the same reason.
     """
     from congruency.studies.classification import recipes
-    from congruency.studies.saliency.recipes import PAPER, PRINTED
+    from congruency.studies.classification.tables import paper_table
+    from congruency.studies.saliency.recipes import METHODS, PAPER, PRINTED, method_named, paper_recipes
 
-    if table is None or row is None:
-        return {}
     if table in PAPER:
-        numbers = PAPER[table].get(row.partition(",")[0].removesuffix(" anchor"))
-        return {} if numbers is None else dict(zip(PRINTED, numbers, strict=True))
-    name = row.partition(",")[0]
-    if table not in recipes.tables() or name not in recipes.rows(table):
+        for recipe in paper_recipes(table):  # type: ignore[arg-type]
+            if recipe.paper_row == row:
+                method = replace(method_named(recipe.method), mode="concentrate", margin=None, offset=0)
+                name = next((name for name, each in METHODS.items() if each == method), recipe.method)
+                return dict(zip(PRINTED, PAPER[table][replace(recipe, method=name).paper_row], strict=True))
+    if table not in recipes.tables():
         return {}
-    found: dict[str, Printed] = {}
-    for recipe in recipes.find(table, name):
-        if recipe.measures == "error" and (recipe.data, recipe.pretrained) == (data, fine_tuned):
-            found |= {("top5_error" if col.startswith("Top-5") else "error"): fig for col, fig in recipe.paper.items()}
-    return found
+    return {
+        job.columns[column]: each.paper[column]
+        for each in paper_table(table).rows
+        if each.name == row
+        for job in each.jobs
+        if (job.data.name, bool(getattr(job.setup, "pretrained", None))) == (data, fine_tuned)
+        for column in job.columns
+        if job.columns[column] in ("error", "top5_error")
+    }

@@ -1,21 +1,16 @@
+"""The bounds of Theorem 1 beside measured congruency, and the command and page that compare them."""
+
 import json
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
+from one_command import call
 
-from congruency.cli.analysis import register
-from congruency.studies.analysis import bound_page
-from congruency.studies.analysis.bounds import PROBLEMS, Comparison, Problem, compare, compare_all, logistic
+from congruency.cli.bound import bound as command
+from congruency.studies.analysis import bound
+from congruency.studies.analysis.bound import PROBLEMS, Comparison, Problem, compare, compare_all, logistic
 
 STEPS = (0.02, 0.1, 0.5, 0.9, 1.0, 1.3, 1.9)
-
-
-def call(*words):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    register(app)
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -72,16 +67,16 @@ def test_a_descent_that_explodes_or_stops_is_cut():
         compare(line, 0.0, 10)
 
 
-def test_findings_say_what_held():
+def test_findings_say_which_bounds_held():
     problem = PROBLEMS["quadratic"]()
-    told = bound_page.findings({"quadratic": (problem, compare_all(problem, (0.1, 1.5), 20))})
+    told = bound.findings({"quadratic": (problem, compare_all(problem, (0.1, 1.5), 20))})
     assert told[0] == "The sharp and the expanded bound held at every iteration."
     assert "broken with 1 of 2 step sizes" in told[1]
     assert "1.5 / L: never tight, vacuous from 1" in told[2]
 
 
 def test_the_command(tmp_path):
-    result = call("bound", "--problem", "logistic", "--step", 0.1, "--step", 1.5, "--steps", 12, "--out", tmp_path)
+    result, _ = call(command, "--problem", "logistic", "--step", 0.1, "--step", 1.5, "--steps", 12, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "logistic, 0.1 / L" in result.output
     page = (tmp_path / "index.html").read_text()
@@ -91,9 +86,9 @@ def test_the_command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--problem", "cubic"], "must be among"), (["--step", "-1"], "positive")]
+    ("words", "message"), [(["--problem", "cubic"], "'cubic' is not one of"), (["--step", "-1"], "positive")]
 )
 def test_bad_input(tmp_path, words, message):
-    result = call("bound", *words, "--out", tmp_path / "out")
+    result, text = call(command, *words, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert message in result.output
+    assert message in text

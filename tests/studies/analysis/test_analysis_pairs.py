@@ -6,21 +6,19 @@ import shutil
 
 import pytest
 import torch
-import typer
+from one_command import call as call_command
 from PIL import Image
 from saliency.saliency_data import picture, small_osie
 from torch.nn import functional
-from typer.testing import CliRunner
 
 from congruency.classification import create
 from congruency.classification.image_options import ImageOptions
-from congruency.cli.analysis import register
+from congruency.cli.pairs import pairs as pairs_command
 from congruency.modules import head
 from congruency.saliency.models import create as create_saliency
 from congruency.saliency.models import save_model
 from congruency.studies.analysis import pairs
-from congruency.studies.analysis import pairs_over_networks as several
-from congruency.studies.analysis.pairs import Pairs
+from congruency.studies.analysis.pairs import BETWEEN, WITHIN, Pairs
 from congruency.studies.analysis.samples import classifier_samples
 from congruency.studies.classification import train as command
 from congruency.training import TrainingConfig, load_checkpoint
@@ -32,12 +30,9 @@ SETUP = {
 }  # fmt: skip
 
 
-def call(*words):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    register(app)
-    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
-    return result, " ".join(result.output.replace("│", " ").split())
+def call(name, *words):
+    assert name == "pairs"
+    return call_command(pairs_command, *words)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +45,10 @@ def run(tmp_path_factory):
 
 
 def test_the_command_writes_matrices_and_pictures(run, tmp_path):
-    result, said = call("pairs", run, "--data", "digits", "--classes", 3, 8, "--samples", 4, "--out", tmp_path)
+    result, text = call("pairs", run, "--dataset", "digits", "--classes", 3, 8, "--samples", 4, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "3 - 8" in said
-    assert "within a class" in said
+    assert "3 - 8" in text
+    assert "within a class" in text
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2 * 6
     assert page.count("Cong. ") == 2 * 5
@@ -126,13 +121,13 @@ def test_kinds_by_hand():
 def test_a_saliency_model(tmp_path):
     path = save_model(create_saliency("dinet", "resnet10t").eval(), tmp_path / "model.pt")
     data = small_osie(tmp_path / "osie", images=4, height=64, width=64)
-    result, said = call("pairs", path, "--data", data, "--samples", 3, "--out", tmp_path / "out")
+    result, text = call("pairs", path, "--dataset", data, "--samples", 3, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "any image - any other" in said
+    assert "any image - any other" in text
     assert "DINet on 3 images" in (tmp_path / "out" / "index.html").read_text()
-    result, said = call("pairs", path, "--data", data, "--classes", "a", "b", "--out", tmp_path / "out")
+    result, text = call("pairs", path, "--dataset", data, "--classes", "a", "b", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "no classes" in said
+    assert "no classes" in text
 
 
 @pytest.mark.parametrize(
@@ -146,30 +141,30 @@ def test_a_saliency_model(tmp_path):
     ],
 )
 def test_bad_input(run, tmp_path, words, message):
-    result, said = call("pairs", run, "--data", "digits", *words, "--out", tmp_path / "out")
+    result, text = call("pairs", run, "--dataset", "digits", *words, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert message in said
+    assert message in text
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_checkpoint_is_told(run, tmp_path):
+def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     (tmp_path / "a.pt").write_bytes(b"nothing")
     for place, message in (
         (tmp_path / "none", "is missing"),
         (tmp_path, "no checkpoint"),
         (tmp_path / "a.pt", "run's"),
     ):
-        result, said = call("pairs", place, "--data", "digits", "--out", tmp_path / "out")
+        result, text = call("pairs", place, "--dataset", "digits", "--out", tmp_path / "out")
         assert result.exit_code == 2
-        assert message in said
+        assert message in text
 
 
 @pytest.mark.parametrize("again", [".", "checkpoints", "checkpoints/checkpoint-*.pt"])
 def test_a_network_counts_once(run, tmp_path, again):
     place = min(run.glob(again)) if "*" in again else run / again
-    result, said = call("pairs", run, place, "--data", "digits", "--out", tmp_path / "out")
+    result, text = call("pairs", run, place, "--dataset", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "are of one run; give each network once" in said
+    assert "are of one run; give each network once" in text
     assert not (tmp_path / "out").exists()
 
 
@@ -178,9 +173,9 @@ def test_images_of_another_size_are_refused(run, tmp_path):
         folder = tmp_path / "larger" / "test" / str(name)
         folder.mkdir(parents=True)
         Image.new("L", (16, 16), 10 * name).save(folder / "one.png")
-    result, said = call("pairs", run, "--data", tmp_path / "larger", "--out", tmp_path / "out")
+    result, text = call("pairs", run, "--dataset", tmp_path / "larger", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "the weights of mlp do not fit images of 1 x 16 x 16" in said
+    assert "the weights of mlp do not fit images of 1 x 16 x 16" in text
 
 
 def test_a_run_without_its_record_or_with_half_a_checkpoint(run, tmp_path):
@@ -189,48 +184,54 @@ def test_a_run_without_its_record_or_with_half_a_checkpoint(run, tmp_path):
     whole = path.read_bytes()
     for length in (0, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+        result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
         assert result.exit_code == 2
-        assert "is cut short or damaged; give another one of the run" in said
-        assert "Errno" not in said
+        assert "is cut short or damaged; give another one of the run" in text
+        assert "Errno" not in text
     (tmp_path / "run" / "record.jsonl").write_text('{"kind": "run"}\n')
-    result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "does not describe a run" in said
+    assert "does not describe a run" in text
     (tmp_path / "run" / "record.jsonl").unlink()
-    result, said = call("pairs", tmp_path / "run", "--data", "digits", "--out", tmp_path / "out")
+    result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "has checkpoints and no record.jsonl" in said
+    assert "has checkpoints and no record.jsonl" in text
 
 
 def test_several_networks_are_compared_by_classes(run, tmp_path):
     """The same network in three places: its own means, and no spread for an interval or a test."""
     alone = pairs.means(pairs.compare(classifier_samples(run, "digits", (), 20)))
     copies = [shutil.copytree(run, tmp_path / "runs" / str(i)) for i in range(3)]
-    result, shown = call("pairs", *copies, "--data", "digits", "--samples", "20", "--out", tmp_path)
+    result, shown = call("pairs", *copies, "--dataset", "digits", "--samples", "20", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
     for name in ("congruency", "similarity"):
         assert [found["within a class"][name], found["between classes"][name]] == [[value] * 3 for value in alone[name]]
-    assert "| difference |" in (tmp_path / "table.md").read_text()
-    assert "of 3 networks" in shown
+    table = (tmp_path / "table.md").read_text()
+    assert "| within a class | 3 |" in table
+    assert "the same for all networks" in table
+    assert "one seed per network" in shown
 
 
 def test_over_networks_by_hand():
     found = {
-        several.WITHIN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.5, 0.6, 0.7], "similarity": [0.1, 0.2, 0.3]},
-        several.BETWEEN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.1, 0.1, 0.1], "similarity": [0.2, 0.1, 0.3]},
+        WITHIN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.5, 0.6, 0.7], "similarity": [0.1, 0.2, 0.3]},
+        BETWEEN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.1, 0.1, 0.1], "similarity": [0.2, 0.1, 0.3]},
     }
-    assert several.summary(found).rows[2][1] == "+0.5000 ± 0.2484 (p 0.013)"  # t = 0.5 / (0.1 / sqrt 3), 2 degrees
-    higher, unclear = several.findings(found)
-    assert "is higher within a class than between classes" in higher
-    assert "shows no clear difference" in unclear
-    same = {kind: {**metrics, "similarity": [0.2] * 3} for kind, metrics in found.items()}
-    assert "the same for all networks" in several.findings(same)[1]
+    page = pairs.compose_several("", found, "congruency pairs")
+    assert page.table.rows[0][3] == "+0.5000 ± 0.2484 (p 0.013)"  # t = 0.5 / (0.1 / sqrt 3), 2 degrees
+    assert page.findings[0] == (
+        "within a class, against between classes: Congruency rises by 0.5000 (p 0.013); no clear change of Similarity."
+    )
+    same = {kind: {**metrics, "similarity": [0.2 + 0.1 * (kind == WITHIN)] * 3} for kind, metrics in found.items()}
+    last = pairs.compose_several("", same, "").findings[-1]
+    assert last == "Similarity is 0.3000 within a class and 0.2000 between classes, the same for all networks."
+    alone = {kind: {name: values[:1] for name, values in metrics.items()} for kind, metrics in found.items()}
+    assert [text[:10] for text in pairs.compose_several("", alone, "").findings] == ["Congruency", "Similarity"]
 
 
 def test_several_networks_need_classes(run, tmp_path):
     other = shutil.copytree(run, tmp_path / "other")
-    result, shown = call("pairs", run, other, "--data", "digits", "--samples", "2", "--out", tmp_path)
+    result, shown = call("pairs", run, other, "--dataset", "digits", "--samples", "2", "--out", tmp_path)
     assert result.exit_code != 0
     assert "--classes A B" in shown

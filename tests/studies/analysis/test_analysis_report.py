@@ -8,13 +8,13 @@ from dataclasses import asdict
 from html.parser import HTMLParser
 
 import pytest
-import typer
+from one_command import call as call_command
 from scipy import stats
-from typer.testing import CliRunner
 
-from congruency.cli.analysis import register
+from congruency.cli.report import report as command
 from congruency.studies.analysis import curves, report
 from congruency.studies.analysis.runs import Loaded, find_records, group, load, method_name
+from congruency.studies.summary import summary_table
 from congruency.training.config import Correction
 
 BASELINE = {"name": "baseline", "scope": "head"}
@@ -23,10 +23,15 @@ ERRORS = {"baseline": [10.0, 12.0, 11.0], "dcl": [9.0, 11.5, 9.5]}
 
 
 def call(*words):
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    register(app)
-    return CliRunner().invoke(app, ["report", *map(str, words)], env={"COLUMNS": "100", "TERM": "dumb"})
+    return call_command(command, *words)[0]
+
+
+def summary(groups):
+    return summary_table(*report.study_of(groups))
+
+
+def findings(groups):
+    return report.findings(groups, *report.study_of(groups))
 
 
 def write_run(
@@ -130,7 +135,7 @@ def test_a_second_run_of_a_row_and_seed_is_said_to_be_left_out(tmp_path, runs):
     assert told in page
     assert told in result.output
     assert "Report on 6 runs" in page
-    assert "-1.000 against the baseline" in page, "the run that was left out does not count"
+    assert "-1.00 ± 1.24 (p 0.074)" in page, "the run that was left out does not count"
 
 
 def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
@@ -142,28 +147,29 @@ def test_of_two_runs_of_a_seed_the_finished_one_counts(tmp_path):
 
 def test_the_table_has_the_known_means_and_the_paired_test(runs):
     groups = group(loaded(runs).runs)
-    table = report.summary(groups)
+    table = summary(groups)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     mine, base = ERRORS["dcl"], ERRORS["baseline"]
     margin = stats.t.ppf(0.975, 2) * statistics.stdev(mine) / math.sqrt(3)
     row = rows["DCL-5-1 concentrate"]
     assert row["test error"] == f"{statistics.fmean(mine):.2f} ± {margin:.2f}"
     test = stats.ttest_rel(mine, base)
-    assert float(row["p"]) == pytest.approx(test.pvalue, abs=0.006)
-    assert row["Difference"].startswith("-1.00 ± ")
+    assert row["test error against"].startswith("-1.00 ± ")
+    assert row["test error against"].endswith(f"(p {test.pvalue:.3f})")
     assert row["Congruency"].startswith("0.100 ± ")
     assert row["Corrected, %"] == "25"
-    assert rows["baseline"]["Difference"] == "-"
-    assert "DCL-5-1 concentrate: test error -1.000 against the baseline" in report.findings(groups)[0]
+    assert rows["baseline"]["test error against"] == "-"
+    assert findings(groups)[0] == "No clear difference: DCL-5-1 concentrate."
 
 
 def test_only_seeds_that_both_have_are_paired(tmp_path, runs):
     write_run(tmp_path / "more", DCL, seed=9, error=99.0)
     groups = group(loaded(runs, tmp_path / "more").runs)
-    assert "-1.000 against the baseline" in report.findings(groups)[0]
-    assert "at 3 seeds" in report.findings(groups)[0]
+    assert dict(zip(summary(groups).columns, summary(groups).rows[1], strict=True))["test error against"].startswith(
+        "-1.00 ± "
+    )
     lonely = group(loaded(tmp_path / "more").runs)
-    assert "no baseline of the same settings" in report.findings(lonely)[0]
+    assert "no baseline of the same settings" in findings(lonely)[0]
 
 
 def test_curves_by_epoch_and_within(runs):
@@ -186,7 +192,7 @@ def test_long_epochs_are_thinned_to_means_of_neighbours(tmp_path):
     assert (series.x[0], series.y[0]) == (3.0, 2.0)
 
 
-def test_a_run_without_evaluations_is_told_by_its_training_loss(tmp_path):
+def test_a_run_without_evaluations_is_reported_by_its_training_loss(tmp_path):
     write_run(tmp_path / "a", evaluation=False, steps=0)
     page = report.compose(loaded(tmp_path / "a"), "congruency report a")
     assert page.table.columns[2] == "training loss"
@@ -248,7 +254,7 @@ def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
         ("results.json", {"single": {"accuracy": [0.3]}}),
     ],
 )
-def test_tables_without_records_are_said_to_have_pages_of_their_own(tmp_path, name, content):
+def test_tables_without_records_are_reported_to_have_pages_of_their_own(tmp_path, name, content):
     path = tmp_path / "table" / name
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content) + "\n")
@@ -291,17 +297,16 @@ def test_the_papers_number_stands_beside_ours(tmp_path):
             tmp_path / f"dcl-{seed}", DCL, seed, first={**place, "row": "ResNeXt-29 SGD DCL-inf-1, anchor, margin 0.5"}
         )
         write_run(tmp_path / f"gem-{seed}", {"name": "gem"}, seed, first={"data": "cifar100"})
-    table = report.summary(group(loaded(tmp_path).runs))
-    assert table.columns[:6] == ["Method", "Seeds", "test error", "Difference", "p", "paper"]
-    assert [row[5] for row in table.rows] == ["17.30", "17.02", "-"]
-    assert "what it prints for the row" in table.caption
-    assert report.narrow(table).columns == table.columns[:6]
+    table = summary(group(loaded(tmp_path).runs))
+    assert table.columns[:5] == ["Row", "Seeds", "test error", "test error against", "test error, paper"]
+    assert [row[4] for row in table.rows] == ["17.30", "17.02", "-"]
+    assert "those of the row that the runs repeat" in table.caption
 
 
 def test_without_rows_of_the_paper_there_is_no_such_column(runs):
-    table = report.summary(group(loaded(runs).runs))
-    assert "paper" not in table.columns
-    assert "Paper" not in table.caption
+    table = summary(group(loaded(runs).runs))
+    assert not any("paper" in column for column in table.columns)
+    assert "aper" not in table.caption
 
 
 def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
@@ -312,13 +317,13 @@ def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
             write_run(folder, method, seed, evaluation=False, first={**first, "row": f"ResNet-50 Adam{row}"})
             (folder / "scores.json").write_text(json.dumps({"scores": {"KL": 1.0, "NSS": value, "CC": None}}))
     groups = group(loaded(tmp_path).runs)
-    table = report.summary(groups)
+    table = summary(groups)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert table.columns[2:6] == ["NSS", "Difference", "p", "paper"]
-    assert rows["GEM"]["Difference"].startswith("+0.5500 ± ")
+    assert table.columns[2:5] == ["NSS", "NSS against", "NSS, paper"]
+    assert rows["GEM"]["NSS against"].startswith("+0.5500 ± ")
     assert (rows["baseline"]["CC"], rows["baseline"]["KL"]) == ("-", "1.0000")
-    assert table.rows[1][5] == "2.3685 (sd 0.0065)"
-    assert "NSS +0.550 against the baseline" in report.findings(groups)[0]
+    assert table.rows[1][4] == "2.3685 (sd 0.0065)"
+    assert findings(groups) == ["No clear difference: GEM."]
 
 
 def test_what_differs_is_listed_setting_by_setting(tmp_path):
@@ -383,8 +388,8 @@ def test_equal_results_are_called_identical(tmp_path):
     for seed in range(2):
         write_run(tmp_path / f"base-{seed}", seed=seed, error=10.0 + seed)
         write_run(tmp_path / f"dcl-{seed}", DCL, seed, 10.0 + seed)
-    (told,) = report.findings(group(loaded(tmp_path).runs))
-    assert told == "DCL-5-1 concentrate: test error identical to the baseline's in every one of 2 seeds."
+    (text,) = findings(group(loaded(tmp_path).runs))
+    assert text == "Identical on every seed to the row they are compared with: DCL-5-1 concentrate."
 
 
 def test_the_figures_of_every_seed_are_written_with_the_page(tmp_path, runs):
@@ -454,5 +459,10 @@ def test_the_exact_command_of_every_run_is_on_the_page(tmp_path):
 
 def test_the_figures_that_the_records_allow(tmp_path, runs):
     titles = [figure.title for figure in report.compose(loaded(runs), "").figures]
-    assert {"Congruency with the way come", "Magnitude", "Magnitude of the steps", "Validation loss"} <= set(titles)
+    assert {
+        "Congruency with the accumulated gradient",
+        "Magnitude",
+        "Magnitude of the steps",
+        "Validation loss",
+    } <= set(titles)
     assert "Congruency with the last step" not in titles, "these records do not have it"

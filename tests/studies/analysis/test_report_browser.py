@@ -1,4 +1,4 @@
-"""The report page of real trainings in a real browser: it opens quietly, tells values, takes methods out."""
+"""The report page of real runs in a real browser: it opens quietly, tells values, takes methods out."""
 
 import re
 
@@ -16,7 +16,7 @@ NAMES = ("baseline", "DCL-3-1 concentrate", "GEM")
 def page(tmp_path_factory):
     """Three methods, two seeds each, on the embedded digits."""
     folder = tmp_path_factory.mktemp("report")
-    small = ["--data", "digits", "--model", "convnet", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
+    small = ["--dataset", "digits", "--model", "convnet", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
     methods = {"base": [], "gem": ["--method", "gem"], "dcl": ["--method", "dcl", "--window", "3"]}
     for name, options in methods.items():
         for seed in ("0", "1"):
@@ -52,7 +52,8 @@ def test_it_opens_without_a_complaint_and_fetches_nothing(browser, page):
     assert browser.fetched == [page.as_uri()]
     titles = browser.run("[...document.querySelectorAll('.figures h3')].map(each => each.textContent)")
     assert {
-        "Congruency with the way come", "Congruency with the last step", "Magnitude", "Magnitude of the steps",
+        "Congruency with the accumulated gradient", "Congruency with the last step", "Magnitude",
+        "Magnitude of the steps",
         "Training error, mean of each epoch", "Training error, std within each epoch",
         "Training error by iteration, epoch 1", "Validation loss",
     } <= set(titles)  # fmt: skip

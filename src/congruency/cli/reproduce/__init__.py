@@ -13,7 +13,7 @@ from congruency.studies.catalogue import Entry, Family, runnable
 __all__ = ["reproduce"]
 
 _ONLY: dict[Family, tuple[str, ...]] = {  # options that some families do not understand
-    "continual learning": ("base", "labels", "network", "tasks", "samples", "memory", "policy", "tune"),
+    "continual": ("base", "labels", "network", "tasks", "samples", "memory", "policy", "tune"),
     "classification": (
         "base", "budget", "model", "epochs", "batch_size", "lr", "pretrained", "precision", "capture", "compile",
         "channels_last", "processes", "minutes", "cache", "show", "order", "order_seed", "record_steps",
@@ -32,18 +32,10 @@ def reproduce(
         bool,
         typer.Option(
             "--list",
-            help="Show every table and figure of the paper: its command, whether its data is at hand, how long it "
-            "takes, and what state its result is in.",
+            help="Show every table and figure of the paper: its command, whether its data is available, how long "
+            "it takes.",
         ),
     ] = False,
-    index: Annotated[
-        bool,
-        typer.Option("--index", help="Write index.md into --results: the paper's claims, each with our evidence."),
-    ] = False,
-    results: Annotated[
-        Path,
-        typer.Option("--results", metavar="FOLDER", help="Finished results, for --list and --index."),
-    ] = Path("docs/results"),
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="N", help="Runs of every row, from different first weights.")
     ] = 5,
@@ -217,8 +209,8 @@ def reproduce(
     they stopped when the same command is given again.
     """
     known = runnable()
-    if listing or index:
-        _about_all(context, table, data, results, index)
+    if listing:
+        _list_all(table, data)
         return
     if table not in known:
         _list(table, known)
@@ -238,7 +230,7 @@ def reproduce(
         from congruency.training import CheckpointError
 
         try:
-            if family == "continual learning":
+            if family == "continual":
                 from congruency.studies.continual import command as continual
 
                 continual.run(
@@ -273,23 +265,13 @@ def reproduce(
     raise typer.Exit(code)
 
 
-def _about_all(context: typer.Context, table: str | None, data: Path | None, results: Path, index: bool) -> None:
-    """The listing, or the page of claims."""
-    option = "--index" if index else "--list"
+def _list_all(table: str | None, data: Path | None) -> None:
+    from congruency.studies.catalogue import lines
+
     if table is not None:
-        raise typer.BadParameter(f"is about all tables; leave {table} out", param_hint=option)
-    if not index:
-        from congruency.studies.listing import lines
-
-        for line in lines(data, results):
-            typer.echo(line)
-        return
-    from congruency.studies.claims_page import write_index
-
-    try:
-        typer.echo(f"written to {write_index(results)}")
-    except (ValueError, FileNotFoundError) as error:
-        raise typer.BadParameter(str(error), param_hint="--results") from None
+        raise typer.BadParameter(f"is about all tables; leave {table} out", param_hint="--list")
+    for line in lines(data):
+        typer.echo(line)
 
 
 def _list(table: str | None, known: dict[str, Entry]) -> None:
@@ -301,7 +283,7 @@ def _list(table: str | None, known: dict[str, Entry]) -> None:
         where = f" ({entry.place} of the paper)" if entry.place else ""
         typer.echo(f"  {name:{width}}  {entry.family}: {entry.title}{where}", err=table is not None)
     if table is None:
-        typer.echo("\n--list shows every table and figure, its data, its time and the state of its result.")
+        typer.echo("\n--list shows every table and figure, its data and its time.")
     raise typer.Exit(0 if table is None else 2)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of paths on a surface: still ones, and one that moves."""
+"""Pictures of paths on a surface: still ones, and an animation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from congruency.report.charts import LIGHT
-from congruency.studies.analysis.descent import MODES, Mode, Path
-from congruency.studies.analysis.minima import Minima, letter
-from congruency.studies.analysis.surfaces import Surface
+from congruency.studies.analysis.descent import MODES, Minima, Mode, Path, Surface, letter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +41,7 @@ class Panel:
 
 
 def still(panel: Panel) -> dict[str, bytes]:
-    """The paths over contour lines, as ``{"png": ..., "svg": ...}``."""
+    """Return the paths over contour lines, as ``{"png": ..., "svg": ...}``."""
     figure, axes = _figure(1)
     _background(axes[0], panel)
     for path in panel.paths:
@@ -54,9 +52,9 @@ def still(panel: Panel) -> dict[str, bytes]:
 
 
 def animation(panels: Sequence[Panel], frames: int = _FRAMES) -> bytes:
-    """All panels side by side, their paths growing from first step to last; a GIF that loops.
+    """Return all panels side by side, their paths growing from first step to last; a GIF that loops.
 
-    The surface is drawn once; a frame adds the lines to it, which makes this a matter of a second.
+    The surface is drawn once; a frame adds only the lines.
     """
     figure, axes = _figure(len(panels), dpi=80)
     canvas: Any = figure.canvas
@@ -129,7 +127,7 @@ def _grid(panel: Panel, count: int = 160) -> tuple[NDArray[Any], NDArray[Any], N
 
 
 def _levels(heights: NDArray[Any], count: int = 18) -> NDArray[Any]:
-    """Even steps where heights are of one size, growing ones where a few tower over the rest."""
+    """Even steps where heights are of one order, growing ones where a few are much larger than the rest."""
     finite = heights[np.isfinite(heights)]
     if not finite.size:
         return np.array([0.0, 1.0])

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path as File
 from typing import Any
 
-import torch
-
-import congruency
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import fixed
@@ -20,16 +15,27 @@ from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table
 from congruency.studies.analysis.contours import Panel, animation, still
-from congruency.studies.analysis.descent import OPTIMIZERS, Correction, Descent, Path, descend_all
-from congruency.studies.analysis.minima import Agreement, agreements, settle
-from congruency.studies.analysis.surfaces import SURFACES, Surface
+from congruency.studies.analysis.descent import (
+    OPTIMIZERS,
+    SURFACES,
+    Agreement,
+    Correction,
+    Descent,
+    Path,
+    Surface,
+    agreements,
+    descend_all,
+    settle,
+)
+from congruency.studies.page import provenance
+from congruency.studies.results import RESULTS_FILE
 
 __all__ = ["Drawn", "Illustration", "Settings", "compose", "draw", "findings", "illustrate", "table", "write"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is descended on, and how."""
+    """The surface, the optimizers and the correction."""
 
     surface: Surface = SURFACES["paper"]
     descents: Sequence[Descent] = tuple(OPTIMIZERS.values())
@@ -56,7 +62,7 @@ class Illustration:
 
 
 def illustrate(settings: Settings) -> list[Illustration]:
-    """All paths, an optimizer at a time; a minimum has one letter for all of them."""
+    """Return all paths, by optimizer; a minimum has one letter for all of them."""
     runs = [descend_all(settings.surface, descent, settings.correction) for descent in settings.descents]
     found = settle(settings.surface, [path for paths in runs for path in paths])
     made: list[Illustration] = []
@@ -71,7 +77,7 @@ def illustrate(settings: Settings) -> list[Illustration]:
 
 
 def table(results: Sequence[Illustration]) -> Table:
-    """One line a path."""
+    """Return one line per path."""
     rows = []
     for result in results:
         for number, path in enumerate(result.paths):
@@ -83,8 +89,8 @@ def table(results: Sequence[Illustration]) -> Table:
                 fixed(path.detour, 3), "-" if path.mode == "baseline" else f"{path.corrected}/{steps}",
             ])  # fmt: skip
     caption = (
-        "Minimum: the one at the bottom of the valley in which the path ends, by its letter in the "
-        "pictures. Length / distance: 1 is a straight line from start to end. Corrected: steps whose gradient DCL "
+        "Minimum: that of the basin in which the path ends, by its letter in the pictures. "
+        "Length / distance: 1 is a straight line from start to end. Corrected: steps whose gradient DCL "
         "changed. More digits are in results.json."
     )
     columns = ["Path", "End (x, y)", "z at the end", "Minimum", "Length / distance", "Corrected"]
@@ -92,31 +98,31 @@ def table(results: Sequence[Illustration]) -> Table:
 
 
 def findings(results: Sequence[Illustration]) -> list[str]:
-    """What the end points say: where learning rates agree, by optimizer, and over all."""
+    """Say what the end points show: where learning rates agree, by optimizer, and over all."""
     several = [result for result in results if len(result.descent.rates) > 1]
     return [*_verdict(several), *map(_of_one, several), *_unmoved(results)]
 
 
 def _verdict(results: Sequence[Illustration]) -> list[str]:
-    """Which of the two modes makes learning rates agree that plainly do not."""
+    """Which of the two modes makes learning rates agree that do not without correction."""
     split = [result for result in results if _agree(result, "baseline") is False]
     if not results:
         return []
     if not split:
         return [
-            "With no optimizer do the learning rates end at different minima without correction, so here nothing is "
-            "left for a correction to bring together."
+            "With every optimizer the learning rates end at the same minimum without correction, so nothing is left "
+            "for a correction to bring together."
         ]
     names = _listed([result.descent.name for result in split])
-    told = []
+    parts = []
     for mode in ("anchor", "concentrate"):
         united = [result.descent.name for result in split if _agree(result, mode)]
         does = f"does with {_listed(united)}" if united else "does not with any of them"
         missed = [result.descent.name for result in split if not _agree(result, mode)]
-        told.append(f"{mode} {does}{f', not with {_listed(missed)}' if united and missed else ''}")
+        parts.append(f"{mode} {does}{f', not with {_listed(missed)}' if united and missed else ''}")
     return [
         f"Without correction the learning rates end at different minima with {names}. The paper's figure shows DCL "
-        f"making them agree on one. Here {'; '.join(told)}."
+        f"making them agree on one. Here {'; '.join(parts)}."
     ]
 
 
@@ -133,13 +139,13 @@ def _of_one(result: Illustration) -> str:
 
 
 def _unmoved(results: Sequence[Illustration]) -> list[str]:
-    """Modes that never changed a step followed the baseline's path: say it, for the picture hides one of the two."""
+    """Modes that never changed a step followed the baseline's path: the picture hides one of the two."""
     never = [result for result in results if result.never_corrects]
-    told = []
+    text = []
     if never:
         windows = _listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
         count = never[0].references
-        told.append(
+        text.append(
             f"With {_listed([result.descent.name for result in never])} DCL could never correct a step: recording "
             f"{count} reference{'s' * (count > 1)} takes up the whole window of {windows}. Its paths are the "
             "baseline's, point for point; give a --window larger than --references."
@@ -152,11 +158,11 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
         if path.mode == "concentrate" and path.corrected == 0
     ]
     if same:
-        told.append(
-            f"With {_listed(same)} no gradient ever turned back against the way come within the window, so concentrate "
+        text.append(
+            f"With {_listed(same)} no gradient ever opposed the gradient accumulated within the window, so concentrate "
             "corrected nothing and its path is the baseline's, point for point."
         )
-    return told
+    return text
 
 
 def _agree(result: Illustration, mode: str) -> bool | None:
@@ -169,30 +175,30 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Drawn:
-    """An optimizer's pictures: ``still`` by kind of file, and the one that moves, where it is wanted."""
+    """An optimizer's pictures: ``still`` by kind of file, and the animation, where it is wanted."""
 
     still: dict[str, bytes]
     moving: bytes | None = None
 
 
 def draw(results: Sequence[Illustration], animated: bool) -> list[Drawn]:
-    """All pictures."""
+    """Return all pictures."""
     return [Drawn(still(result.panel), animation([result.panel]) if animated else None) for result in results]
 
 
 def compose(settings: Settings, results: Sequence[Illustration], pictures: Sequence[Drawn], command: str) -> Page:
-    """The page; pictures come as they were drawn."""
+    """Return the page with the pictures."""
     figures = []
     for result, drawn in zip(results, pictures, strict=True):
         name = result.descent.name
         figures.append(Figure(f"Paths with {name}", _shown(result, drawn), _picture_note(result)))
-        note = "One chart a learning rate. Lower is better."
+        note = "One chart per learning rate. Lower is better."
         figures.append(Figure(f"z by iteration with {name}", _heights(result), note))
     return Page(
-        title="What DCL does to the way down",
+        title="What DCL does to the path of a descent",
         lead=(
-            f"z = {settings.surface.formula}, from {settings.surface.start}: plainly (baseline), and with DCL in its "
-            "two modes, concentrate (the paper's equations) and anchor (its published code)."
+            f"z = {settings.surface.formula}, from {settings.surface.start}: without correction (baseline), and with "
+            "DCL in its two modes, concentrate (the paper's equations) and anchor (its published code)."
         ),
         command=command,
         table=table(results),
@@ -201,10 +207,7 @@ def compose(settings: Settings, results: Sequence[Illustration], pictures: Seque
         figures_title="Paths and heights",
         figures_note="Colour: the mode. Dashes in the pictures: the larger learning rate. Stars: minima.",
         notes=_notes(settings),
-        made=(
-            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d} with PyTorch "
-            f"{torch.__version__} and Python {platform.python_version()}. Nothing here is random."
-        ),
+        made=provenance("nothing here is random"),
     )
 
 
@@ -241,30 +244,30 @@ def _notes(settings: Settings) -> list[tuple[str, str]]:
     return [
         (
             "Concentrate",
-            "The gradient of a step may not point back along the way come since the reference point; one that does is "
-            "replaced by the nearest that does not.",
+            "The gradient of a step may not oppose the gradient accumulated since the reference point; one that does "
+            "is replaced by the nearest that does not.",
         ),
         (
             "Anchor",
-            "The same with the opposite sign, as the paper's published code has it: a gradient that leads on from the "
-            f"reference point is turned, and the weights are pulled back to it (margin {how.margin:g}, trigger "
+            "The same with the opposite sign, as in the paper's published code: a step further away from the reference "
+            f"point is corrected, and the weights are pulled back to it (margin {how.margin:g}, trigger "
             f"{how.trigger}).",
         ),
         (
             "Window",
-            f"A new reference point every so many steps; {how.references} of them, from step {how.offset} on. The "
-            "steps that record a reference are never corrected.",
+            f"The number of steps after which the reference point is renewed; {how.references} of them, from step "
+            f"{how.offset} on. The steps that record a reference are never corrected.",
         ),
         (
             "Whether learning rates agree",
-            "From the last point of every path plain descent in small steps goes on to the bottom of the valley; two "
-            "paths agree where those are one place. A path that ends at a saddle, or runs away, has none.",
+            "From the last point of every path plain descent in small steps continues to the minimum of the basin; two "
+            "paths agree where these are one. A path that ends at a saddle, or diverges, has none.",
         ),
     ]
 
 
 def to_json(settings: Settings, results: Sequence[Illustration]) -> str:
-    """Every path's numbers."""
+    """Return the numbers of every path as JSON."""
     content: dict[str, Any] = {"formula": settings.surface.formula, "start": list(settings.surface.start)}
     content["minima"] = [place.tolist() for place in results[0].panel.minima.places] if results else []
     content["optimizers"] = {}
@@ -286,10 +289,10 @@ def to_json(settings: Settings, results: Sequence[Illustration]) -> str:
 def write(
     settings: Settings, results: Sequence[Illustration], out: File, command: str, *, animated: bool = True
 ) -> list[File]:
-    """The page, ``results.json``, the pictures as PNG, SVG and GIF, and all in one ``paths.gif``, into a folder."""
+    """Write the page, ``results.json``, the pictures as PNG, SVG and GIF, and all in one ``paths.gif``."""
     pictures = draw(results, animated)
     page = compose(settings, results, pictures, command)
-    contents: dict[str, str | bytes] = {"index.html": render(page), "results.json": to_json(settings, results)}
+    contents: dict[str, str | bytes] = {"index.html": render(page), RESULTS_FILE: to_json(settings, results)}
     for result, drawn in zip(results, pictures, strict=True):
         name = f"paths-{result.descent.name.lower()}"
         contents |= {f"{name}.{kind}": data for kind, data in drawn.still.items()}

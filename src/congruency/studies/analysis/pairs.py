@@ -1,34 +1,47 @@
-"""``congruency pairs``: how far two samples agree on the update, beside how far they look alike (Figures 7 and 8)."""
+"""``congruency pairs``: how far two samples agree on the update, beside how far they look alike (Figures 7 and 8).
+
+Of one network, every kind of pairs; of several, whether samples of one class agree more than those of two.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import congruency
 from congruency.files import write_together
 from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
 from congruency.report.charts import heat_map
-from congruency.report.numbers import NOTHING, fixed
+from congruency.report.numbers import fixed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
 from congruency.report.tables import Table
 from congruency.studies.analysis.samples import Samples
+from congruency.studies.page import compose as compose_study
+from congruency.studies.page import provenance, to_page_markdown
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.results import RESULTS_FILE, Results, comparisons
+from congruency.studies.results import to_json as results_json
+from congruency.studies.summary import findings as study_findings
 
-__all__ = ["Kind", "Pairs", "compare", "compose", "findings", "kinds", "means", "summary", "write"]
+__all__ = [
+    "BETWEEN", "WITHIN", "Kind", "Pairs", "compare", "compose", "compose_several", "findings", "kinds", "means",
+    "summary", "write", "write_several",
+]  # fmt: skip
 
+WITHIN, BETWEEN = "within a class", "between classes"
+_MEASURES = ("congruency", "similarity")
 _ACROSS = 5  # pictures beside a reference
 
 
@@ -76,24 +89,22 @@ def kinds(pairs: Pairs) -> list[Kind]:
         mask = ((of[:, None] == a) & (of == b)).triu(1) | ((of[:, None] == b) & (of == a)).triu(1)
         nu, similarity = pairs.congruency[mask], pairs.similarity[mask]
         names = (labels[a], labels[b]) if labels else ("any image", "any other")
-        made.append(Kind(*names, int(mask.sum()), _moments(nu), _moments(similarity)))
+        made.append(Kind(*names, int(mask.sum()), _mean_and_deviation(nu), _mean_and_deviation(similarity)))
     return sorted(made, key=lambda kind: kind.first != kind.second)
 
 
-def _moments(values: Tensor) -> tuple[float, float]:
+def _mean_and_deviation(values: Tensor) -> tuple[float, float]:
     kept = values[~values.isnan()].double()
     mean = float(kept.mean()) if len(kept) else float("nan")
     return mean, float(kept.std()) if len(kept) > 1 else float("nan")
 
 
 def summary(pairs: Pairs, most: int = 30) -> Table:
-    """One row a kind of pair; of many classes, the first kinds."""
-    rows = []
-    for kind in kinds(pairs)[:most]:
-        name = f"{kind.first} - {kind.second}"
-        rows.append(
-            [name, str(kind.count), *(text for pair in (kind.congruency, kind.similarity) for text in _of(pair))]
-        )
+    """Return one line per kind of pair; of many classes, the first kinds."""
+    rows = [
+        [f"{kind.first} - {kind.second}", str(kind.count), *(fixed(v, 4) for v in (*kind.congruency, *kind.similarity))]
+        for kind in kinds(pairs)[:most]
+    ]
     caption = (
         "Congruency: the cosine of two samples' gradients in the last layer. Similarity: that of the images as the "
         "network sees them. Means and standard deviations over the pairs."
@@ -101,73 +112,73 @@ def summary(pairs: Pairs, most: int = 30) -> Table:
     return Table(caption, ["Pair", "Pairs", "Congruency", "std", "Similarity", "std"], rows)
 
 
-def _of(moments: tuple[float, float]) -> list[str]:
-    return [fixed(moments[0], 4), fixed(moments[1], 4)]
-
-
 def means(pairs: Pairs) -> dict[str, tuple[float, float]] | None:
-    """Both cosines, mean within a class and mean between classes; None where there are no such pairs."""
+    """Return both cosines, mean within a class and mean between classes; None where there are no such pairs."""
     every = kinds(pairs)
     same, other = ([kind for kind in every if (kind.first == kind.second) is alike] for alike in (True, False))
     if not same or not other or not any(kind.count for kind in same):
         return None
-    return {name: (_pooled(same, name), _pooled(other, name)) for name in ("congruency", "similarity")}
+    return {name: (_pooled(same, name), _pooled(other, name)) for name in _MEASURES}
 
 
 def findings(pairs: Pairs) -> list[str]:
-    """Whether samples of one class agree more than those of two, by both measures."""
-    told = [
+    """Say whether samples of one class agree more than those of two, by both measures."""
+    parts = [
         f"{name} {fixed(inside, 4)} within a class and {fixed(between, 4)} between classes"
         for name, (inside, between) in (means(pairs) or {}).items()
     ]
-    return [f"Mean {'; '.join(told)}."] if told else []
+    return [f"Mean {'; '.join(parts)}."] if parts else []
 
 
 def _pooled(every: Sequence[Kind], name: str) -> float:
-    counted = [kind for kind in every if kind.count and getattr(kind, name)[0] == getattr(kind, name)[0]]
+    counted = [kind for kind in every if kind.count and not math.isnan(getattr(kind, name)[0])]
     total = sum(kind.count for kind in counted)
     return sum(kind.count * getattr(kind, name)[0] for kind in counted) / total if total else float("nan")
 
 
 def compose(samples: Samples, pairs: Pairs, command: str) -> Page:
-    """The page: matrices, and pictures beside their references."""
-    words = (("Congruency", pairs.congruency), ("Similarity of the images", pairs.similarity))
-    figures = [
-        Figure(title, heat_map(matrix.tolist(), title=title, x_label="sample", y_label="sample", low=-1.0, high=1.0))
-        for title, matrix in words
-    ]
-    figures += [_row(samples, pairs, reference) for reference in _references(pairs.labels)]
+    """Return the page of one network: matrices, and pictures beside their references."""
     return Page(
-        title="Which samples agree on the update",
-        lead=f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone.",
+        title=_TITLE,
+        lead=_lead(samples),
         command=command,
         table=summary(pairs),
         findings=findings(pairs),
-        figures=figures,
+        figures=_figures(samples, pairs),
         figures_title="Matrices and pictures",
-        figures_note=(
-            "In the matrices samples stand class by class. Below, a reference and others: each with its congruency "
-            "(Cong.) and similarity (Sim.) with the reference."
-        ),
+        figures_note=_FIGURES_NOTE,
         notes=_NOTES,
-        made=(
-            f"Made by congruency {congruency.__version__} on {datetime.now():%Y-%m-%d} with PyTorch "
-            f"{torch.__version__} and Python {platform.python_version()}."
-        ),
+        made=provenance(),
     )
+
+
+_TITLE = "Which samples agree on the update"
+_FIGURES_NOTE = (
+    "In the matrices samples are ordered by class. Below, a reference and others: each with its congruency (Cong.) and "
+    "similarity (Sim.) with the reference."
+)
+
+
+def _lead(samples: Samples) -> str:
+    return f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."
+
+
+def _figures(samples: Samples, pairs: Pairs) -> list[Figure]:
+    matrices = (("Congruency", pairs.congruency), ("Similarity of the images", pairs.similarity))
+    maps = [
+        Figure(title, heat_map(matrix.tolist(), title=title, x_label="sample", y_label="sample", low=-1.0, high=1.0))
+        for title, matrix in matrices
+    ]
+    return [*maps, *(_row(samples, pairs, reference) for reference in _references(pairs.labels))]
 
 
 _NOTES = (
     (
         "Congruency of two samples",
-        "The network's weights are held, each sample makes its gradient of the last layer's weights alone, and the "
-        "cosine of two of them is taken: 1, both samples ask for the same update; 0, they do not touch each other's; "
-        "-1, they ask for opposite ones.",
+        "The cosine of the gradients of two samples with respect to the last layer's weights, at fixed weights: 1, "
+        "both samples ask for the same update; 0, for unrelated ones; -1, for opposite ones.",
     ),
-    (
-        "Similarity",
-        "The cosine of the normalised images, pixel by pixel: it knows nothing of labels or of the network.",
-    ),
+    ("Similarity", "The cosine of the normalised images, pixel by pixel: it depends on neither labels nor network."),
 )
 
 
@@ -184,7 +195,7 @@ def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
     cells = [_cell(samples, reference, "Ref.", "")]
     for other in _beside(pairs, reference):
         nu, similarity = float(pairs.congruency[reference, other]), float(pairs.similarity[reference, other])
-        cells.append(_cell(samples, other, f"Cong. {_signed(nu)}", f"Sim. {_signed(similarity)}"))
+        cells.append(_cell(samples, other, f"Cong. {fixed(nu, 4)}", f"Sim. {fixed(similarity, 4)}"))
     columns = "repeat(auto-fill, minmax(7rem, 1fr))"
     style = f"display: grid; margin-top: 0.6rem; grid-template-columns: {columns}; gap: 0.8rem;"
     title = f"Reference: {samples.labels[reference]} (sample {reference + 1})"
@@ -202,21 +213,15 @@ def _beside(pairs: Pairs, reference: int, count: int = _ACROSS) -> list[int]:
 
 def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
     label = samples.labels[sample]
-    shown = picture(samples.pictures[sample], f"Sample {sample + 1}, {label}", width=112, crisp=_is_small(samples))
+    shown = picture(
+        samples.pictures[sample], f"Sample {sample + 1}, {label}", width=112, crisp=max(samples.inputs.shape[-2:]) < 64
+    )
     lines = f"<strong>{escape(label)}</strong><br>{escape(first)}<br>{escape(second) or '&nbsp;'}"
     return f'<div style="font-size: 0.85rem; line-height: 1.35; overflow-wrap: anywhere;">{shown}<br>{lines}</div>'
 
 
-def _is_small(samples: Samples) -> bool:
-    return max(samples.inputs.shape[-2:]) < 64
-
-
-def _signed(value: float) -> str:
-    return fixed(value, 4) if value == value else NOTHING
-
-
 def to_csv(matrix: Tensor, labels: Sequence[str]) -> str:
-    """A matrix for a spreadsheet: a row and a column a sample."""
+    """Return a matrix for a spreadsheet: one row and one column per sample."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     names = [f"{i + 1} {label}" for i, label in enumerate(labels)]
@@ -228,28 +233,93 @@ def to_csv(matrix: Tensor, labels: Sequence[str]) -> str:
 
 
 def to_json(pairs: Pairs) -> str:
-    """The kinds of pairs."""
+    """Return the kinds of pairs as JSON."""
     made = [
-        {
-            "pair": [kind.first, kind.second], "count": kind.count,
-            "congruency": [_or_none(value) for value in kind.congruency],
-            "similarity": [_or_none(value) for value in kind.similarity],
-        }
+        {"pair": [kind.first, kind.second], "count": kind.count}
+        | {name: [None if math.isnan(value) else value for value in getattr(kind, name)] for name in _MEASURES}
         for kind in kinds(pairs)
-    ]  # fmt: skip
+    ]
     return json.dumps(made, indent=1) + "\n"
 
 
-def _or_none(value: float) -> float | None:
-    return value if value == value else None
-
-
 def write(samples: Samples, pairs: Pairs, out: Path, command: str) -> list[Path]:
-    """``index.html``, ``results.json`` and both matrices as CSV into a folder."""
+    """Write ``index.html``, ``results.json`` and both matrices as CSV into a folder."""
     contents: dict[str, str | bytes] = {
         "index.html": render(compose(samples, pairs, command)),
-        "results.json": to_json(pairs),
+        RESULTS_FILE: to_json(pairs),
         "congruency.csv": to_csv(pairs.congruency, pairs.labels),
         "similarity.csv": to_csv(pairs.similarity, pairs.labels),
     }
     return write_together(out, contents)
+
+
+def study_of(lead: str = "") -> Study[Any]:
+    """Return the comparison over several networks as a study, one seed per network."""
+    return Study(
+        name="pairs",
+        title=_TITLE,
+        lead=lead,
+        rows=(Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=())),
+        columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
+        caption="Means over all pairs of samples; one seed per network. Congruency: the cosine of two samples' "
+        "gradients in the last layer. Similarity: that of the images.",
+        notes=_NOTES,
+    )
+
+
+def results_of(every: Sequence[Pairs]) -> Results:
+    """Return the means over both kinds of pairs, one value per network.
+
+    Raises:
+        ValueError: the samples are not of several classes, with several samples of each.
+    """
+    found = [values for pairs in every if (values := means(pairs)) is not None]
+    if len(found) < len(every):
+        raise ValueError("several networks are compared by classes: give --classes A B, or more --samples")
+    seeds = [float(i) for i in range(len(every))]
+    return {
+        kind: {"seed": seeds, **{name: [values[name][place] for values in found] for name in _MEASURES}}
+        for place, kind in enumerate((WITHIN, BETWEEN))
+    }
+
+
+def compose_several(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
+    """Return the page of several networks, with the pictures of the first."""
+    study = study_of(lead)
+    page = compose_study(
+        study, results, command=command, figures=figures, figures_note=f"Of the first network. {_FIGURES_NOTE}"
+    )
+    return replace(page, findings=findings_of(study, results), figures_title="Matrices and pictures")
+
+
+def findings_of(study: Study[Any], results: Results) -> list[str]:
+    """What the paired tests say; where all networks gave the same, as they do for the images alone, the means."""
+    same = [
+        f"{column.heading} is {fixed(results[WITHIN][column.key][0], 4)} within a class and "
+        f"{fixed(results[BETWEEN][column.key][0], 4)} between classes, the same for all networks."
+        for column in study.columns
+        if math.isnan(comparisons(study, results)[WITHIN, column.key].difference.p)
+    ]
+    tested = [] if len(same) == len(study.columns) else study_findings(study, results)
+    return [*tested, *same]
+
+
+def write_several(
+    samples: Samples, every: Sequence[Pairs], out: Path, command: str, trained: Sequence[str]
+) -> tuple[Page, list[Path]]:
+    """Write ``index.html``, ``results.json`` and ``table.md``.
+
+    Args:
+        samples: of the first network.
+        every: the pairs of each network.
+        out: a folder.
+        command: what was typed.
+        trained: the commands that trained the networks, where they are known.
+    """
+    results = results_of(every)
+    commands = "\n    ".join([*trained, command])
+    page = compose_several(_lead(samples), results, commands, _figures(samples, every[0]))
+    contents: Mapping[str, str | bytes] = {
+        "index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page),
+    }  # fmt: skip
+    return page, write_together(out, contents)

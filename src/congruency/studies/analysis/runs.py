@@ -1,4 +1,4 @@
-"""Run records of any set of runs: found, read, and put together by what was run, whatever the seed."""
+"""Run records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from typing import Any
 from congruency.training.config import Correction
 from congruency.training.record import RECORD_NAME, Origin, read_record
 
-__all__ = ["Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number", "varying"]
+__all__ = [
+    "Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number",
+    "row_name", "varying",
+]  # fmt: skip
 
-# What says how a run was computed or watched, not what was run.
+# How a run was computed or watched, not what was run.
 _INCIDENTAL = {
     "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",
     "workers", "accelerator",
 }  # fmt: skip
 
-# What of its settings a method trains by, with its own value where none was given.
+# The settings that matter to a method, with its own values where none was given.
 _BY_METHOD: dict[str, dict[str, Any]] = {
     "baseline": {},
     "gem": {
@@ -38,14 +41,14 @@ _OF_METHODS = {setting.name for setting in fields(Correction)}
 
 _WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
 
-# What tables write of a finished run where they keep no record: those of continual learning, and the short grids.
+# What studies write of a finished run where they keep no record: continual learning, and the short grids.
 _FINISHED_RUNS = ({"setting", "method", "matrix"}, {"row", "seed", "job", "figures"})
 _OWN_PAGE = (
-    "it is of results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
+    "it holds results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
     "tiny_subset) keep none, and have pages of their own (index.html, by congruency reproduce)"
 )
 
-_FIRST_TOLD = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
+_FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +56,16 @@ class Run:
     """One run's record, checked.
 
     Attributes:
-        name: the place it was read from, for messages.
+        name: where it was read from, for messages.
         method: in words.
         seed: of the run.
         planned: how many epochs it was to have.
         settings: what else was run, by name.
         kind: the method's own name: ``baseline``, ``gem`` or ``dcl``.
         correction: the settings by which that method corrected gradients, by name.
-        machine: what it was computed on and with, by name.
+        machine: the device and versions it was computed with, by name.
         origin: where it comes from.
-        scores: what it was scored with after training, by metric, if it was.
+        scores: its scores after training, by metric, if it has some.
         steps: the lines of its steps.
         epochs: the lines of its epochs.
     """
@@ -98,10 +101,10 @@ class Group:
     """Runs that differ in their seeds alone.
 
     Attributes:
-        name: the method, and as many of the settings in which it differs from other groups as tell it from them.
+        name: the method, and as few settings as distinguish it from other groups.
         method: the method alone.
-        variant: those settings.
-        runs: by rising seed, one a seed.
+        variant: the settings in which groups differ.
+        runs: by rising seed, one per seed.
         left_out: further runs of those seeds.
     """
 
@@ -112,12 +115,17 @@ class Group:
     left_out: Sequence[Run] = ()
 
     @property
+    def kind(self) -> str:
+        """The method's own name."""
+        return self.runs[0].kind
+
+    @property
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
 
 
 def find_records(places: Iterable[Path]) -> list[Path]:
-    """The records at some places: a record itself, a run's folder, or all runs anywhere below a folder."""
+    """Return the records at some paths: a record itself, a run's folder, or all runs anywhere below a folder."""
     found: list[Path] = []
     for place in places:
         if not place.exists():
@@ -135,7 +143,7 @@ def find_records(places: Iterable[Path]) -> list[Path]:
 
 
 def _of_a_table(path: Path) -> bool:
-    """Whether a file is what a table keeps instead of records: its results, or a finished run of it."""
+    """Whether a file is what a study keeps instead of records: its results, or a finished run."""
     if path.name == "results.json":
         return True
     try:
@@ -157,14 +165,14 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
             if _of_a_table(path):
                 loaded.messages.append(f"{name} was skipped: {_OWN_PAGE}")
                 continue
-            told = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
-            loaded.messages.append(f"{name} was skipped: {told}")
+            text = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
+            loaded.messages.append(f"{name} was skipped: {text}")
             continue
         if not run.epochs:
             loaded.messages.append(f"{name} was skipped: no epoch of it is finished")
         elif not run.finished and not unfinished:
             loaded.messages.append(
-                f"{name} was skipped: it has {len(run.epochs)} of {run.planned} epochs; --unfinished takes it in"
+                f"{name} was skipped: it has {len(run.epochs)} of {run.planned} epochs; --unfinished includes it"
             )
         else:
             loaded.runs.append(run)
@@ -183,7 +191,8 @@ def _run(path: Path, name: str) -> Run:
         if not isinstance(line.get("evaluation") or {}, Mapping):
             raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
     origin = Origin(**{name: _text(record.run.get(name)) for name in ("command", "data", "table", "row")})
-    settings = {**_flat(config), **_flat(task)} | ({} if origin.data is None else {"data": origin.data})
+    described = {name: value for part in (config, task) for name, value in part.items() if name not in _INCIDENTAL}
+    settings = _flat(described) | ({} if origin.data is None else {"data": origin.data})
     if settings.get("sample_order") != "fixed":
         settings.pop("order_seed", None)  # it follows from the seed
     versions = record.run.get("versions")
@@ -193,11 +202,11 @@ def _run(path: Path, name: str) -> Run:
         method=method_name(method),
         seed=int(record.run["seed"]),
         planned=int(config["epochs"]),
-        settings={key: value for key, value in settings.items() if key.partition(".")[0] not in _INCIDENTAL},
+        settings=settings,
         steps=record.steps,
         epochs=record.epochs,
         kind=str(method["name"]),
-        correction=correction(method),
+        correction=_flat(correction(method)),
         machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
         origin=origin,
         scores=_scores(path.with_name("scores.json")),
@@ -209,84 +218,92 @@ def _text(value: Any) -> str | None:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """What saliency's runs leave beside their record: the scores of the trained network."""
+    """The scores of the trained network, which runs of saliency leave beside their record."""
     if not path.is_file():
         return {}
     scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
     return {str(name): number(scores, name) for name in scores}
 
 
-def correction(method: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that a method trains by, its defaults filled in: what it leaves alone cannot tell two runs apart.
+def correction(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that matter to a method, defaults filled in; the others cannot distinguish two runs.
 
-    Names that this release does not know are kept, for they may have changed the training.
+    Names that this release does not know are kept, for they may have changed the run.
     """
     settings = _BY_METHOD.get(str(method["name"]))
     if settings is None:
-        return {key: value for key, value in _flat(method).items() if key != "name"}
+        return {key: value for key, value in method.items() if key != "name"}
     own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
     if "margin" in own:
         own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
-    return _flat(own | {key: value for key, value in method.items() if key not in _OF_METHODS})
+    return own | {key: value for key, value in method.items() if key not in _OF_METHODS}
 
 
 def method_name(method: Mapping[str, Any]) -> str:
-    """A method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
+    """Return a method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
 
-    What is not as usual is told too, so that methods which train differently have different names.
+    Settings other than the defaults are named too, so that different corrections have different names.
     """
     name, own = str(method["name"]), correction(method)
     usual = correction({"name": name})
-    told = ""
+    text = name if name == "baseline" else name.upper()
     if name == "dcl":
         window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
-        told = f"-{'∞' if window == 'None' else window}-{references} {mode}"
-    words = [_WORDS.get(key, "{key} {value}").format(key=key.replace("_", " "), value=value)
-             for key, value in own.items() if value != usual.get(key)]  # fmt: skip
-    return ", ".join([(name if name == "baseline" else name.upper()) + told, *words])
+        text += f"-{'∞' if window is None else window}-{references} {mode}"
+    words = [
+        _WORDS.get(key, "{key} {value}").format(key=key.replace("_", " "), value=value)
+        for key, value in _flat(own).items()
+        if own.get(key, ()) != usual.get(key, ())
+    ]
+    return ", ".join([text, *words])
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
+    """Return groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
 
-    That is the first one, or the first that has come to its end; the others are kept as left out.
+    That is the first one, or the first that is finished; the others are kept as left out.
     """
     keys = varying(runs)
-    telling = _telling(runs, keys)
+    named = _distinguishing(runs, keys)
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[Run]]] = {}
     for run in runs:
         variant = tuple((key, run.settings.get(key, "-")) for key in keys)
         groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
     made = []
     for (method, variant), by_seed in groups.items():
+        name = _row_name(method, {key: dict(variant)[key] for key in named})
         chosen = [max(by_seed[seed], key=lambda run: run.finished) for seed in sorted(by_seed)]
         left_out = [run for same in by_seed.values() for run in same if run not in chosen]
-        made.append(Group(_group_name(method, variant, telling), method, variant, chosen, left_out))
-    return sorted(made, key=lambda each: each.method != "baseline")
+        made.append(Group(name, method, variant, chosen, left_out))
+    return sorted(made, key=lambda each: each.kind != "baseline")
 
 
 def varying(runs: Sequence[Run]) -> list[str]:
-    """The settings that differ between runs."""
+    """Return the settings that differ between runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     return [key for key in keys if len({run.settings.get(key, "-") for run in runs}) > 1]
 
 
-def _telling(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
-    """As few of the settings as tell apart what all of them do: another data set has another mean of its pixels too."""
+def _distinguishing(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """As few settings as distinguish what all of them do: another data set has another mean of its pixels too."""
     chosen: list[str] = []
     kinds = 1
-    for key in sorted(keys, key=lambda key: _FIRST_TOLD.index(key) if key in _FIRST_TOLD else len(_FIRST_TOLD)):
-        told = {tuple(run.settings.get(each, "-") for each in (*chosen, key)) for run in runs}
-        if len(told) > kinds:
+    for key in sorted(keys, key=lambda key: _FIRST_NAMED.index(key) if key in _FIRST_NAMED else len(_FIRST_NAMED)):
+        found = {tuple(run.settings.get(each, "-") for each in (*chosen, key)) for run in runs}
+        if len(found) > kinds:
             chosen.append(key)
-            kinds = len(told)
+            kinds = len(found)
     return chosen
 
 
-def _group_name(method: str, variant: Sequence[tuple[str, str]], telling: Sequence[str]) -> str:
-    values = dict(variant)
-    told = ", ".join(f"{key.replace('_', ' ')} {values[key]}" for key in telling)
-    return f"{method} ({told})" if told else method
+def row_name(method: Mapping[str, Any], settings: Mapping[str, str]) -> str:
+    """Return the name of a row: the method in words, and the settings in which it differs from other rows."""
+    return _row_name(method_name(method), settings)
+
+
+def _row_name(method: str, settings: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+    return f"{method} ({listed})" if listed else method
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -300,7 +317,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def number(line: Mapping[str, Any], *names: str) -> float:
-    """A figure of a line, through the dicts within it; nan where it is missing, null or no number that is finite."""
+    """Return a figure of a line, through nested dicts; nan where it is missing, null or not a finite number."""
     value: Any = line
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -309,6 +326,6 @@ def number(line: Mapping[str, Any], *names: str) -> float:
 
 
 def _short(path: Path) -> str:
-    """Enough of a path to know it by, and no more of the machine than that."""
+    """The last parts of a path, which say nothing about the machine."""
     parts = path.parts[-3:] if path.name == RECORD_NAME else path.parts[-2:]
     return "/".join(part for part in parts if part != path.anchor)

@@ -24,20 +24,7 @@ from congruency.training.checkpoints import CheckpointError
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
-__all__ = [
-    "Samples",
-    "all_different",
-    "classifier_samples",
-    "described_augmentation",
-    "described_run",
-    "is_saliency",
-    "png",
-    "read_checkpoint",
-    "run_of",
-    "saliency_samples",
-    "trained_by",
-    "trained_network",
-]
+__all__ = ["Samples", "all_different", "classifier_samples", "is_saliency", "saliency_samples", "trained_by"]
 
 _CHECKPOINTS = "checkpoints"
 
@@ -68,7 +55,7 @@ class Samples:
 
 
 def is_saliency(checkpoint: Path) -> bool:
-    """Whether a file is a saliency model's, which says itself what it is."""
+    """Whether a file is a saliency model."""
     if not checkpoint.is_file():
         return False
     try:
@@ -81,19 +68,18 @@ def is_saliency(checkpoint: Path) -> bool:
 def classifier_samples(
     checkpoint: Path, data: str, classes: Sequence[str], count: int, *, split: str = "test", folder: Path | None = None
 ) -> Samples:
-    """A classifier that ``congruency train`` left, and images of a set.
+    """Return a classifier that ``congruency train`` trained, and images of a set.
 
     Args:
         checkpoint: a run's folder (its last checkpoint is taken), or a checkpoint in one.
         data: a name or path of :func:`congruency.datasets.load`; it must have the classes that were trained on.
         classes: the names of those to take; none for a mixture of all.
-        count: the first so many images of each class; of a mixture, so many in all, evenly over the classes.
+        count: the number of images of each class; of a mixture, in all, evenly over the classes.
         split: train or test.
         folder: of the data sets, for a name.
     """
-    run, path = run_of(checkpoint)
-    task, _ = described_run(run)
-    augmentation = described_augmentation(task, run)
+    run, path = _run_of(checkpoint)
+    task, augmentation = _described(run)
     images = _images(data, split, folder, len(augmentation.mean))
     if len(images.classes) != task.get("classes"):
         raise ValueError(f"{data} has {len(images.classes)} classes, the network was trained on {task.get('classes')}")
@@ -102,7 +88,7 @@ def classifier_samples(
     chosen = some.decoded(size, len(augmentation.mean)) if isinstance(some, Catalogue) else some
     inputs, targets = next(iter(Batches(chosen, len(chosen), augmentation).evaluation_batches()))
     channels, height, width = inputs.shape[1:]
-    model = trained_network(task, read_checkpoint(path), (channels, height, width))
+    model = _trained_network(task, _read_checkpoint(path), (channels, height, width))
     smoothing = float(task.get("smoothing") or 0.0)
     return Samples(
         model,
@@ -111,19 +97,19 @@ def classifier_samples(
         inputs,
         targets,
         [images.classes[label] for label in chosen.labels.tolist()],
-        [png(image) for image in chosen.images],
+        [_png(image) for image in chosen.images],
         f"{task['model']}, {path.name}, on {len(chosen)} {split} images of {data}",
     )
 
 
 def trained_by(checkpoint: Path) -> str | None:
-    """The command that trained a classifier, as it was typed; None where its record has none."""
-    typed = read_record(run_of(checkpoint)[0]).run.get("command")
+    """Return the command that trained a classifier, as it was typed; None where its record has none."""
+    typed = read_record(_run_of(checkpoint)[0]).run.get("command")
     return None if typed is None else f"congruency {typed}"
 
 
-def run_of(checkpoint: Path) -> tuple[Path, Path]:
-    """The folder of a run and the file of a checkpoint, from either."""
+def _run_of(checkpoint: Path) -> tuple[Path, Path]:
+    """The folder of a run and the file of a checkpoint, from either of them."""
     if not checkpoint.exists():
         raise FileNotFoundError(f"the checkpoint {checkpoint} is missing; give a run's folder or a checkpoint in it")
     if checkpoint.is_dir():
@@ -153,25 +139,25 @@ def all_different(checkpoints: Sequence[Path]) -> None:
     """
     known: dict[Path, Path] = {}
     for checkpoint in checkpoints:
-        run = checkpoint.resolve() if is_saliency(checkpoint) else run_of(checkpoint)[0].resolve()
+        run = checkpoint.resolve() if is_saliency(checkpoint) else _run_of(checkpoint)[0].resolve()
         if run in known:
             raise ValueError(f"{known[run]} and {checkpoint} are of one run; give each network once")
         known[run] = checkpoint
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint; one that cannot be read is said to be damaged, whatever the reader stumbled over."""
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint; one that cannot be read is reported as damaged, whatever the reader's error."""
     try:
         return load_checkpoint(path)
     except CheckpointError as reason:
-        if reason.__cause__ is None:  # it was read, and is something else
+        if reason.__cause__ is None:  # it was read, and is not a checkpoint
             raise
         raise ValueError(
             f"the checkpoint {path} is cut short or damaged; give another one of the run, or train it again"
         ) from reason
 
 
-def trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
+def _trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
     """The network as a checkpoint has it, in evaluation mode, for images of (channels, height, width)."""
     model = create(task["model"], int(task["classes"]), shape=shape)
     try:
@@ -184,34 +170,27 @@ def trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tu
     return model.eval()
 
 
-def described_run(run: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What was trained and how: the task and the configuration in a run's record."""
-    record = read_record(run).run
-    task, config = record.get("task"), record.get("config")
-    if not isinstance(task, Mapping) or not isinstance(config, Mapping):
-        raise ValueError(f"the record in {run} does not describe a run; congruency train leaves one that does")
-    return task, config
-
-
-def described_augmentation(task: Mapping[str, Any], run: Path) -> Augmentation:
-    """What happened to the images of a run, from the task in its record."""
+def _described(run: Path) -> tuple[Mapping[str, Any], Augmentation]:
+    """The task in a run's record, and what happened to its images."""
+    task = read_record(run).run.get("task")
+    if not isinstance(task, Mapping):
+        raise ValueError(f"the record in {run} does not describe a run; congruency train writes one that does")
     described = task.get("augmentation")
     if not isinstance(described, Mapping) or "model" not in task:
-        raise ValueError(f"the record in {run} does not describe a classifier; congruency train leaves one that does")
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in described.items()}
-    return Augmentation(**plain)
+        raise ValueError(f"the record in {run} does not describe a classifier; congruency train writes one that does")
+    return task, Augmentation(**{k: tuple(v) if isinstance(v, list) else v for k, v in described.items()})
 
 
 def _images(data: str, split: str, folder: Path | None, channels: int) -> LabelledImages | Catalogue:
-    """A set of image files undecoded, for only a few are wanted; one of arrays whole."""
+    """A set of image files undecoded, since only a few are wanted; one of arrays whole."""
     try:
         return catalogue(data, split, data=folder)  # type: ignore[arg-type]
-    except ValueError:  # it holds arrays; what else may be wrong is told by load
+    except ValueError:  # it holds arrays; load reports other errors
         return load_images(data, split, None, channels, data=folder)  # type: ignore[arg-type]
 
 
 def _of_classes(images: LabelledImages | Catalogue, classes: Sequence[str], count: int) -> list[int]:
-    """Where the first images of each class stand, class by class in the order given."""
+    """The indices of the first images of each class, class by class in the order given."""
     unknown = [name for name in classes if name not in images.classes]
     if unknown:
         known = ", ".join(images.classes[:12]) + (", ..." if len(images.classes) > 12 else "")
@@ -226,7 +205,7 @@ def _of_classes(images: LabelledImages | Catalogue, classes: Sequence[str], coun
 
 
 def _mixed(images: LabelledImages | Catalogue, count: int) -> list[int]:
-    """Where images of all classes stand, or of as many as there is room for, class by class."""
+    """The indices of images of all classes, or of as many as fit, class by class."""
     each = -(-count // len(images.classes))
     places = [place for label in range(len(images.classes)) for place in _first(images, label, each)]
     return [places[i] for i in _evenly(len(places), count)]
@@ -238,7 +217,7 @@ def _first(images: LabelledImages | Catalogue, label: int, count: int) -> list[i
 
 
 def _evenly(length: int, count: int) -> list[int]:
-    """At most ``count`` places from 0 to ``length - 1``, the ends among them."""
+    """At most ``count`` indices from 0 to ``length - 1``, the ends among them."""
     count = min(count, length)
     return [round(i * (length - 1) / max(1, count - 1)) for i in range(count)]
 
@@ -246,7 +225,7 @@ def _evenly(length: int, count: int) -> list[int]:
 def saliency_samples(
     checkpoint: Path, data: Path, count: int, *, size: tuple[int, int] = (120, 160), split: str = "train"
 ) -> Samples:
-    """A saliency network, and ``count`` images with where people looked, evenly chosen from a set.
+    """Return a saliency network, and ``count`` images with fixations, evenly chosen from a set.
 
     The loss is DINet's, l1; pictures show an image above the density of its fixations.
     """
@@ -271,7 +250,7 @@ def saliency_samples(
         model.backbone.normalise(batches.images),
         torch.stack([batches.density.float(), batches.fixations.float()], 1),
         names,
-        [png(_with_map(image, blurred)) for image, blurred in zip(held.images, batches.density, strict=True)],
+        [_png(_with_map(image, blurred)) for image, blurred in zip(held.images, batches.density, strict=True)],
         f"{type(model).__name__} on {len(names)} images of {whole.name}",
     )
 
@@ -282,7 +261,7 @@ def _with_map(image: Tensor, density: Tensor) -> Tensor:
     return torch.cat([image, grey], 1)
 
 
-def png(image: Tensor) -> bytes:
+def _png(image: Tensor) -> bytes:
     """(C, H, W) bytes as a file, C of 1 or 3."""
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     buffer = io.BytesIO()

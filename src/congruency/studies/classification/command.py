@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from congruency.report.tables import to_rich
-from congruency.studies.catalogue import DATA_TITLES
+from congruency.studies.catalogue import DATA_TITLES, partial_set
 from congruency.studies.classification.grids import GRIDS, grid
 from congruency.studies.classification.grids import TITLES as GRID_TITLES
 from congruency.studies.classification.jobs import Table, changed, pick, told_changes
@@ -24,7 +24,6 @@ from congruency.studies.classification.store import Store, check_settings, read_
 from congruency.studies.classification.tables import TITLES as PAPER_TITLES
 from congruency.studies.classification.tables import paper_table
 from congruency.studies.console import plain_warnings, progress, typed
-from congruency.studies.listing import partial_set
 from congruency.training import STOPPED_EXIT_CODE
 from congruency.training.processes import first_process, process_count
 

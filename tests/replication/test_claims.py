@@ -3,32 +3,32 @@
 import itertools
 import json
 import re
-from dataclasses import asdict
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from scipy import stats
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.studies.analysis.pairs_over_networks import BETWEEN, WITHIN
-from congruency.studies.analysis.runs import find_records, group, load, method_name
+from congruency.studies.analysis.runs import find_records, group, load
 from congruency.studies.catalogue import CATALOGUE, runnable
-from congruency.studies.claims import CLAIMS, Comparison
-from congruency.studies.claims_page import compared, index, verdict, write_index
-from congruency.studies.listing import expected_rows
-from congruency.studies.results import Results, compare, read_results
-from congruency.studies.saliency.recipes import METHODS
-from congruency.studies.saliency.study import osie_recipes
-from congruency.training.config import Correction
+from congruency.studies.plan import Row, Study
+from congruency.studies.results import read_results
+from replication.claims import CLAIMS, Comparison
+from replication.judgement import _other, compared, verdict
+from replication.page import index, write_index
+from replication.rows import definition
+from replication.states import expected_rows, held
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
-COMPARISONS = list(dict.fromkeys(one for claim in CLAIMS for variant in claim.variants for one in variant.comparisons))
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+COMPARISONS = [one for claim in CLAIMS for variant in claim.variants for one in variant.comparisons]
 
 
 def test_the_page_in_the_checkout_is_made_of_the_results_in_it():
     made, held = index(RESULTS), (RESULTS / "index.md").read_text(encoding="utf-8")
-    assert made == held, "docs/results/index.md is out of date; write it anew with: congruency reproduce --index"
+    assert made == held, "docs/results/index.md is out of date; write it again with: make replication"
 
 
 def test_every_link_leads_somewhere():
@@ -39,55 +39,36 @@ def test_every_link_leads_somewhere():
         assert f'<a id="{anchor}"></a>' in text
 
 
-ORDERS = (" (sample order fixed)", " (sample order independent)")
-REPORTED = {
-    "order_digits": ORDERS, "saliency_congruency": ORDERS, "congruency_cifar": (" (data cifar10)", " (data cifar100)"),
-    "congruency_tiny": ("",), "error_curves": ("",), "validation_loss_tiny": ("",),
-    "validation_loss_salicon": (" (model salicon, optimizer adam)", " (model dinet, optimizer adam)"),
-}  # fmt: skip
-METHODS_IN_WORDS = [
-    method_name(asdict(method))
-    for method in (
-        Correction(), Correction(name="gem"), Correction(name="dcl"), Correction(name="dcl", window=60),
-        Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
-    )
-]  # fmt: skip
-
-
-def rows_of(folder):
-    """The rows that a folder of results has when it is complete."""
-    if folder in ("osie", "osie_windows"):
-        methods = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"] if folder == "osie" else list(METHODS)
-        assert set(methods) <= set(METHODS)
-        options = {"models": ["dinet"], "optimizers": ["adam", "rmsprop"], "methods": methods}
-        made = osie_recipes(**options, lite="lite.pth", scratch=True, epochs=10, scratch_epochs=20)
-        return [recipe.name for recipe in made]
-    if folder == "ablation_digits":
-        kinds = ("concentrate, margin 0", "anchor, margin 0.5")
-        cells = [(window, count, kind) for window in (5, 20, 50, "inf") for count in (1, 5) for kind in kinds]
-        return ["baseline", *(f"DCL-{window}-{count}, {kind}, head" for window, count, kind in cells)]
-    if folder in ("ablation_windows", "ablation_references"):
-        kinds = ("concentrate, margin 0", "anchor, margin 0.5")
-        windows, references = ((5, 10, 20, 50, 70, 100, "inf"), (1,)), ((50,), (1, 5, 10, 15, 20))
-        grid = itertools.product(*(windows if folder == "ablation_windows" else references), kinds)
-        return ["baseline", *(f"DCL-{window}-{count}, {kind}, head" for window, count, kind in grid)]
-    if folder == "class_pairs_cifar10":
-        return [WITHIN, BETWEEN]
-    if folder in REPORTED:
-        return [f"{method}{settings}" for method in METHODS_IN_WORDS for settings in REPORTED[folder]]
-    (entry,) = (entry for entry in CATALOGUE if entry.runs and folder in (*entry.results, *entry.smaller))
-    return expected_rows(entry)
-
-
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda one: f"{one.folder}-{one.metric}"[:40])
-def test_every_comparison_is_of_rows_that_there_are(comparison):
-    rows = rows_of(comparison.folder)
-    found = [match for row in rows if (match := re.fullmatch(comparison.rows, row))]
+def test_every_comparison_is_of_rows_that_exist(comparison):
+    study = definition(comparison.folder)
+    found = study.find(**comparison.rows)
     assert found
-    for match in found:
-        assert match.expand(comparison.against) in rows
-        other = comparison.against_metric or comparison.metric
-        assert (match.expand(comparison.against), other) != (match.string, comparison.metric)
+    for row in found:
+        other = _other(row, comparison, study)
+        assert other is not None
+        assert (other.name, comparison.against_metric or comparison.metric) != (row.name, comparison.metric)
+
+
+FOLDERS = sorted({one.folder for one in COMPARISONS if (RESULTS / one.folder).is_dir()})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_rows_of_a_stored_result_are_those_of_its_definition(folder):
+    """A row that its definition does not have would be judged by nobody."""
+    known = {row.name for row in definition(folder).rows}
+    bounds = {"centre Gaussian", "mean training map", "one human", "the other humans"} if folder == "osie" else set()
+    assert set(read_results(RESULTS / folder)) - bounds <= known
+
+
+def test_rows_have_different_names_and_settings():
+    folders = {one.folder for one in COMPARISONS}
+    for study in map(definition, folders):
+        names = [row.name for row in study.rows]
+        assert len(set(names)) == len(names)
+        settings = [tuple(sorted(row.settings.items(), key=str)) for row in study.rows]
+        assert len(set(settings)) == len(settings), study.name
+        assert {row.against for row in study.rows if row.against} <= set(names)
 
 
 def test_claims_name_entries_of_the_catalogue():
@@ -108,18 +89,9 @@ def section(root, heading):
     return index(root).partition("## The claims")[2].partition(f". {heading}")[2].partition("<a id=")[0]
 
 
-def results(**rows):
-    return Results("x", {name.replace("_", " "): metrics for name, metrics in rows.items()})
-
-
-def test_differences_are_paired_by_seed():
-    one = results(a={"seed": [2, 0, 1], "m": [5.0, 1.0, 2.0]}, b={"seed": [0, 1, 3], "m": [0.5, 0.0, 9.0]})
-    difference = compare(one, "a", "b", "m")
-    assert (difference.mean, difference.count) == (1.25, 2)
-    plain = results(a={"m": [1.0, 2.0, 4.0]}, b={"m": [0.0, 0.0, 0.0]})
-    assert compare(plain, "a", "b", "m").p == pytest.approx(stats.ttest_1samp([1, 2, 4], 0).pvalue)
-    assert compare(plain, "a", "c", "m") is None
-    assert compare(plain, "a", "b", "n") is None
+def toy(*names, against="GEM"):
+    rows = [Row(name=name, jobs=(), against=against, settings={"network": name}) for name in names]
+    return Study(name="x", title="", lead="", columns=(), rows=(Row(name="GEM", jobs=()), *rows))
 
 
 UP, DOWN, FLAT = [1.0, 1.1, 0.9, 1.05], [-1.0, -1.1, -0.9, -1.05], [1.0, -1.1, 0.9, -1.0]
@@ -151,11 +123,19 @@ WEAK = [1.0, 2.0, 0.5, 1.6]  # p is 0.031 alone, and 0.061 as the better of two
     ],
 )
 def test_verdicts(values, expected, word):
-    rows = {f"DCL-{i}": {"m": list(each)} for i, each in enumerate(values)}
-    held = Results("x", {**rows, "GEM": {"m": [0.0] * 4}})
-    held.rows["GEM"]["m"][:] = [0.0] * max([1, *(len(each) for each in values)])
+    names = [f"DCL-{i}" for i in range(len(values))]
+    held = {name: {"m": list(each)} for name, each in zip(names, values, strict=True)}
+    held["GEM"] = {"m": [0.0] * max([1, *(len(each) for each in values)])}
     little = 0.5 if expected == "same" else None
-    found = compared(Comparison("x", r"(DCL-\d)", "GEM", "m", expected, little), held)
+    found = [
+        one
+        for name in names
+        for one in compared(
+            Comparison(folder="x", rows={"network": name}, metric="m", expected=expected, little=little),
+            held, toy(*names),
+        )
+    ]  # fmt: skip
+    assert [one.name for one in found] == names
     assert len(found) == len(values)
     assert verdict(found) == word
 
@@ -168,7 +148,7 @@ def test_a_line_says_what_counts_as_little_and_how_many_seeds(tmp_path):
     assert "forward transfer, 2 to 3 seeds, little is up to 0.01: DCL-30-1 +0.0020 ± 0.0025" in told
     assert "**undecided**" in told, "with two seeds the interval is wide"
     with pytest.raises(ValueError, match="little must be given for 'same'"):
-        Comparison("x", "(a)", "b", "m", "same")
+        Comparison(folder="x", rows={}, metric="m", expected="same")
 
 
 @pytest.mark.parametrize(("share", "count"), [([0.0, 0.0, 0.0], 1), ([0.0, 0.1, 0.0], 2)])
@@ -204,11 +184,23 @@ def test_plain_training_never_corrects_and_is_compared_all_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("shift", [0.001, 0.3])
-def test_trainings_in_both_orders_decide_the_claim_on_orders(tmp_path, shift):
-    """Real runs, named and put together as `congruency report` does it; their congruency is set apart by hand."""
+def test_runs_in_both_orders_decide_the_claim_on_orders(tmp_path, shift):
+    """Real runs, named and grouped as `congruency report` does it; their congruency is set by hand."""
     runner = CliRunner()
     for order, seed in itertools.product(("fixed", "independent"), range(3)):
-        words = ["train", "--data", "digits", "--model", "mlp", "--per-class", "2", "--epochs", "1", "--order", order]
+        words = [
+            "train",
+            "--dataset",
+            "digits",
+            "--model",
+            "mlp",
+            "--per-class",
+            "2",
+            "--epochs",
+            "1",
+            "--order",
+            order,
+        ]
         words += ["--method", "dcl", "--seed", str(seed), "--device", "cpu", "--no-progress"]
         result = runner.invoke(cli.build(), [*words, "--out", str(tmp_path / "runs" / f"{order}-{seed}")])
         assert result.exit_code == 0, result.output
@@ -244,7 +236,7 @@ def test_the_summary_keeps_what_limits_a_claim():
     for line, claim in zip(lines, CLAIMS, strict=True):
         assert f"| {claim.where} |" in line
     (line,) = (line for line in lines if "DCL lowers the test error on CIFAR-10" in line)
-    assert "short trainings" in line
+    assert "short runs" in line
     assert line.endswith("(cifar10_grid, cifar100_noisy) |"), "and says by which results it is judged"
 
 
@@ -253,11 +245,21 @@ def test_every_table_of_the_paper_belongs_to_a_claim():
     assert {entry.name for entry in CATALOGUE if entry.place.startswith("Table")} <= held
 
 
-def test_against_may_name_the_network():
-    held = results(A_base={"m": [0.0, 0.0]}, B_base={"m": [5.0, 5.0]}, A_DCL={"m": [1.0, 2.0]}, B_DCL={"m": [1.0, 2.0]})
-    found = compared(Comparison("x", r"(?P<n>\w) (DCL)", r"\g<n> base", "m", "higher"), held)
-    assert [(one.name, one.difference.mean) for one in found] == [("A, DCL", 1.5), ("B, DCL", -3.5)]
-    assert compared(Comparison("x", "(DCL)", "base", "m", "higher"), None) == []
+def test_the_other_row_is_found_by_settings_that_both_share():
+    rows = [
+        Row(name=f"{network} {method}", jobs=(), settings={"network": network, "method": method})
+        for network in "AB" for method in ("dcl", "gem")
+    ]  # fmt: skip
+    study = Study(name="x", title="", lead="", columns=(), rows=tuple(rows))
+    values = {"A dcl": [1.0, 2.0], "B dcl": [1.0, 2.0], "A gem": [0.0, 0.0], "B gem": [5.0, 5.0]}
+    held = {name: {"m": each} for name, each in values.items()}
+    settings = {"folder": "x", "rows": {"method": "dcl"}, "metric": "m", "expected": "higher"}
+    one = Comparison(**settings, against={"method": "gem"}, same=("network",))
+    found = compared(one, held, study)
+    assert [(each.name, each.difference.mean) for each in found] == [("A, DCL", 1.5), ("B, DCL", -3.5)]
+    assert compared(one, None, study) == []
+    with pytest.raises(ValueError, match="several rows to be compared with"):
+        compared(Comparison(**settings, against={"method": "gem"}), held, study)
 
 
 def test_a_page_of_new_results(tmp_path):
@@ -267,8 +269,9 @@ def test_a_page_of_new_results(tmp_path):
     content = {row: {"accuracy": values} for row, values in accuracy.items()}
     (tmp_path / "mnist_r" / "results.json").write_text(json.dumps(content))
     (tmp_path / "findings.md").write_text("## Written by hand\n\nA word.\n")
-    result = CliRunner().invoke(cli.build(), ["reproduce", "--index", "--results", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    words = [sys.executable, "-m", "replication", "--results", str(tmp_path)]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     text = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert "published code: **for**" in text
     assert "3 seeds: DCL-30-1 +10.00 ± 2.48 (p 0.003)" in text
@@ -294,11 +297,17 @@ def test_the_loss_by_task_bears_on_the_claim_of_figure_14(tmp_path):
         assert (told in section) == (metric == "validation_loss"), section
 
 
-def test_results_of_other_forms_and_missing_values(tmp_path):
-    assert read_results(tmp_path, "x") is None
-    (tmp_path / "x").mkdir()
-    for content, rows in (
-        ({"a": {"m": [1, None]}}, 1), ({"a": {"m": 1}}, 0), ([1], 0), ({"a": {"m": ["x"]}}, 0), ({"a": {}}, 1),
-    ):  # fmt: skip
-        (tmp_path / "x" / "results.json").write_text(json.dumps(content))
-        assert len(read_results(tmp_path, "x").rows) == rows
+def test_a_folder_that_is_missing_is_refused(tmp_path):
+    words = [sys.executable, "-m", "replication", "--results", str(tmp_path / "nowhere")]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "there is no folder" in result.stderr
+
+
+def test_every_entry_that_claims_name_is_held_somewhere():
+    known = {entry.name: entry for entry in CATALOGUE}
+    for claim in CLAIMS:
+        folders = {one.folder for variant in claim.variants for one in variant.comparisons}
+        assert not folders or folders & {
+            name for entry in claim.entries for name in (*held(known[entry]).results, *held(known[entry]).smaller)
+        }

@@ -1,4 +1,4 @@
-"""What the benchmark measures on: lists of parameter shapes, and networks with a batch to train on."""
+"""What the benchmark measures: lists of parameter shapes, networks with a batch, and DCL through the host's memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["TrainingCase", "Workload", "resnet50_shapes", "training_cases", "workloads"]
+__all__ = ["HostDCL", "TrainingCase", "Workload", "resnet50_shapes", "training_cases", "workloads"]
 
 _SIZES = (1e4, 1e5, 1e6, 1e7, 2.5e7, 1e8, 3.5e8)
 
@@ -23,7 +25,7 @@ class Workload:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it trains."""
+        """The number of parameters."""
         return sum(torch.Size(shape).numel() for shape in self.shapes)
 
 
@@ -41,7 +43,7 @@ class TrainingCase:
 
 
 def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
-    """One flat tensor of each size; without ``sizes`` also the shapes of real networks and heads."""
+    """Return one flat tensor of each size; without ``sizes`` also the shapes of real networks and heads."""
     flat = [Workload("one tensor", ((int(size),),)) for size in sizes or _SIZES]
     if sizes:
         return flat
@@ -55,7 +57,7 @@ def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
 
 
 def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
-    """The 161 parameter tensors of ResNet-50, 25,557,032 numbers."""
+    """Return the shapes of the 161 parameter tensors of ResNet-50, 25,557,032 numbers."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     wide = 64
     for narrow, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -69,7 +71,7 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
 
 
 def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
-    """Multilayer perceptrons; on a GPU also ResNet-50, where timm is installed."""
+    """Return multilayer perceptrons; on a GPU also ResNet-50, where timm is installed."""
     small = _mlp("MLP 784-100-100-10, batch 128", (784, 100, 100, 10), device)
     cases = [small("all", 1), small("head", 1)]
     if not quick:
@@ -112,3 +114,48 @@ def _resnet50(device: torch.device) -> list[TrainingCase]:
     name = "ResNet-50, bf16 autocast, channels_last, batch 256"
     settings = (("all", 1), ("head", 1), ("all", 10))
     return [TrainingCase(name, make, [images], [labels], scope, n, autocast=True) for scope, n in settings]
+
+
+class HostDCL:
+    """DCL as the paper computes it: everything copied to host memory, numpy float64 and quadprog. For comparison only.
+
+    Args:
+        params: The parameters, on any device.
+        references: How many reference points; the first that many calls record them.
+        margin: Lower bound of the multipliers.
+    """
+
+    def __init__(self, params: Sequence[Tensor], references: int = 1, margin: float = 0.0) -> None:
+        self.params = list(params)
+        self.count = references
+        self.margin = margin
+        self.points: list[NDArray[np.float64]] = []
+
+    @torch.no_grad()
+    def correct(self) -> None:
+        """Record a reference point, or correct the present gradients."""
+        weights = self._gather(self.params)
+        if len(self.points) < self.count:
+            self.points.append(weights)
+            return
+        gradient = self._gather([p.grad for p in self.params if p.grad is not None])
+        rows = np.stack([point - weights for point in self.points])
+        corrected = gradient + rows.T @ self._multipliers(rows @ rows.T, rows @ gradient)
+        start = 0
+        for p in self.params:
+            assert p.grad is not None
+            part = corrected[start : start + p.numel()].reshape(p.shape)
+            p.grad.copy_(torch.from_numpy(part))
+            start += p.numel()
+
+    def _multipliers(self, gram: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[np.float64]:
+        import quadprog
+
+        ridge = 1e-12 * np.trace(gram) * np.eye(self.count)  # quadprog needs a positive definite matrix
+        bounds = np.full(self.count, self.margin)
+        solution: NDArray[np.float64] = quadprog.solve_qp(gram + ridge, -products, np.eye(self.count), bounds)[0]
+        return solution
+
+    @staticmethod
+    def _gather(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+        return np.concatenate([t.detach().cpu().numpy().astype(np.float64).ravel() for t in tensors])
