@@ -42,9 +42,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from congruency.experiments.bench import machine
-from congruency.experiments.demo import one_thread
-from congruency.experiments.host_way import HostDCL
 from torch import Tensor, nn
 
 import congruency

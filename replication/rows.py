@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
+from congruency.saliency.task import METHODS, Recipe, method_named
 from congruency.studies.ablation.grid import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import row_name
@@ -21,8 +22,7 @@ from congruency.studies.classification.grids import GRIDS, grid
 from congruency.studies.classification.tables import paper_table
 from congruency.studies.continual.tables import TABLES
 from congruency.studies.plan import Row, Study
-from congruency.studies.saliency.recipes import METHODS, PAPER, Recipe, method_named, paper_recipes
-from congruency.studies.saliency.study import osie_recipes
+from congruency.studies.saliency.recipes import PAPER, osie_recipes, paper_recipes
 from congruency.training.config import Correction
 
 __all__ = ["definition", "label"]
@@ -155,7 +155,7 @@ def _correction(method: Correction) -> dict[str, Any]:
     settings: dict[str, Any] = {"method": method.name}
     if method.name == "baseline":
         return settings
-    settings |= {"margin": method.strength, "scope": method.scope}
+    settings |= {"margin": method.effective_margin, "scope": method.scope}
     if method.name == "dcl":
         settings |= {"mode": method.mode, "window": method.window, "references": method.references}
     return settings

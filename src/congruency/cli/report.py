@@ -62,5 +62,5 @@ def report(
         messages = [*work.left_out(groups), *loaded.messages]
         for message in messages:
             typer.echo(message, err=True)
-        shown = summary_table(study, results, narrow=True)
+        shown = summary_table(study, results)
         show(shown, [text for text in page.findings if text not in messages], written)

@@ -22,9 +22,10 @@ def printed(
         data: the data set, for a row of classification that the paper has several numbers for.
         fine_tuned: whether the run started from pretrained weights, for the same reason.
     """
+    from congruency.saliency.task import METHODS, method_named
     from congruency.studies.classification import recipes
     from congruency.studies.classification.tables import paper_table
-    from congruency.studies.saliency.recipes import METHODS, PAPER, PRINTED, method_named, paper_recipes
+    from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
 
     if table in PAPER:
         for recipe in paper_recipes(table):  # type: ignore[arg-type]

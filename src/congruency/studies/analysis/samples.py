@@ -178,7 +178,8 @@ def _described(run: Path) -> tuple[Mapping[str, Any], Augmentation]:
     described = task.get("augmentation")
     if not isinstance(described, Mapping) or "model" not in task:
         raise ValueError(f"the record in {run} does not describe a classifier; congruency train writes one that does")
-    return task, Augmentation(**{k: tuple(v) if isinstance(v, list) else v for k, v in described.items()})
+    settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in described.items()}
+    return task, Augmentation(**settings)
 
 
 def _images(data: str, split: str, folder: Path | None, channels: int) -> LabelledImages | Catalogue:
