@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-import quadprog
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
@@ -18,6 +17,8 @@ EPS = float(np.finfo(np.float64).eps)
 
 def solve_dual_by_quadprog(gram: Array, products: Array, margin: Array) -> Array:
     """The paper's own solver (Goldfarb and Idnani); it needs a positive definite Gram matrix."""
+    import quadprog  # here, so that the other oracles work without it
+
     return quadprog.solve_qp(gram, -products, np.eye(len(products)), margin)[0]
 
 
