@@ -72,12 +72,15 @@ def conduct(
     """
     console = console or Console()
     began, store, runs = perf_counter(), Store(out), study.runs(seeds)
-    store.check_settings(settings, remembered)
+    if store.settings() is not None:
+        store.check_settings(settings)
     pending = store.pending(runs)
     left = len(pending)
     try:
         with plain_warnings(first_process()), progress(console, "runs") as notify:
-            for run, outcome in execute(pending, runner, place, store, notify):
+            outcomes = execute(pending, runner, place, store, notify)
+            store.check_settings(settings, remembered)  # written once the input is known to be right
+            for run, outcome in outcomes:
                 left -= 1
                 if first_process():
                     store.add(run, outcome)

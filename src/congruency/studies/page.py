@@ -69,8 +69,8 @@ def compose(
         notes=study.notes,
         made=(
             f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; the page "
-            f"with PyTorch {torch.__version__} and Python {platform.python_version()}. The numbers behind the table are in "
-            f"{RESULTS_FILE} beside this page."
+            f"with PyTorch {torch.__version__} and Python {platform.python_version()}. The numbers behind the table "
+            f"are in {RESULTS_FILE} beside this page."
         ),
     )
 
