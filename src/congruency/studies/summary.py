@@ -50,7 +50,7 @@ def summary_table(
             line += _cells(
                 column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared, narrow
             )
-            line += [_printed(row.paper.get(column.key), column.digits)] if column.key in printed else []
+            line += [_printed(row.paper.get(column.key), column)] if column.key in printed else []
         lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
     for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
         line = [name, NOTHING]
@@ -109,9 +109,10 @@ def _difference(one: Comparison | None, column: Column) -> str:
     return f"{text} (p {p_value(found.p)})" if math.isfinite(found.p) else text
 
 
-def _printed(number: PaperNumber | None, digits: int) -> str:
+def _printed(number: PaperNumber | None, column: Column) -> str:
     if number is None:
         return NOTHING
+    digits = column.digits if column.paper_digits is None else column.paper_digits
     if isinstance(number, tuple):
         return f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})"
     return f"{number:.{digits}f}"
