@@ -257,18 +257,18 @@ CATALOGUE: tuple[Entry, ...] = (
         takes=Time("4 seconds on one CPU core", "measured"),
     ),
     _table(
-        "", "cifar10_grid", "CIFAR-10 in short trainings: baseline, GEM, DCL by mode, margin, window and scope",
+        "", "cifar10_grid", "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
         "classification", data=("cifar10",), seeds=20,
         takes=_measured("20 seconds a seed", "with --compile --processes 2 and after a minute of compiling"),
     ),
     _table(
-        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short trainings: baseline, GEM, DCL",
+        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
         "classification", data=("cifar100",), seeds=10,
         takes=_measured("3 minutes for 10 seeds", "with --compile --processes 2"),
     ),
     _table(
         "", "tiny_subset",
-        "Tiny ImageNet's subset in short trainings: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+        "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
         "classification", data=("tiny_imagenet",), seeds=5,
         takes=_measured("6 minutes for 3 seeds", "with --processes 2"),
     ),

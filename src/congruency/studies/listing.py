@@ -142,8 +142,6 @@ def expected_rows(entry: Entry) -> list[str]:
         from congruency.studies.saliency.recipes import paper_recipes
 
         return [recipe.name for recipe in paper_recipes(entry.name)]  # type: ignore[arg-type]
-    from congruency.studies.classification.grids import GRIDS, grid
-    from congruency.studies.classification.tables import paper_table
+    from congruency.studies.image_tables import named_study
 
-    table = grid(entry.name) if entry.name in GRIDS else paper_table(entry.name)
-    return [row.name for row in table.rows if row.jobs]
+    return [row.name for row in named_study(entry.name).rows if row.jobs]

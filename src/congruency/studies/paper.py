@@ -35,5 +35,5 @@ def printed(
     found: dict[str, Printed] = {}
     for recipe in recipes.find(table, name):
         if recipe.measures == "error" and (recipe.data, recipe.pretrained) == (data, fine_tuned):
-            found |= {("top5_error" if col.startswith("Top-5") else "error"): fig for col, fig in recipe.paper.items()}
+            found |= {recipe.columns[column]: number for column, number in recipe.paper.items()}
     return found

@@ -1,4 +1,4 @@
-"""The saliency training that is timed: the recipe of the table ``salicon``, on images that show nothing."""
+"""The saliency run that is timed: the recipe of the table ``salicon``, on synthetic images."""
 
 import inspect
 from dataclasses import replace
@@ -11,9 +11,9 @@ from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
 from congruency.saliency.batches import HeldBatches
 from congruency.saliency.models.registry import create
+from congruency.studies.cost import PRINTED, SETUPS, TimedSetup, method_name, synthetic_set
 from congruency.studies.saliency.recipes import METHODS, paper_recipes
 from congruency.studies.saliency.study import reproduce_table
-from congruency.studies.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
 from congruency.training import Method, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
@@ -62,8 +62,8 @@ def test_the_papers_counts_of_parameters():
     assert {row["SALICON params"] for row in PRINTED.values()} == {23.51}
 
 
-def test_made_up_images_make_whole_batches():
-    prepared = made_up(images(6))
+def test_synthetic_images_make_whole_batches():
+    prepared = synthetic_set(images(6))
     assert prepared.images.untyped_storage().nbytes() == 3 * 48 * 64  # one image, however many there seem to be
     points = prepared.data[5].points
     assert (points >= 0).all()
@@ -74,7 +74,7 @@ def test_made_up_images_make_whole_batches():
         assert shown.shape == (2, 3, 48, 64)
         assert target["fixations"].sum((1, 2)).tolist() == [len(points)] * 2
         assert target["density"].amax((1, 2)).tolist() == [1.0, 1.0]
-    assert torch.equal(made_up(images(6)).data[0].points, points)
+    assert torch.equal(synthetic_set(images(6)).data[0].points, points)
 
 
 @pytest.mark.parametrize("method", ROWS)
