@@ -1,25 +1,26 @@
-"""What all commands share: checks before any work, plain warnings, a clean end on Ctrl-C."""
+"""What all commands share: checks before any work, errors as one line, a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "INTERRUPTED",
-    "check_device",
-    "check_folder",
-    "given",
-    "interruptible",
-    "show",
-    "told_plainly",
-]
+    "INTERRUPTED", "check_device", "check_folder", "command_line", "given", "interruptible", "plain_errors", "show",
+]  # fmt: skip
 
 INTERRUPTED = 130
-"""What a shell expects of a command ended by Ctrl-C."""
+"""The exit code that a shell expects of a command ended by Ctrl-C."""
+
+
+def command_line() -> str:
+    """Return what was typed, quoted for a shell."""
+    return shlex.join(["congruency", *sys.argv[1:]])
 
 
 def given(context: Any, name: str) -> bool:
@@ -30,7 +31,7 @@ def given(context: Any, name: str) -> bool:
 
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command with a line that says so."""
+    """Ctrl-C ends the command with this line."""
     import typer
 
     try:
@@ -64,8 +65,8 @@ def check_device(name: str, option: str) -> None:
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
-    """What is wrong with the input, as one line."""
+def plain_errors() -> Iterator[None]:
+    """Report what is wrong with the input as one line, with exit code 2."""
     import typer
 
     from congruency.training.checkpoints import CheckpointError
@@ -76,8 +77,11 @@ def told_plainly() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
+told_plainly = plain_errors  # until the last command uses the new name
+
+
 def show(table: Any, findings: list[str], page: Path) -> None:
-    """A table, what it says in words, and where the page is."""
+    """Print a table, the findings, and where the page is."""
     from rich.console import Console
 
     from congruency.report.tables import to_rich

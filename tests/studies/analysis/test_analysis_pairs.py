@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from congruency.classification import create
 from congruency.classification.image_options import ImageOptions
+from congruency.cli import train as command
 from congruency.cli.analysis import register
 from congruency.modules import head
 from congruency.saliency.models import create as create_saliency
@@ -22,7 +23,6 @@ from congruency.studies.analysis import pairs
 from congruency.studies.analysis import pairs_over_networks as several
 from congruency.studies.analysis.pairs import Pairs
 from congruency.studies.analysis.samples import classifier_samples
-from congruency.studies.classification import train as command
 from congruency.training import TrainingConfig, load_checkpoint
 
 SETUP = {
