@@ -8,23 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import (
-    SETS,
-    Data,
-    Device,
-    FirstSeed,
-    Minutes,
-    Modes,
-    PrecisionName,
-    Processes,
-    Ray,
-    Retries,
-    Scopes,
-    Seeds,
-    data_folder,
-    dataset_path,
-    place_of,
-)  # fmt: skip
+from congruency.cli import options
 from congruency.cli.terminal import check_device, check_folder, command_line, interruptible, plain_errors
 
 __all__ = ["ablate"]
@@ -58,7 +42,7 @@ def ablate(
         ),
     ] = None,
     mode: Annotated[
-        list[Modes] | None,
+        list[options.Modes] | None,
         typer.Option(
             "--mode", rich_help_panel=_GRID,
             help="The paper's equations, or its published code. (default: concentrate)",
@@ -72,7 +56,7 @@ def ablate(
         ),
     ] = None,
     scope: Annotated[
-        list[Scopes] | None,
+        list[options.Scopes] | None,
         typer.Option(
             "--scope", rich_help_panel=_GRID,
             help="Correct the last layer, as in the paper, or the whole network. (default: head)",
@@ -82,8 +66,8 @@ def ablate(
         bool,
         typer.Option("--baseline/--no-baseline", help="Train without DCL too, to compare with.", rich_help_panel=_GRID),
     ] = True,
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
     out: Annotated[
         Path,
         typer.Option(
@@ -92,12 +76,12 @@ def ablate(
             "repeated; one that was interrupted resumes from its checkpoint.",
         ),
     ] = Path("congruency-ablation"),
-    data: Data = None,
+    data: options.Data = None,
     dataset: Annotated[
         str | None,
         typer.Option(
             "--dataset", metavar="SET|PATH", rich_help_panel=_TRAINING,
-            help=f"{SETS}. With a RECIPE: instead of its images.",
+            help=f"{options.SETS}. With a RECIPE: instead of its images.",
         ),
     ] = None,
     model: Annotated[
@@ -163,9 +147,9 @@ def ablate(
             help="The side of the images that the network sees. (default: the set's)",
         ),
     ] = None,
-    device: Device = "auto",
-    precision: Annotated[PrecisionName, typer.Option("--precision", help="bf16 and 16 are mixed.")] = "32",
-    processes: Processes = 1,
+    device: options.Device = "auto",
+    precision: Annotated[options.PrecisionName, typer.Option("--precision", help="bf16 and 16 are mixed.")] = "32",
+    processes: options.Processes = 1,
     threads: Annotated[
         int,
         typer.Option(
@@ -173,9 +157,9 @@ def ablate(
             help="CPU threads of each run: equal numbers give equal bits, here and on Ray.",
         ),
     ] = 1,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Train over a grid of DCL's settings and draw the curves (the paper's Figure 9).
 
@@ -209,7 +193,7 @@ def ablate(
 
         if process_count() > 1:
             raise ValueError("ablate starts its own processes; call it without torchrun")
-        place = place_of(processes, threads, ray, retries, minutes)
+        place = options.place_of(processes, threads, ray, retries, minutes)
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
@@ -218,8 +202,8 @@ def ablate(
             base = from_recipe(recipe, budget or "paper", dataset, per_class, changes)
         else:
             assert dataset is not None
-            options = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
-            base = from_options(options, changes)
+            images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
+            base = from_options(images, changes)
         study = ablation_study(base, Axes(baseline=baseline, **{name: each for name, each in axes.items() if each}))
         machine = choose_machine("ablation", device, precision)
         settings = {  # what all runs of the folder share, by the names of the first release
@@ -232,12 +216,12 @@ def ablate(
             "threads": threads,
             "trainings": [job.digest() for job in base.jobs],
         }
-        source = dataset_path(dataset)
+        source = options.dataset_path(dataset)
         runner = ClassificationRunner(
             folder=out,
             machine=machine,
             images=ImageSource(
-                data=data_folder(data), dataset=None if source == base.name else source, channels=base.channels,
+                data=options.data_folder(data), dataset=None if source == base.name else source, channels=base.channels,
                 size=base.size,
             ),
             study="ablation",

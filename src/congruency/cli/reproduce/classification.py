@@ -7,32 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from congruency.cli.options import (
-    BatchSize,
-    Budget,
-    Data,
-    Dataset,
-    Device,
-    Epochs,
-    FirstSeed,
-    LearningRate,
-    Minutes,
-    Model,
-    Order,
-    OrderSeed,
-    Precision,
-    Pretrained,
-    Processes,
-    Ray,
-    Retries,
-    Rows,
-    Seeds,
-    Threads,
-    check_order_seed,
-    data_folder,
-    dataset_path,
-    place_of,
-)  # fmt: skip
+from congruency.cli import options
 from congruency.cli.terminal import check_device, check_folder, command_line, interruptible, plain_errors
 
 __all__ = ["classification"]
@@ -44,11 +19,11 @@ def classification(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="One of `congruency reproduce --list`, such as cifar10_grid.")
     ],
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    row: Rows = None,
-    data: Data = None,
-    dataset: Dataset = None,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    row: options.Rows = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -58,14 +33,14 @@ def classification(
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing, show what is finished in --out.")] = False,
-    budget: Budget = "paper",
-    model: Model = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    pretrained: Pretrained = None,
-    order: Order = None,
-    order_seed: OrderSeed = None,
+    budget: options.Budget = "paper",
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
+    pretrained: options.Pretrained = None,
+    order: options.Order = None,
+    order_seed: options.OrderSeed = None,
     record_steps: Annotated[
         int,
         typer.Option(
@@ -77,8 +52,8 @@ def classification(
     cache: Annotated[
         Path | None, typer.Option("--cache", metavar="FOLDER", help="Keep decoded images here, to start faster.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = None,
+    device: options.Device = "auto",
+    precision: options.Precision = None,
     capture: Annotated[
         bool | None,
         typer.Option(
@@ -96,11 +71,11 @@ def classification(
             help="The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
         ),
     ] = None,
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a table of classification.
 
@@ -110,8 +85,8 @@ def classification(
     check_folder(folder, "--out")
     if device == "cuda" and ray is None:
         check_device(device, "--device")
-    check_order_seed(order, order_seed)
-    place = place_of(processes, threads, ray, retries, minutes)
+    options.check_order_seed(order, order_seed)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "pretrained": pretrained,
         "sample_order": order, "order_seed": order_seed,
@@ -162,7 +137,9 @@ def classification(
         runner = ClassificationRunner(
             folder=folder,
             machine=machine,
-            images=ImageSource(data=data_folder(data), dataset=dataset_path(dataset), cache=cache and cache.absolute()),
+            images=ImageSource(
+                data=options.data_folder(data), dataset=options.dataset_path(dataset), cache=cache and cache.absolute()
+            ),
             study=table,
             command=typed(),
             record_steps=record_steps,
