@@ -208,7 +208,19 @@ def test_trainings_in_both_orders_decide_the_claim_on_orders(tmp_path, shift):
     """Real runs, named and put together as `congruency report` does it; their congruency is set apart by hand."""
     runner = CliRunner()
     for order, seed in itertools.product(("fixed", "independent"), range(3)):
-        words = ["train", "--data", "digits", "--model", "mlp", "--per-class", "2", "--epochs", "1", "--order", order]
+        words = [
+            "train",
+            "--dataset",
+            "digits",
+            "--model",
+            "mlp",
+            "--per-class",
+            "2",
+            "--epochs",
+            "1",
+            "--order",
+            order,
+        ]
         words += ["--method", "dcl", "--seed", str(seed), "--device", "cpu", "--no-progress"]
         result = runner.invoke(cli.build(), [*words, "--out", str(tmp_path / "runs" / f"{order}-{seed}")])
         assert result.exit_code == 0, result.output

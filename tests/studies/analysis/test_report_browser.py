@@ -16,7 +16,7 @@ NAMES = ("baseline", "DCL-3-1 concentrate", "GEM")
 def page(tmp_path_factory):
     """Three methods, two seeds each, on the embedded digits."""
     folder = tmp_path_factory.mktemp("report")
-    small = ["--data", "digits", "--model", "convnet", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
+    small = ["--dataset", "digits", "--model", "convnet", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
     methods = {"base": [], "gem": ["--method", "gem"], "dcl": ["--method", "dcl", "--window", "3"]}
     for name, options in methods.items():
         for seed in ("0", "1"):
