@@ -13,16 +13,16 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
-from congruency.saliency.task import METHODS, Recipe, method_named
+from congruency.saliency.task import METHODS, Recipe
 from congruency.studies.ablation.grid import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import row_name
-from congruency.studies.catalogue import runnable
-from congruency.studies.classification.grids import GRIDS, grid
-from congruency.studies.classification.tables import paper_table
-from congruency.studies.continual.tables import TABLES
+from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
+from congruency.studies.image_tables import TITLES as IMAGE_TABLES
+from congruency.studies.image_tables import named_study
 from congruency.studies.plan import Row, Study
-from congruency.studies.saliency.recipes import PAPER, osie_recipes, paper_recipes
+from congruency.studies.saliency.recipes import osie_recipes, paper_recipes
+from congruency.studies.saliency.study import saliency_study
 from congruency.training.config import Correction
 
 __all__ = ["definition", "label"]
@@ -64,8 +64,9 @@ _REPORTS: dict[str, tuple[Sequence[Mapping[str, str]], int | None]] = {
 }
 """What runs differ in besides the method, and DCL's window, of the results that ``congruency report`` writes."""
 
-_STREAMS = {**{name: name for name in TABLES}, "icifar100_clean": "icifar100", "icifar100_noisy": "icifar100"}
-_SALIENCY = {"salicon": "salicon", "osie": "osie_mit1003"}  # by table: the folder of its result
+_STREAMS: dict[str, Table] = {
+    **{name: name for name in TABLES}, "icifar100_clean": "icifar100", "icifar100_noisy": "icifar100",
+}  # fmt: skip
 
 
 @cache
@@ -92,39 +93,27 @@ def _rows(folder: str) -> Rows:
                 epochs=6, scratch_epochs=6,
             )
         )  # fmt: skip
-    for table, place in _SALIENCY.items():
-        if folder == place:
-            assert table in PAPER
-            return _saliency(paper_recipes(table))  # type: ignore[arg-type]
-    if folder in GRIDS:
-        return _classification(grid(folder).rows)
-    if folder in runnable():
-        return _classification(paper_table(folder).rows)
-    return ()
+    if folder == "salicon":
+        return _saliency(paper_recipes("salicon"))
+    if folder == "osie_mit1003":
+        return _saliency(paper_recipes("osie"))
+    return _classification(named_study(folder)) if folder in IMAGE_TABLES else ()
 
 
-def _continual(table: str) -> Rows:
-    rows = [row for row in TABLES[table].rows if not row.on_request]
-    names = {row.name for row in rows}
-    for row in rows:
-        method = row.method
-        margin = method.reference_margin if method.kind == "dcl" else method.memory_margin
-        settings: dict[str, Any] = {"method": method.kind, "margin": margin}
-        if method.kind in ("dcl", "dcl_memory"):
-            settings |= {"mode": method.mode, "window": method.window, "references": method.references}
-        against = row.against if row.against in names - {row.name} else None
-        yield Row(name=row.name, jobs=(), against=against, settings=settings)
+def _continual(table: Table) -> Rows:
+    """The margin of a learner is that of the constraints it has: references, memory, or both with the same."""
+    study = continual_study(StreamSettings(table=table))
+    names = {row.name for row in study.rows}
+    for row in study.rows:
+        kind, settings = row.settings["kind"], dict(row.settings)
+        settings["margin"] = settings["reference_margin" if kind == "dcl" else "memory_margin"]
+        against = row.against if row.against in names else None
+        yield replace(row, against=against, settings={**settings, "method": kind})
 
 
-def _classification(rows: Iterable[Any]) -> Rows:
-    for row in rows:
-        if row.jobs:  # the others are quoted by the paper
-            each = [
-                {**_correction(job.method), "network": _NETWORKS.get(getattr(job.setup, "model", ""))}
-                for job in row.jobs
-            ]
-            shared = {name: value for name, value in each[0].items() if all(one.get(name, ()) == value for one in each)}
-            yield Row(name=row.name, jobs=(), against=row.against, settings=shared)
+def _classification(study: Study[Any]) -> Rows:
+    for row in (row for row in study.rows if row.jobs):  # the others are quoted by the paper
+        yield replace(row, settings={**row.settings, "network": _NETWORKS.get(row.settings.get("model", ""))})
 
 
 def _ablation(axes: Axes) -> Rows:
@@ -133,11 +122,9 @@ def _ablation(axes: Axes) -> Rows:
         yield Row(name=cell.name, jobs=(), against=BASELINE, settings=_correction(cell.method))
 
 
-def _saliency(recipes: Iterable[Recipe]) -> Rows:
-    for recipe in recipes:
-        plain = replace(recipe, method="baseline").name
-        settings = {**_correction(method_named(recipe.method)), "network": plain}
-        yield Row(name=recipe.name, jobs=(), against=plain if plain != recipe.name else None, settings=settings)
+def _saliency(recipes: Sequence[Recipe]) -> Rows:
+    for row in saliency_study("osie_study", recipes).rows:
+        yield replace(row, settings={**row.settings, "network": row.against or row.name})
 
 
 def _reported(differences: Sequence[Mapping[str, str]], window: int | None) -> Rows:

@@ -140,7 +140,10 @@ def understood(command, words):
     """Parse as the command line would, and stop before anything is done."""
     context = command.make_context(command.name or "congruency", list(words))
     while hasattr(context.command, "resolve_command"):  # a group of commands
-        _, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        left = [*context._protected_args, *context.args]
+        if not left:  # the group alone, such as `congruency reproduce --list`
+            return
+        _, inner, rest = context.command.resolve_command(context, left)
         context = inner.make_context(inner.name, rest, parent=context)
 
 

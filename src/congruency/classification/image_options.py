@@ -1,4 +1,4 @@
-"""From what a command line says about images to sets that can be trained on."""
+"""The options of a command line about images, and the sets they name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _SAMPLE = 2048  # images that a mean is taken over
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """Which images, and what happens to them.
+    """Which images, and how they are augmented.
 
     Attributes:
         source: a name of :data:`congruency.datasets.SETS` or a path.
         folder: of the data sets, for a name.
         size: the side that the network sees.
         channels: 1 or 3.
-        per_class: only so many training images of every class.
+        per_class: only so many training images per class.
         holdout: test on this share of the images, for a set without test images.
         stream: decode files as they are needed.
         crop: of the training images; None for the set's own.
-        flip: mirror every second training image; None for the set's own.
+        flip: mirror training images with probability 1/2; None for the set's own.
     """
 
     source: str
@@ -61,7 +61,7 @@ class ImageOptions:
 
 
 def read_sets(options: ImageOptions) -> tuple[Images, Images]:
-    """The training and the test images."""
+    """Read the training and the test images."""
     source, folder = options.source, options.folder
     if options.streamed:
         files = catalogue(source, "train", data=folder)
@@ -76,7 +76,7 @@ def read_sets(options: ImageOptions) -> tuple[Images, Images]:
 
 
 def augmentation(options: ImageOptions, train: Images, model: str, pretrained: bool) -> Augmentation:
-    """The set's own augmentation, or one that suits its size; normalised as pretrained weights expect."""
+    """Return the set's own augmentation, or one that suits its size; normalised as pretrained weights expect."""
     made = AUGMENTATIONS.get(options.source) or _suiting(options, train)
     made = replace(made, size=options.size or made.size)
     if pretrained:
@@ -96,7 +96,7 @@ def _suiting(options: ImageOptions, train: Images) -> Augmentation:
 
 
 def _measured(train: LabelledImages) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the pixels (0..1) of evenly chosen images."""
+    """Mean and standard deviation of the pixels (0..1) of evenly chosen images."""
     step = max(1, len(train) // _SAMPLE)
     pixels = train.images[::step].to(torch.float32) / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)

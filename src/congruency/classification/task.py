@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,20 +17,19 @@ from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import IGNORED, Batches, Order
 from congruency.classification.models import check, create
 from congruency.classification.streamed import StreamedBatches
-from congruency.datasets import Catalogue, LabelledImages, catalogue, load
-from congruency.studies.classification.recipes import Recipe
+from congruency.datasets import Catalogue, LabelledImages
 from congruency.training.config import Correction, SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
-__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered", "recipe_sets", "recipe_setup"]
+__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered"]
 
 Images = LabelledImages | Catalogue
-"""A set in memory, or one whose files are decoded when their turn comes."""
+"""A set in memory, or one whose files are decoded as they are needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained, on what batches and at what rate: SGD, as in all of the paper's classification.
+    """A network, its batches and its schedule: SGD, as in all of the paper's classification.
 
     Attributes:
         model: a name of :func:`congruency.classification.models.create`.
@@ -54,7 +52,7 @@ class Setup:
         sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
         order_seed: of the order; None for ``seed``.
         drop_last: leave out a last batch that is not full.
-        accumulate: batches that make one step, as the training is told too.
+        accumulate: batches per step, as in the training loop's settings.
         evaluation_batch_size: None for that of training.
         workers: processes that decode a set that is not in memory.
     """
@@ -95,26 +93,33 @@ class Setup:
         if not 0 <= self.warmup <= self.epochs:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
 
+    def changed(self, **changes: Any) -> Setup:
+        """Return it with other attributes."""
+        return replace(self, **changes)
+
     def check(self) -> None:
-        """Refuse a network that there is not, before any data is read for it."""
+        """Refuse a network that does not exist, before any data is read for it."""
         check(self.model)
 
     def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
-        """What the training loop trains with a method, in the order that is that method's."""
+        """Return what the training loop trains with a method, in the sample order of that method."""
         return build(ordered(self, method), *images)
 
 
 def ordered(setup: Setup, method: Correction) -> Setup:
-    """The setup with the seed of its order, where that is not its own: of ``sample_order`` (fixed: 0 if not given)."""
+    """Return the setup with the seed of its sample order, where that is not its own (fixed: 0 where none is given)."""
     if setup.sample_order == "seed":
         return setup
     return replace(setup, order_seed=order_seed(setup.sample_order, setup.seed, method, setup.order_seed or 0))
 
 
 def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
-    """What :func:`congruency.training.train` trains: the network, its optimizer and schedule, batches, evaluation.
+    """Return what :func:`congruency.training.train` trains: network, optimizer, schedule, batches, evaluation.
 
-    The classes are those of ``train``. What does not fit together is said here, before anything is started.
+    The classes are those of ``train``.
+
+    Raises:
+        ValueError: the sets, or the images and the augmentation, do not fit together.
     """
     if test is not None and test.classes != train.classes:
         raise ValueError(
@@ -145,53 +150,14 @@ def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
 
 
 def describe(setup: Setup, train: Images, test: Images | None) -> dict[str, Any]:
-    """What the record of a run says about it."""
+    """Return the setup as the record of a run keeps it."""
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(setup).items()}
     counts = {"classes": len(train.classes), "training_images": len(train)}
     return plain | counts | {"test_images": 0 if test is None else len(test)}
 
 
-def recipe_setup(recipe: Recipe, *, pretrained: str | bool | None = True, seed: int = 0, **changes: Any) -> Setup:
-    """The setup of a recipe.
-
-    Args:
-        recipe: one of the paper's, or its small version.
-        pretrained: where ImageNet weights come from, for a recipe that starts from them.
-        seed: of order and augmentation.
-        changes: other attributes of the setup.
-    """
-    settings: dict[str, Any] = {
-        "model": recipe.model,
-        "augmentation": recipe.augmentation,
-        "epochs": recipe.epochs,
-        "batch_size": recipe.batch_size,
-        "learning_rate": recipe.learning_rate,
-        "momentum": recipe.momentum,
-        "weight_decay": recipe.weight_decay,
-        "milestones": recipe.milestones,
-        "decay": recipe.decay,
-        "pretrained": pretrained if recipe.pretrained else None,
-        "seed": seed,
-    }
-    return Setup(**(settings | changes))
-
-
-def recipe_sets(
-    recipe: Recipe, data: str | Path | None = None, source: str | Path | None = None
-) -> tuple[Images, Images]:
-    """The training and the test set of a recipe; ``source`` names another place for them than ``data``."""
-    place = recipe.data if source is None else source
-    if recipe.data != "imagenet":
-        train = load(place, "train", data=data, per_class=recipe.per_class)
-        test = load(place, "test", data=data)
-        return _with_classes(recipe, train), _with_classes(recipe, test)
-    files = catalogue(place, "train", data=data)
-    files = files if recipe.per_class is None else files.per_class(recipe.per_class)
-    return _with_classes(recipe, files), _with_classes(recipe, catalogue(place, "test", data=data))
-
-
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: Place) -> dict[str, float]:
-    """Top-1 and top-5 error in percent, and the loss, over the batches of all processes."""
+    """Return the top-1 and top-5 error in percent, and the loss, over the batches of all processes."""
     totals = torch.zeros(4, dtype=torch.float64, device=place.device)
     for images, labels in batches:
         totals += error_counts(model(images).float(), labels)
@@ -200,7 +166,10 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: 
 
 
 def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Wrong, wrong in the best five, summed loss, count: float64 (4,). Rows labelled :data:`IGNORED` do not count."""
+    """Return the number wrong, wrong in the top five, the summed loss and the count: float64, shape (4,).
+
+    Samples labelled :data:`IGNORED` do not count.
+    """
     counted = labels != IGNORED
     best = outputs.topk(min(5, outputs.shape[1]), 1).indices
     hits = best == labels[:, None]
@@ -269,11 +238,3 @@ def _loss(smoothing: float) -> Callable[[Any, Any], Tensor]:
 
 def _figures(outputs: Any, labels: Any) -> dict[str, Tensor]:
     return {"error": 100 * (outputs.argmax(1) != labels).float().mean()}
-
-
-def _with_classes(recipe: Recipe, images: Any) -> Any:
-    if len(images.classes) != recipe.classes:
-        raise ValueError(
-            f"{recipe.data} has {recipe.classes} classes, and the set that was found {len(images.classes)}"
-        )
-    return images

@@ -1,10 +1,11 @@
-"""The command `congruency`.
+"""The command `congruency`: one module per command.
 
 Everything it needs beyond torch is imported when a command runs, so that an installation of the core alone answers with
 one line that says what to install.
 """
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 from congruency._version import __version__
@@ -13,6 +14,7 @@ from congruency.cli.terminal import INTERRUPTED
 if TYPE_CHECKING:
     import typer
 
+_COMMANDS = ("demo", "train", "illustrate", "bound", "report", "pairs", "bench")
 _EXTRA = {  # what [experiments] installs
     "PIL", "click", "lightning", "matplotlib", "numpy", "quadprog", "rich", "scipy", "sklearn", "tensorboard", "timm",
     "torchmetrics", "torchvision", "typer",
@@ -34,23 +36,16 @@ def main() -> None:
 
 
 def build() -> "typer.Typer":
-    """The command line with all its commands."""
+    """Return the command line with all its commands."""
     import typer
 
     from congruency.cli.ablate import ablate
-    from congruency.cli.bench import bench
-    from congruency.cli.bound import bound
-    from congruency.cli.demo import demo
-    from congruency.cli.illustrate import illustrate
     from congruency.cli.many_values import ManyValuesCommand
-    from congruency.cli.pairs import pairs
-    from congruency.cli.report import report
-    from congruency.cli.reproduce import reproduce
+    from congruency.cli.reproduce import app as reproduce
     from congruency.cli.saliency import app as saliency
-    from congruency.cli.train import train
 
     app = typer.Typer(
-        help="Measure how far gradients agree with the way training has come, and correct those that disagree (DCL).",
+        help="Measure how well gradients agree with those accumulated so far, and correct those that disagree (DCL).",
         no_args_is_help=True,
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -70,10 +65,9 @@ def build() -> "typer.Typer":
     ) -> None:
         pass
 
-    app.command()(train)
-    app.command()(reproduce)
+    for name in _COMMANDS:
+        app.command()(getattr(import_module(f"congruency.cli.{name}"), name))
     app.command(cls=ManyValuesCommand)(ablate)
-    for command in (demo, bench, illustrate, bound, report, pairs):
-        app.command()(command)
+    app.add_typer(reproduce, name="reproduce")
     app.add_typer(saliency, name="saliency")
     return app

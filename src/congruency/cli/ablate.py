@@ -1,20 +1,20 @@
-"""The options of ``congruency ablate``, with their help; the module ``command`` beside this one does what they say."""
+"""``congruency ablate``: DCL over a grid of its settings, on one machine or on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.terminal import check_device, check_folder, interruptible
+from congruency.cli import options
+from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
 
 __all__ = ["ablate"]
 
 _GRID = "The grid (each takes several values: --window 5 10 none)"
 _TRAINING = "What is trained"
-_MACHINE = "The machine"
 _NONE = ("none", "inf")
 
 
@@ -22,280 +22,246 @@ def ablate(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE",
-            help="A row of a table, TABLE/ROW as `congruency reproduce` has them, such as 'tiny_imagenet/ResNet-101 "
-            "SGD' or cifar10_grid. Without one: --data.",
-            show_default=False,
+            metavar="RECIPE", show_default=False,
+            help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
+            "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
         ),
     ] = None,
     window: Annotated[
         list[str] | None,
         typer.Option(
-            "--window",
-            metavar="STEPS|none",
-            help="DCL takes new reference points every so many steps; none: once. (default: 5 10 20 50 none)",
-            rich_help_panel=_GRID,
+            "--window", metavar="STEPS|none", rich_help_panel=_GRID,
+            help="DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)",
         ),
     ] = None,
     references: Annotated[
         list[int] | None,
         typer.Option(
-            "--references",
-            min=1,
-            max=64,
-            metavar="N",
+            "--references", min=1, max=64, metavar="N", rich_help_panel=_GRID,
             help="Reference points of DCL. (default: 1 2 3 5)",
-            rich_help_panel=_GRID,
         ),
     ] = None,
     mode: Annotated[
-        list[str] | None,
+        list[options.Modes] | None,
         typer.Option(
-            "--mode",
-            metavar="concentrate|anchor",
+            "--mode", rich_help_panel=_GRID,
             help="The paper's equations, or its published code. (default: concentrate)",
-            rich_help_panel=_GRID,
         ),
     ] = None,
     margin: Annotated[
         list[float] | None,
         typer.Option(
-            "--margin",
-            min=0.0,
-            metavar="NUMBER",
-            help="Least multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
-            rich_help_panel=_GRID,
+            "--margin", min=0.0, metavar="NUMBER", rich_help_panel=_GRID,
+            help="Lower bound of the multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
         ),
     ] = None,
     scope: Annotated[
-        list[str] | None,
+        list[options.Scopes] | None,
         typer.Option(
-            "--scope",
-            metavar="head|all",
+            "--scope", rich_help_panel=_GRID,
             help="Correct the last layer, as in the paper, or the whole network. (default: head)",
-            rich_help_panel=_GRID,
         ),
     ] = None,
     baseline: Annotated[
         bool,
         typer.Option("--baseline/--no-baseline", help="Train without DCL too, to compare with.", rich_help_panel=_GRID),
     ] = True,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Runs of every cell.")] = 5,
-    first_seed: Annotated[
-        int, typer.Option("--first-seed", min=0, max=2**31, metavar="N", help="Use the seeds from this on.")
-    ] = 0,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
     out: Annotated[
         Path,
         typer.Option(
-            "--out",
-            metavar="FOLDER",
-            help="For the page, results.json and a folder with the record of every run. Runs that are finished there "
-            "are not run again; one that was interrupted goes on from its checkpoint. A cluster must share it.",
+            "--out", metavar="FOLDER",
+            help="For the page, results.json and the record of every run. Runs that are finished there are not "
+            "repeated; one that was interrupted resumes from its checkpoint.",
         ),
     ] = Path("congruency-ablation"),
-    data: Annotated[
+    data: options.Data = None,
+    dataset: Annotated[
         str | None,
         typer.Option(
-            "--data",
-            metavar="SET|PATH",
-            help="digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or "
-            "archive with train/<class>/ and test/<class>/ images. With a RECIPE: instead of its images.",
-            rich_help_panel=_TRAINING,
+            "--dataset", metavar="SET|PATH", rich_help_panel=_TRAINING,
+            help=f"{options.SETS}. With a RECIPE: instead of its images.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            metavar="NAME",
+            "--model", metavar="NAME", rich_help_panel=_TRAINING,
             help="As in `congruency train`. (default: the recipe's, or resnet9)",
-            rich_help_panel=_TRAINING,
         ),
     ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
-            "--epochs",
-            min=1,
-            metavar="N",
-            help="Times through the images. (default: the recipe's, or 30)",
-            rich_help_panel=_TRAINING,
+            "--epochs", min=1, metavar="N", help="(default: the recipe's, or 30)", rich_help_panel=_TRAINING
         ),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size",
-            min=1,
-            metavar="N",
-            help="Images in a batch. (default: the recipe's, or 128)",
-            rich_help_panel=_TRAINING,
+            "--batch-size", min=1, metavar="N", help="(default: the recipe's, or 128)", rich_help_panel=_TRAINING
         ),
     ] = None,
     lr: Annotated[
         float | None,
         typer.Option(
-            "--lr",
-            metavar="RATE",
+            "--lr", metavar="RATE", rich_help_panel=_TRAINING,
             help="The highest learning rate. (default: the recipe's, or 0.1)",
-            rich_help_panel=_TRAINING,
         ),
     ] = None,
     weight_decay: Annotated[
         float | None,
         typer.Option(
-            "--weight-decay",
-            min=0.0,
-            metavar="NUMBER",
+            "--weight-decay", min=0.0, metavar="NUMBER", rich_help_panel=_TRAINING,
             help="Of SGD. (default: the recipe's, or 5e-4)",
-            rich_help_panel=_TRAINING,
         ),
     ] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(
-            "--pretrained",
-            metavar="WEIGHTS",
+            "--pretrained", metavar="WEIGHTS", rich_help_panel=_TRAINING,
             help="A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. "
             "(default: downloaded)",
-            rich_help_panel=_TRAINING,
         ),
     ] = None,
     budget: Annotated[
-        str | None,
+        Literal["paper", "small"] | None,
         typer.Option(
-            "--budget",
-            metavar="paper|small",
-            help="Of a recipe of the paper: its own, hours to days on a GPU each, or one of minutes that shows the "
-            "way, not the result. (default: paper)",
-            rich_help_panel=_TRAINING,
+            "--budget", rich_help_panel=_TRAINING,
+            help="Of a recipe of the paper: its own, hours to days of a GPU per run, or one of minutes that shows how "
+            "it is done, not the result. (default: paper)",
         ),
     ] = None,
     per_class: Annotated[
         int | None,
         typer.Option(
-            "--per-class", min=1, metavar="N", help="Only so many training images a class.", rich_help_panel=_TRAINING
+            "--per-class", min=1, metavar="N", rich_help_panel=_TRAINING,
+            help="Only so many training images per class. (default: all)",
         ),
     ] = None,
     size: Annotated[
         int | None,
         typer.Option(
-            "--size", min=1, metavar="PIXELS", help="The side that the network sees.", rich_help_panel=_TRAINING
+            "--size", min=1, metavar="PIXELS", rich_help_panel=_TRAINING,
+            help="The side of the images that the network sees. (default: the set's)",
         ),
     ] = None,
-    data_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-folder",
-            metavar="FOLDER",
-            help="Where the named sets are. (default: $CONGRUENCY_DATA)",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="local|ray",
-            help="In this process (or --processes of them); or as tasks of Ray, where a run whose worker process is "
-            "lost goes on from its checkpoint (needs the extra: cluster).",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address",
-            metavar="HOST:PORT|auto",
-            help="Of a Ray cluster. (default: one on this machine, for as long as the command runs)",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="So many trainings at once. (default: 1; on Ray as many as there are cores)",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = None,
+    device: options.Device = "auto",
+    precision: Annotated[options.PrecisionName, typer.Option("--precision", help="bf16 and 16 are mixed.")] = "32",
+    processes: options.Processes = 1,
     threads: Annotated[
         int,
         typer.Option(
-            "--threads",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="CPU cores of each training: with the same number results are the same, bit for bit, here and on Ray.",
-            rich_help_panel=_MACHINE,
+            "--threads", min=1, max=1024, metavar="N", rich_help_panel="Where runs are executed",
+            help="CPU threads of each run: equal numbers give equal bits, here and on Ray.",
         ),
     ] = 1,
-    retries: Annotated[
-        int,
-        typer.Option(
-            "--retries",
-            min=0,
-            metavar="N",
-            help="On Ray: begin a run again so often after its worker process was lost.",
-            rich_help_panel=_MACHINE,
-        ),
-    ] = 3,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device", metavar="auto|cpu|cuda", help="auto takes a GPU if there is one.", rich_help_panel=_MACHINE
-        ),
-    ] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option("--precision", metavar="32|bf16|16", help="bf16 and 16 are mixed.", rich_help_panel=_MACHINE),
-    ] = "32",
-) -> None:
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
     """Train over a grid of DCL's settings and draw the curves (the paper's Figure 9).
 
-        congruency ablate --data digits --model convnet --epochs 3 --window 5 10 50 none --references 1 2
+        congruency ablate --dataset digits --model convnet --epochs 3 --window 5 10 50 none --references 1 2
 
     Every cell is trained from every seed and compared with the baseline, seed
-    by seed. The same command goes on where it stopped; a cell that fails is
+    by seed. The same command resumes where it stopped; a run that fails is
     reported, is tried again the next time, and does not stop the others.
     """
+    out = out.absolute()
     check_folder(out, "--out")
-    if device == "cuda" and on == "local":
+    if device == "cuda" and ray is None:
         check_device(device, "--device")
-    with interruptible("stopped; the same command goes on where it stopped"):
-        from congruency.studies.ablation import command
-        from congruency.studies.ablation.grid import Axes
-        from congruency.training import CheckpointError, RecordError
+    windows = _windows(window or ())
+    _check(recipe, dataset, budget, pretrained, size)
+    changes = {
+        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
+        "pretrained": pretrained,
+    }  # fmt: skip
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from dataclasses import asdict
 
-        given: dict[str, Any] = {
-            "windows": window and _windows(window), "references": references and tuple(references),
-            "modes": mode and tuple(mode), "margins": margin and tuple(margin), "scopes": scope and tuple(scope),
+        from congruency.classification.image_options import ImageOptions
+        from congruency.studies.ablation.bases import from_options, from_recipe
+        from congruency.studies.ablation.grid import Axes, ablation_study, curves
+        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.conduct import conduct
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.image_tables import choose_machine
+        from congruency.training.processes import process_count
+
+        if process_count() > 1:
+            raise ValueError("ablate starts its own processes; call it without torchrun")
+        place = options.place_of(processes, threads, ray, retries, minutes)
+        axes: dict[str, Any] = {
+            "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
+            "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
         }  # fmt: skip
-        changes = {
-            "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr,
-            "weight_decay": weight_decay, "pretrained": pretrained,
-        }  # fmt: skip
-        try:
-            axes = Axes(baseline=baseline, **{name: values for name, values in given.items() if values})
-            training = command.Training(
-                recipe=recipe, images=data, folder=data_folder, size=size, per_class=per_class, budget=budget,
-                changes=changes,
-            )  # fmt: skip
-            place = command.Place(
-                on=on, address=address, processes=processes, threads=threads, retries=retries, device=device,
-                precision=precision,
-            )  # fmt: skip
-            code = command.run(training, axes, range(first_seed, first_seed + seeds), place, out)
-        except (ValueError, TypeError, FileNotFoundError, CheckpointError, RecordError) as error:
-            raise typer.BadParameter(str(error)) from None
+        if recipe is not None:
+            base = from_recipe(recipe, budget or "paper", dataset, per_class, changes)
+        else:
+            assert dataset is not None
+            images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
+            base = from_options(images, changes)
+        study = ablation_study(base, Axes(baseline=baseline, **{name: each for name, each in axes.items() if each}))
+        machine = choose_machine("ablation", device, precision)
+        settings = {  # what all runs of the folder share, by the names of the first release
+            "ablation of": base.name,
+            "budget": budget or "paper",
+            "images": None if dataset is None else Path(dataset).name,
+            "per class": per_class,
+            "changes": {name: value for name, value in changes.items() if value is not None},
+            "machine": asdict(machine),
+            "threads": threads,
+            "trainings": [job.digest() for job in base.jobs],
+        }
+        source = options.dataset_path(dataset)
+        runner = ClassificationRunner(
+            folder=out,
+            machine=machine,
+            images=ImageSource(
+                data=options.data_folder(data), dataset=None if source == base.name else source, channels=base.channels,
+                size=base.size,
+            ),
+            study="ablation",
+            command=typed(),
+            folders_by_row=True,
+            elsewhere=ray is not None or processes > 1,
+        )  # fmt: skip
+        through = " through Ray" if ray is not None else ""
+        made = f"on {machine.device_name}{through} {machine.description}, {threads} CPU thread(s) per run"
+        code = conduct(
+            study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
+            command=command_line(), made=made, figures=curves,
+        )  # fmt: skip
     raise typer.Exit(code)
 
 
+def _check(
+    recipe: str | None, dataset: str | None, budget: str | None, pretrained: str | None, size: int | None
+) -> None:
+    """Refuse options that would be without effect."""
+    if recipe is not None:
+        if size is not None:
+            raise typer.BadParameter("is for --dataset without a RECIPE, which has its own", param_hint="--size")
+        return
+    if dataset is None:
+        raise typer.BadParameter(
+            "say what to train: a RECIPE (TABLE/ROW of `congruency reproduce classification`), or --dataset SET"
+        )
+    if budget is not None:
+        raise typer.BadParameter(
+            "is for a RECIPE of the paper; give fewer --epochs, or --per-class", param_hint="--budget"
+        )
+    if pretrained is not None:
+        raise typer.BadParameter(
+            "is for a RECIPE that is fine-tuned; `congruency train` takes weights for any", param_hint="--pretrained"
+        )
+
+
 def _windows(words: Sequence[str]) -> tuple[int | None, ...]:
-    """Whole numbers of steps, and none for infinity."""
+    """Numbers of steps, and None for infinity."""
     made: list[int | None] = []
     for word in words:
         if word.lower() in _NONE:

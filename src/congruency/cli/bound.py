@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.terminal import check_folder, interruptible, show, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import typed
 
 __all__ = ["bound"]
@@ -47,7 +47,7 @@ def bound(
     tight, where it says nothing, and whether it holds.
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), told_plainly():
+    with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies.analysis import bound as work
 
         problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}

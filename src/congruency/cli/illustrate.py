@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.terminal import check_folder, interruptible, show, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import typed
 
 __all__ = ["illustrate"]
@@ -83,7 +83,7 @@ def illustrate(
     makes the learning rates agree on one minimum, and draws the paths (Figure 5).
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), told_plainly():
+    with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies.analysis import descent
         from congruency.studies.analysis import illustrate as work
 

@@ -2,18 +2,73 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from congruency.studies.executor import Place
+if TYPE_CHECKING:
+    from congruency.studies.executor import Place
 
 __all__ = [
-    "Data", "Dataset", "FirstSeed", "Minutes", "Processes", "Ray", "Retries", "Rows", "Seeds", "Threads", "place_of",
+    "SETS",
+    "BatchSize",
+    "Budget",
+    "Data",
+    "Dataset",
+    "Device",
+    "Epochs",
+    "FirstSeed",
+    "LearningRate",
+    "Minutes",
+    "Mode",
+    "Model",
+    "Modes",
+    "Order",
+    "OrderSeed",
+    "Precision",
+    "PrecisionName",
+    "Pretrained",
+    "Processes",
+    "Ray",
+    "Retries",
+    "Rows",
+    "Scope",
+    "Scopes",
+    "Seeds",
+    "Threads",
+    "check_order_seed",
+    "data_folder",
+    "dataset_path",
+    "place_of",
 ]  # fmt: skip
 
 _WHERE = "Where runs are executed"
+
+Mode = Literal["concentrate", "anchor"]
+Scope = Literal["head", "all"]
+PrecisionName = Literal["32", "bf16", "16"]
+SETS = (
+    "digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or archive with "
+    "train/<class>/ and test/<class>/ images"
+)
+"""What --dataset takes."""
+
+
+class Modes(str, Enum):
+    """The modes, for an option that may be repeated: typer knows no lists of literals."""
+
+    concentrate = "concentrate"
+    anchor = "anchor"
+
+
+class Scopes(str, Enum):
+    """The scopes, for an option that may be repeated."""
+
+    head = "head"
+    all = "all"
+
 
 Seeds = Annotated[
     int, typer.Option("--seeds", min=1, metavar="N", help="Runs per row, from different initial weights.")
@@ -33,13 +88,53 @@ Data = Annotated[
     typer.Option("--data", metavar="FOLDER", help="The folder of the data sets. (default: $CONGRUENCY_DATA)"),
 ]
 Dataset = Annotated[
+    str | None, typer.Option("--dataset", metavar="SET|PATH", help=f"Another image set instead: {SETS}.")
+]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="Another network in all rows, such as resnet18.")
+]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, metavar="N", help="Another number in all rows.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Another batch size in all rows.")
+]
+LearningRate = Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows.")]
+Pretrained = Annotated[
     str | None,
     typer.Option(
-        "--dataset", metavar="SET|PATH",
-        help="Another image set instead: digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, "
-        "imagenet; or a folder or archive with train/<class>/ and test/<class>/ images.",
+        "--pretrained", metavar="WEIGHTS",
+        help="A file of weights for rows that are fine-tuned, or 'installed' for those of a package. "
+        "(default: downloaded)",
     ),
 ]  # fmt: skip
+Budget = Annotated[
+    Literal["paper", "small"],
+    typer.Option(
+        "--budget",
+        help="The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not "
+        "the result.",
+    ),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    typer.Option("--device", help="auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES."),
+]
+Precision = Annotated[
+    PrecisionName | None,
+    typer.Option("--precision", help="bf16 and 16 are mixed. (default: 32; bf16 for short runs on GPUs)"),
+]
+Order = Annotated[
+    Literal["seed", "fixed", "independent"] | None,
+    typer.Option(
+        "--order",
+        help="Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the "
+        "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones). "
+        "(default: seed)",
+    ),
+]
+OrderSeed = Annotated[
+    int | None,
+    typer.Option("--order-seed", min=0, metavar="N", help="The seed of the order of --order fixed. (default: 0)"),
+]
 Processes = Annotated[
     int,
     typer.Option(
@@ -57,8 +152,8 @@ Ray = Annotated[
     str | None,
     typer.Option(
         "--ray", metavar="ADDRESS", rich_help_panel=_WHERE,
-        help="Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. "
-        "All machines must see --out and the data.",
+        help="Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray "
+        "here. All machines must see --out and the data.",
     ),
 ]  # fmt: skip
 Retries = Annotated[
@@ -77,14 +172,40 @@ Minutes = Annotated[
 ]  # fmt: skip
 
 
+def check_order_seed(order: str | None, order_seed: int | None) -> None:
+    """Refuse a seed of the order that would be without effect."""
+    if order_seed is not None and order != "fixed":
+        raise typer.BadParameter("is for --order fixed; the other orders follow the seeds", param_hint="--order-seed")
+
+
+def data_folder(data: Path | None) -> Path | None:
+    """Return the folder of data sets as a whole path: a worker on a cluster starts in another folder."""
+    import os
+
+    found = data or os.environ.get("CONGRUENCY_DATA")
+    return Path(found).expanduser().absolute() if found else None
+
+
+def dataset_path(dataset: str | None) -> str | None:
+    """Return the name of a known set, or the whole path of another."""
+    from congruency.datasets import SETS as KNOWN
+
+    return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+
+
 def place_of(
     processes: int, threads: int | None, ray: str | None, retries: int = 3, minutes: float | None = None
 ) -> Place:
     """Return where runs are executed; a combination that makes no sense is refused."""
+    from congruency.studies.executor import Place
+    from congruency.training.processes import process_count
+
     if ray is not None and ray != "local" and processes > 1:
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
     if ray is not None and minutes is not None:
         raise typer.BadParameter("is for this machine; leave it out with --ray", param_hint="--minutes")
+    if process_count() > 1 and (processes > 1 or minutes is not None or ray is not None):
+        raise typer.BadParameter("--processes, --ray and --minutes are for one process; leave them out under torchrun")
     return Place(processes=processes, threads=threads, ray=ray, retries=retries, minutes=minutes)

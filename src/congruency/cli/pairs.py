@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from congruency.cli.options import Data
-from congruency.cli.terminal import check_folder, interruptible, show, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import typed
 
 __all__ = ["pairs"]
@@ -60,7 +60,7 @@ def pairs(
     as pictures.
     """
     check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), told_plainly():
+    with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies.analysis import pairs as work
         from congruency.studies.analysis import samples
 

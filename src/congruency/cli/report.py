@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.terminal import check_folder, interruptible, show, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import typed
 
 __all__ = ["report"]
@@ -37,7 +37,7 @@ def report(
     check_folder(out.parent, "--out")
     if json_file is not None:
         check_folder(json_file.parent, "--json")
-    with interruptible("stopped; nothing was written"), told_plainly():
+    with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.files import write_apart
         from congruency.report.page import render
         from congruency.studies.analysis import report as work

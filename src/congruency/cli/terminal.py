@@ -1,4 +1,4 @@
-"""What all commands share: checks before any work, plain warnings, a clean end on Ctrl-C."""
+"""What all commands share: checks before any work, errors as one line, a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "INTERRUPTED",
-    "check_device",
-    "check_folder",
-    "given",
-    "interruptible",
-    "show",
-    "told_plainly",
-]
+    "INTERRUPTED", "check_device", "check_folder", "given", "interruptible", "plain_errors", "show",
+]  # fmt: skip
 
 INTERRUPTED = 130
-"""What a shell expects of a command ended by Ctrl-C."""
+"""The exit code that a shell expects of a command ended by Ctrl-C."""
 
 
 def given(context: Any, name: str) -> bool:
@@ -30,7 +24,7 @@ def given(context: Any, name: str) -> bool:
 
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command with a line that says so."""
+    """Ctrl-C ends the command with this line."""
     import typer
 
     try:
@@ -64,8 +58,8 @@ def check_device(name: str, option: str) -> None:
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
-    """What is wrong with the input, as one line."""
+def plain_errors() -> Iterator[None]:
+    """Report what is wrong with the input as one line, with exit code 2."""
     import typer
 
     from congruency.training.checkpoints import CheckpointError
@@ -77,13 +71,13 @@ def told_plainly() -> Iterator[None]:
 
 
 def show(table: Any, findings: list[str], page: Path) -> None:
-    """A table, what it says in words, and where the page is."""
+    """Print a table, the findings, and where the page is."""
     from rich.console import Console
 
-    from congruency.report.tables import to_rich
+    from congruency.studies.summary import print_table
 
     console = Console(highlight=False)
-    console.print(to_rich(table))
+    print_table(table, console)
     console.print()
     for text in findings:
         console.print(text, markup=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of", "lines", "partial_set",
+    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of", "lines",
     "runnable",
 ]  # fmt: skip
 
@@ -304,16 +304,6 @@ def available_data(entry: Entry, data: Path | None) -> str:
     if not entry.data:
         return "none is needed"
     return ", ".join(f"{DATA_TITLES[name]} {_found(name, data)}" for name in entry.data)
-
-
-def partial_set(name: str, data: Path | None) -> str:
-    """Say what the name of its file says about a set that is not whole, and the file's name; empty where nothing."""
-    try:
-        place = _find(name, data)
-    except (FileNotFoundError, ValueError):
-        return ""
-    partial = _partial(place)
-    return f"{', '.join(partial)} ({place.name})" if partial else ""
 
 
 def _found(name: str, data: Path | None) -> str:

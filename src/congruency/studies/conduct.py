@@ -10,20 +10,18 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from congruency.report.page import Figure, Page
-from congruency.report.tables import to_rich
 from congruency.studies.console import plain_warnings, progress
 from congruency.studies.executor import Place, Runner, Stopped, execute
 from congruency.studies.page import compose, write
 from congruency.studies.plan import JobT, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.store import RunResult, Store
-from congruency.studies.summary import as_paragraphs
+from congruency.studies.summary import print_table
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
 __all__ = ["FAILED_EXIT_CODE", "Figures", "conduct", "present"]
 
 FAILED_EXIT_CODE = 1
-_WIDE = 150  # columns of a terminal that a whole table needs
 
 
 class Figures(Protocol[JobT]):
@@ -74,12 +72,15 @@ def conduct(
     """
     console = console or Console()
     began, store, runs = perf_counter(), Store(out), study.runs(seeds)
-    store.check_settings(settings, remembered)
+    if store.settings() is not None:
+        store.check_settings(settings)
     pending = store.pending(runs)
     left = len(pending)
     try:
         with plain_warnings(first_process()), progress(console, "runs") as notify:
-            for run, outcome in execute(pending, runner, place, store, notify):
+            outcomes = execute(pending, runner, place, store, notify)
+            store.check_settings(settings, remembered)  # written once the input is known to be right
+            for run, outcome in outcomes:
                 left -= 1
                 if first_process():
                     store.add(run, outcome)
@@ -120,8 +121,7 @@ def present(
     paths = write(page, results, out, {} if pictures is None else pictures())
     if console is not None:
         console.print(page.title, markup=False, highlight=False)
-        wide = console.width >= _WIDE
-        console.print(to_rich(page.table) if wide else as_paragraphs(page.table), markup=False, highlight=False)
+        print_table(page.table, console)
         console.print()
         for sentence in page.findings:
             console.print(sentence, markup=False, highlight=False)

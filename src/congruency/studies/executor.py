@@ -26,7 +26,7 @@ import torch
 from congruency.studies.console import Notify, plain_warnings
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
-from congruency.training.processes import StopSignal
+from congruency.training.processes import StopSignal, first_process, process_count
 
 __all__ = ["Batch", "Outcome", "Place", "Runner", "Stopped", "attempt", "execute"]
 
@@ -90,7 +90,7 @@ class Place:
 def execute(
     runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None = None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    """Execute runs; yield each with its outcome as they end.
+    """Check the input, then execute runs; yield each with its outcome as they end.
 
     Args:
         runs: What to execute.
@@ -101,11 +101,17 @@ def execute(
 
     Raises:
         Stopped: SIGTERM came.
-        ValueError: wrong input, found before the first run.
+        ValueError: wrong input, found before this returns.
     """
     if not runs:
-        return
+        return iter(())
     runner.prepare(runs)
+    return _executed(runs, runner, place, store, notify)
+
+
+def _executed(
+    runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None
+) -> Iterator[tuple[Run[JobT], Outcome]]:
     batches = runner.batches(runs)
     if place.ray is not None:
         from congruency.studies.ray_executor import execute_on_ray
@@ -127,7 +133,8 @@ def attempt(
     """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
     left = {run.key: run for run in batch}
     for run in batch:
-        store.note_attempt(run)
+        if first_process():
+            store.note_attempt(run)
     try:
         with _threads(threads):
             for run, result in runner.run(batch, within):
@@ -136,6 +143,8 @@ def attempt(
     except Stopped:
         raise
     except Exception:
+        if process_count() > 1:
+            raise  # the other processes of torchrun would wait for this one
         reason = "\n".join(traceback.format_exc().strip().splitlines()[-_ERROR_LINES:])
         for run in left.values():
             yield run, Failure(reason)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from congruency.studies.plan import PaperNumber
 
 __all__ = ["printed"]
@@ -22,22 +20,16 @@ def printed(
         data: the data set, for a row of classification that the paper has several numbers for.
         fine_tuned: whether the run started from pretrained weights, for the same reason.
     """
-    from congruency.saliency.task import METHODS, method_named
-    from congruency.studies.classification import recipes
-    from congruency.studies.classification.tables import paper_table
-    from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
+    from congruency.studies.classification.tables import TITLES, paper_study
+    from congruency.studies.saliency.recipes import PAPER, paper_numbers, paper_recipes
 
     if table in PAPER:
-        for recipe in paper_recipes(table):  # type: ignore[arg-type]
-            if recipe.paper_row == row:
-                method = replace(method_named(recipe.method), mode="concentrate", margin=None, offset=0)
-                name = next((name for name, each in METHODS.items() if each == method), recipe.method)
-                return dict(zip(PRINTED, PAPER[table][replace(recipe, method=name).paper_row], strict=True))
-    if table not in recipes.tables():
+        return next((dict(paper_numbers(table, one)) for one in paper_recipes(table) if one.paper_row == row), {})  # type: ignore[arg-type]
+    if table not in TITLES:
         return {}
     return {
         job.columns[column]: each.paper[column]
-        for each in paper_table(table).rows
+        for each in paper_study(table).rows
         if each.name == row
         for job in each.jobs
         if (job.data.name, bool(getattr(job.setup, "pretrained", None))) == (data, fine_tuned)

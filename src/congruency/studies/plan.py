@@ -58,6 +58,7 @@ class Column:
         title: its heading; the key where empty.
         unit: of differences, in sentences.
         digits: decimals shown.
+        paper_digits: decimals of the paper's number; as many as ``digits`` where None.
         scale: values are multiplied by it when shown.
         compared: whether rows are compared in it, seed by seed.
         in_table: whether the table shows it; if not, only the findings name it.
@@ -67,6 +68,7 @@ class Column:
     title: str = ""
     unit: str = "points"
     digits: int = 2
+    paper_digits: int | None = None
     scale: float = 1.0
     compared: bool = True
     in_table: bool = True

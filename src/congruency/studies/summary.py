@@ -6,14 +6,16 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from rich.console import Console
+
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
-from congruency.report.tables import Table
+from congruency.report.tables import Table, to_rich
 from congruency.studies.plan import Column, JobT, PaperNumber, Run, Study
 from congruency.studies.results import Comparison, Results, comparisons, seeds_of
 from congruency.studies.statistics import Difference, mean_interval
 from congruency.studies.store import Failure
 
-__all__ = ["as_paragraphs", "findings", "summary_table"]
+__all__ = ["as_paragraphs", "findings", "print_table", "summary_table"]
 
 Compared = Mapping[tuple[str, str], Comparison]
 _SIGNIFICANT = 0.05
@@ -45,7 +47,7 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         line = [name, _seeds(metrics, (failed or {}).get(name, 0))]
         for column in columns:
             line += _cells(column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared)
-            line += [_printed(row.paper.get(column.key), column.digits)] if column.key in printed else []
+            line += [_printed(row.paper.get(column.key), column)] if column.key in printed else []
         lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
     for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
         line = [name, NOTHING]
@@ -99,9 +101,10 @@ def _difference(one: Comparison | None, column: Column) -> str:
     return f"{text} (p {p_value(found.p)})" if math.isfinite(found.p) else text
 
 
-def _printed(number: PaperNumber | None, digits: int) -> str:
+def _printed(number: PaperNumber | None, column: Column) -> str:
     if number is None:
         return NOTHING
+    digits = column.digits if column.paper_digits is None else column.paper_digits
     if isinstance(number, tuple):
         return f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})"
     return f"{number:.{digits}f}"
@@ -109,6 +112,14 @@ def _printed(number: PaperNumber | None, digits: int) -> str:
 
 def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
     return fixed(column.scale * mean_interval(metrics.get(column.key, [])).mean, column.digits)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table, as paragraphs where the terminal is too narrow for it."""
+    if console.width >= sum(max(len(cell) for cell in column) + 2 for column in zip(*table.rows, strict=True)):
+        console.print(to_rich(table))
+    else:
+        console.print(as_paragraphs(table), markup=False, highlight=False)
 
 
 def as_paragraphs(table: Table, width: int = 78) -> str:

@@ -9,11 +9,25 @@ import torch
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.studies.ablation.runs import attempts
-from congruency.studies.classification import running, task
+from congruency.classification import task
+from congruency.studies.classification import runner
+from congruency.studies.store import Store
 from congruency.training import read_record, without_times
 
-SMALL = ["--data", "digits", "--model", "mlp", "--per-class", 10, "--batch-size", 20, "--epochs", 2, "--device", "cpu"]
+SMALL = [
+    "--dataset",
+    "digits",
+    "--model",
+    "mlp",
+    "--per-class",
+    10,
+    "--batch-size",
+    20,
+    "--epochs",
+    2,
+    "--device",
+    "cpu",
+]
 GRID = ["--window", 3, "none", "--references", 1]
 FIRST, LAST = "DCL-3-1, concentrate, margin 0, head", "DCL-inf-1, concentrate, margin 0, head"
 FOLDERS = {
@@ -37,7 +51,7 @@ def results(out):
 
 def measured(out):
     """Without what a clock or an interruption changes."""
-    times = ("seconds", "images_per_second", "attempts")
+    times = ("seconds", "images_per_second")
     return {
         row: {name: values for name, values in metrics.items() if name not in times}
         for row, metrics in results(out).items()
@@ -67,10 +81,10 @@ def test_every_cell_has_a_record_and_a_place_in_the_results(whole):
             assert not (folder / "checkpoints").exists()
     assert found["baseline"]["corrected_share"] == [0.0, 0.0]
     assert min(found[FIRST]["corrected_share"]) > 0
-    assert "2 comparisons with the baseline" in said(result)
+    assert re.search("of 2 comparisons have p < 0.05|No clear difference", said(result))
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 2
-    assert "test error by references: concentrate, margin 0, head" in page
+    assert "Test error by references: concentrate, margin 0, head" in page
     assert f"| {FIRST} | 2 |" in (out / "table.md").read_text()
 
 
@@ -89,13 +103,13 @@ def test_a_cell_is_what_train_makes_with_the_same_options(whole, tmp_path):
 def test_what_is_finished_is_never_run_again_and_the_grid_grows(whole, monkeypatch):
     _, out = whole
     before, trained = results(out), []
-    train = running.train
+    train = runner.train
 
     def counted(build, config, folder, **options):
         trained.append(folder.relative_to(out / "runs").as_posix())
         return train(build, config, folder, **options)
 
-    monkeypatch.setattr(running, "train", counted)
+    monkeypatch.setattr(runner, "train", counted)
     assert call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", out).exit_code == 0
     assert trained == []
     assert results(out) == before
@@ -105,7 +119,7 @@ def test_what_is_finished_is_never_run_again_and_the_grid_grows(whole, monkeypat
     assert list(results(out)) == [FIRST, FIRST.replace("-3-", "-5-")]
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_results(whole, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_from_its_checkpoint_to_the_same_results(whole, tmp_path, monkeypatch):
     evaluate, seen = task.evaluate, []
 
     def preempted(*arguments):
@@ -117,14 +131,14 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_results(whol
     monkeypatch.setattr(task, "evaluate", preempted)
     stopped = call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", tmp_path)
     assert stopped.exit_code == 75, stopped.output
-    assert "the same command goes on" in said(stopped)
+    assert "the same command resumes" in said(stopped)
     assert not (tmp_path / "results.json").exists()
     assert call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", tmp_path).exit_code == 0
     assert len(seen) == 3 * 2 * 2, "cells, seeds and epochs: none twice"
-    assert results(tmp_path)[FIRST]["attempts"] == [2.0, 1.0]
+    assert Store(tmp_path).repeated_attempts() == 1
     call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", whole[1])
     assert measured(tmp_path) == measured(whole[1])
-    assert "1 time(s) a run was taken up again" in (tmp_path / "table.md").read_text()
+    assert "1 time(s) a run was resumed from its checkpoint" in (tmp_path / "table.md").read_text()
 
 
 def test_a_failed_cell_is_reported_and_does_not_stop_the_rest(whole, tmp_path):
@@ -138,9 +152,8 @@ def test_a_failed_cell_is_reported_and_does_not_stop_the_rest(whole, tmp_path):
     assert f"| {FIRST} | 0, 2 failed | - |" in (tmp_path / "table.md").read_text()
     assert f"Failed: {FIRST}, seed 1: NotADirectoryError" in said(result)
     kept = json.loads((tmp_path / "failed.json").read_text())
-    assert list(kept) == [FIRST]
-    assert list(kept[FIRST]) == ["seed 0", "seed 1"]
-    assert "NotADirectoryError" in kept[FIRST]["seed 0"][-1]
+    assert [(entry["row"], entry["seed"]) for entry in kept] == [(FIRST, 0), (FIRST, 1)]
+    assert "NotADirectoryError" in kept[0]["reason"][-1]
     blocked.unlink()
     again = call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", tmp_path)
     assert again.exit_code == 0, again.output
@@ -156,12 +169,25 @@ def test_another_process_makes_the_same(whole, tmp_path):
     call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", whole[1])
     found = measured(whole[1])[LAST]
     assert measured(tmp_path)[LAST] == {name: values[:1] for name, values in found.items()}
-    (made,) = attempts(tmp_path / "runs" / FOLDERS[LAST] / "seed-0")
-    assert made["pid"] != os.getpid()
+    (attempt,) = (tmp_path / "attempts.jsonl").read_text().splitlines()
+    assert json.loads(attempt)["pid"] != os.getpid()
 
 
 def test_a_recipe_of_the_paper_on_other_images(tmp_path):
-    words = ["--data", "digits", "--model", "mlp", "--epochs", 1, "--batch-size", 256, "--device", "cpu", "--seeds", 1]
+    words = [
+        "--dataset",
+        "digits",
+        "--model",
+        "mlp",
+        "--epochs",
+        1,
+        "--batch-size",
+        256,
+        "--device",
+        "cpu",
+        "--seeds",
+        1,
+    ]
     result = call(
         "ablate", "ResNeXt-29 SGD DCL-inf-1", "--budget", "small", *words, "--window", 2, "--references", 1,
         "--out", tmp_path,
@@ -175,58 +201,53 @@ def test_a_recipe_of_the_paper_on_other_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (["--epochs", "3"], "changes was .*'epochs': 2.* and is .*'epochs': 3"),
         (["--per-class", "11"], "per class was 10 and is 11"),
         (["--threads", "2"], "threads was 1 and is 2"),
         (["--precision", "bf16"], "machine was .* and is .*bf16"),
-        (["--data", "mnist"], "ablation of was 'digits' and is 'mnist'"),
+        (["--dataset", "mnist"], "ablation of was 'digits' and is 'mnist'"),
     ],
 )
-def test_another_configuration_in_the_same_folder_is_refused(whole, change, told, monkeypatch):
-    monkeypatch.setattr(running, "train", lambda *_, **__: pytest.fail("it began to train"))
+def test_another_configuration_in_the_same_folder_is_refused(whole, change, message, monkeypatch):
+    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
     result = call("ablate", *SMALL, *GRID, "--out", whole[1], *change)
     assert result.exit_code == 2, result.output
-    assert re.search(f"holds runs with other settings .*{told}", said(result))
+    assert re.search(f"holds runs with other settings .*{message}", said(result))
     assert "give the same options or another --out" in said(result)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "say what to train: a RECIPE"),
-        (["--data", "digits", "--window", "0"], "must be positive numbers of steps, or none"),
-        (["--data", "digits", "--window", "5", "x"], "got 'x'"),
-        (["--data", "digits", "--references", "0"], "--references"),
-        (["--data", "digits", "--mode", "concentrate", "both"], "mode must be one of concentrate, anchor, got 'both'"),
-        (["--data", "digits", "--scope", "tail"], "scope must be one of"),
-        (["--data", "digits", "--margin", "-1"], "--margin"),
-        (["--data", "digits", "--on", "mars"], "--on must be local or ray, got 'mars'"),
-        (["--data", "digits", "--address", "auto"], "give --on ray too"),
-        (
-            ["--data", "digits", "--on", "ray", "--address", "a:1", "--processes", "2"],
-            "--processes is for this machine",
-        ),
-        (["--data", "digits", "--budget", "small"], "--budget is for a RECIPE"),
-        (["--data", "digits", "--pretrained", "installed"], "--pretrained is for a RECIPE"),
-        (["--data", "digits", "--device", "abacus"], "device must be auto, cpu or cuda"),
-        (["--data", "digits", "--model", "resnet900"], "no network is called 'resnet900'"),
-        (["--data", "nowhere"], "nowhere is no folder or archive"),
-        (["cifar10_grid", "--size", "8"], "--size is for --data without a RECIPE"),
-        (["salicon/ResNet-50 RMSP"], "ablate is for classification; `congruency saliency osie FILE --method"),
-        (["osie"], "trains saliency"),
-        (["DINet Adam"], "trains saliency"),
-        (["mnist_r/GEM"], "is of continual learning, and ablate is for classification; `congruency reproduce mnist_r`"),
-        (["nothing"], "no row of a table is called 'nothing'"),
-        (["cifar/ResNeXt-29 SGD", "--budget", "large"], "budget must be 'paper' or 'small'"),
+        (["--dataset", "digits", "--window", "0"], "must be positive numbers of steps, or none"),
+        (["--dataset", "digits", "--window", "5", "x"], "got 'x'"),
+        (["--dataset", "digits", "--references", "0"], "--references"),
+        (["--dataset", "digits", "--mode", "concentrate", "both"], "'both' is not one of 'concentrate', 'anchor'"),
+        (["--dataset", "digits", "--scope", "tail"], "'tail' is not one of 'head', 'all'"),
+        (["--dataset", "digits", "--margin", "-1"], "--margin"),
+        (["--dataset", "digits", "--ray", "a:1", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
+        (["--dataset", "digits", "--ray", "local", "--minutes", "2"], "leave it out with --ray"),
+        (["--dataset", "digits", "--budget", "small"], "is for a RECIPE of the paper"),
+        (["--dataset", "digits", "--pretrained", "installed"], "is for a RECIPE that is fine-tuned"),
+        (["--dataset", "digits", "--device", "abacus"], "'abacus' is not one of 'auto', 'cpu', 'cuda'"),
+        (["--dataset", "digits", "--model", "resnet900"], "no network is called 'resnet900'"),
+        (["--dataset", "nowhere"], "nowhere is no folder or archive"),
+        (["cifar10_grid", "--size", "8"], "is for --dataset without a RECIPE"),
+        (["salicon/ResNet-50 RMSP"], "`congruency saliency osie FILE --method DCL-120-1 --method DCL-inf-1` compares"),
+        (["osie"], "ablate is for classification"),
+        (["mnist_r/GEM"], "`congruency reproduce continual` methods of continual learning"),
+        (["nothing"], "no row of classification is called 'nothing'"),
+        (["cifar/ResNeXt-29 SGD", "--budget", "large"], "'large' is not one of 'paper', 'small'"),
     ],
 )
-def test_bad_options_are_refused_before_any_work(words, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "train", lambda *_, **__: pytest.fail("it began to train"))
+def test_bad_options_are_refused_before_any_work(words, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
     result = call("ablate", *words, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
-    assert told in said(result)
+    assert message in said(result)
     assert not (tmp_path / "out").exists()
 
 
@@ -234,9 +255,9 @@ def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
-    result = call("ablate", *SMALL, *GRID, "--on", "ray", "--out", tmp_path)
+    result = call("ablate", *SMALL, *GRID, "--ray", "local", "--out", tmp_path)
     assert result.exit_code == 2
-    assert "ray is missing; install congruency[cluster], or run with --on local" in said(result)
+    assert "ray is missing; install congruency[cluster], or leave --ray out" in said(result)
 
 
 def test_under_torchrun_it_says_that_it_starts_its_own_processes(tmp_path, monkeypatch):
@@ -248,5 +269,5 @@ def test_under_torchrun_it_says_that_it_starts_its_own_processes(tmp_path, monke
 
 def test_help_names_the_grid():
     text = said(call("ablate", "--help"))
-    for word in ("--window", "STEPS|none", "--references", "--mode", "--no-baseline", "--on", "local|ray", "--address"):
+    for word in ("--window", "STEPS|none", "--references", "--mode", "--no-baseline", "--ray", "ADDRESS"):
         assert word in text

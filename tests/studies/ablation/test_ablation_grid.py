@@ -10,12 +10,11 @@ import torch
 import congruency
 from congruency.classification.image_options import ImageOptions
 from congruency.studies.ablation.bases import from_options, from_recipe
-from congruency.studies.ablation.comparisons import comparisons
-from congruency.studies.ablation.curves import curves
-from congruency.studies.ablation.grid import Axes, Cell, cells, table_of
-from congruency.studies.ablation.runs import Failure
-from congruency.studies.ablation.showing import compose
+from congruency.studies.ablation.grid import Axes, Cell, ablation_study, cells, curves
+from congruency.studies.page import compose
+from congruency.studies.results import comparisons
 from congruency.studies.statistics import holm
+from congruency.studies.store import Failure
 
 
 def test_every_combination_is_a_cell_once():
@@ -40,7 +39,7 @@ def test_axes_that_make_no_grid_are_refused(axes):
 @pytest.mark.parametrize("mode", ["concentrate", "anchor"])
 @pytest.mark.parametrize("references", [1, 2, 3])
 @pytest.mark.parametrize("window", [1, 2, 3, 5, None])
-def test_cells_that_never_correct_are_those_in_which_dcl_never_does(window, references, mode):
+def test_inactive_cells_are_those_in_which_dcl_never_corrects(window, references, mode):
     """With a margin every step that has its references is corrected, so that none is missed by chance."""
     cell = Cell(window=window, references=references, mode=mode, margin=0.5)
     weight = torch.nn.Parameter(torch.randn(6))
@@ -52,7 +51,7 @@ def test_cells_that_never_correct_are_those_in_which_dcl_never_does(window, refe
     for _ in range(30):
         weight.grad = torch.randn(6)
         optimizer.step()
-    assert (int(dcl.stats.corrected_steps) == 0) == cell.never_corrects
+    assert (int(dcl.stats.corrected_steps) == 0) == bool(cell.inactive)
 
 
 def by_closed_testing(ps):
@@ -72,19 +71,23 @@ def test_holm_is_closed_testing_with_bonferroni(count):
     assert holm(with_nan)[1:] == holm(ps)
 
 
-GRID = cells(Axes(windows=(2, 5, None), references=(1, 2)))
+AXES = Axes(windows=(2, 5, None), references=(1, 2))
+GRID = cells(AXES)
+
+
+def digits_study(axes):
+    return ablation_study(from_options(ImageOptions(source="digits"), {"model": "mlp", "epochs": 2}), axes)
 
 
 @pytest.fixture(scope="module")
-def table():
-    return table_of(from_options(ImageOptions(source="digits"), {"model": "mlp", "epochs": 2}), GRID)
+def study():
+    return digits_study(AXES)
 
 
 def measured(errors, corrected=0.5):
     count = len(errors)
     return {
         "seed": [float(seed) for seed in range(count)], "test error": errors, "corrected_share": [corrected] * count,
-        "attempts": [1.0] * count,
     }  # fmt: skip
 
 
@@ -100,36 +103,49 @@ def outcome():
     return found
 
 
-def test_the_number_of_comparisons_is_kept_in_view(table):
-    idle = {cell.name for cell in GRID if cell.never_corrects}
-    assert [name.split(",")[0] for name in idle] == ["DCL-2-2"]
-    found = comparisons(table, outcome(), idle)
-    by_name = {one.cell.split(",")[0]: one for one in found}
+def test_cells_are_rows_with_settings(study):
+    assert [row.name for row in study.rows] == ["baseline", *(cell.name for cell in GRID)]
+    (row,) = study.find(window=None, references=2)
+    assert row.name == "DCL-inf-2, concentrate, margin 0, head"
+    assert (row.settings["mode"], row.settings["margin"], row.settings["scope"]) == ("concentrate", 0.0, "head")
+    assert [row.name.split(",")[0] for row in study.rows if row.inactive] == ["DCL-2-2"]
+    assert [row.name for row in study.find(method="baseline")] == ["baseline"]
+
+
+def test_rows_that_never_correct_are_no_comparisons(study):
+    found = comparisons(study, outcome())
+    by_name = {row.split(",")[0]: one for (row, _), one in found.items()}
     assert list(by_name) == ["DCL-2-1", "DCL-5-1", "DCL-5-2", "DCL-inf-1"]
     assert by_name["DCL-5-1"].p == 1.0, "errors that are all equal are a comparison too"
     assert by_name["DCL-2-1"].adjusted == pytest.approx(4 * by_name["DCL-2-1"].p)
 
 
-def test_the_page_says_what_is_clear_what_failed_and_what_never_corrects(table):
-    failed = {GRID[-1].name: {"seed 0": Failure("Traceback\nOSError: no room"), "seed 3": Failure("KeyError: 1")}}
-    page = compose(table, GRID, outcome(), failed, "congruency ablate", "on paper")
+def test_the_page_says_what_is_clear_what_failed_and_what_never_corrects(study):
+    digest = study.rows[-1].jobs[0].digest()
+    failed = {(digest, 0): Failure("Traceback\nOSError: no room"), (digest, 3): Failure("KeyError: 1")}
+    page = compose(study, outcome(), command="congruency ablate", made="on paper", failures=failed)
     lines = {row[0].split(",")[0]: row for row in page.table.rows}
-    assert page.table.columns == ["Cell", "Seeds", "test error", "against", "p", "Holm's p", "corrected, %"]
-    assert lines["DCL-inf-2"] == [GRID[-1].name, "0, 2 failed", "-", "-", "-", "-", "-"]
-    assert lines["baseline"][1:] == ["4", "10.12 ± 1.36", "-", "-", "-", "0"]
+    assert page.table.columns == [
+        "Row", "Seeds", "Test error, %", "Test error against", "Holm's p", "corrected, %",
+    ]  # fmt: skip
+    assert lines["DCL-inf-2"] == [GRID[-1].name, "0, 2 failed", "-", "-", "-", "-"]
+    assert lines["baseline"][1:] == ["4", "10.12 ± 1.36", "-", "-", "0"]
     assert lines["DCL-2-1"][3].startswith("-2.00 ± 0.1")
-    told = " ".join(page.findings)
-    assert "4 comparisons with the baseline. 1 show p < 0.05, 0 of them higher and 1 lower (about 0.2 would" in told
-    assert "; test error, concentrate, margin 0, head: DCL-2-1 -2.00 (p < 0.001)." in told
-    assert "After Holm's correction for all 4, 1 differ clearly: DCL-2-1" in told
-    assert "Never corrected" in told
-    assert "Failed: DCL-inf-2, concentrate, margin 0, head, seed 0: OSError: no room" in told
-    assert "cut short" not in told
+    assert lines["DCL-2-2"][3:5] == ["-", "-"]
+    sentences = " ".join(page.findings)
+    better = "DCL-2-1, concentrate, margin 0, head"
+    assert f"{better}, against baseline: Test error falls by 2.00 points (p < 0.001)." in sentences
+    assert "1 of 4 comparisons have p < 0.05, where 0.2 would by chance alone; 1 is left after" in sentences
+    assert (
+        "by construction: DCL-2-2, concentrate, margin 0, head (the window is over before all references" in sentences
+    )
+    assert "Failed: DCL-inf-2, concentrate, margin 0, head, seed 0: OSError: no room" in sentences
+    assert "resumed" not in sentences
 
 
-def test_curves_tell_every_cell_by_window_and_by_references():
-    by_window, by_references = curves(GRID, outcome(), ["test error"])
-    assert by_window.title == "test error by window: concentrate, margin 0, head"
+def test_curves_have_every_cell_by_window_and_by_references(study):
+    (by_window, by_references), _ = curves(study, outcome(), {})
+    assert by_window.title == "Test error by window: concentrate, margin 0, head"
     for chart, x_label, places in (
         (by_window.chart, "window, steps", ("2", "5", "inf")),
         (by_references.chart, "reference points", ("1", "2")),
@@ -146,10 +162,9 @@ def test_curves_tell_every_cell_by_window_and_by_references():
 
 
 def test_more_lines_than_colours_go_into_a_second_chart():
-    grid = cells(Axes(windows=(5, None), references=tuple(range(1, 8))))
-    figures = curves(grid, {}, ["test error"])
-    assert [figure.title.split(":")[0] for figure in figures] == ["test error by window"] * 2 + [
-        "test error by references"
+    figures, _ = curves(digits_study(Axes(windows=(5, None), references=tuple(range(1, 8)))), {}, {})
+    assert [figure.title.split(":")[0] for figure in figures] == ["Test error by window"] * 2 + [
+        "Test error by references"
     ]
 
 
@@ -165,7 +180,7 @@ def test_more_lines_than_colours_go_into_a_second_chart():
     ],
 )
 def test_a_recipe_is_a_row_of_a_table_without_its_method(name, model, sets):
-    base = from_recipe(name, None, None, None, {})
+    base = from_recipe(name, "paper", None, None, {})
     assert [job.data.name for job in base.jobs] == sets
     assert all(job.setup.model == model and job.method.name == "baseline" and not job.short for job in base.jobs)
 
@@ -177,18 +192,18 @@ def test_a_recipe_with_a_small_budget_and_changes():
 
 
 @pytest.mark.parametrize(
-    ("name", "budget", "told"),
+    ("name", "budget", "message"),
     [
-        ("ResNet-101 SGD", None, "several trainings; give one of: tiny_imagenet/ResNet-101 SGD; from_scratch/"),
-        ("cifar", None, "several trainings"),
-        ("cifar/ResNeXt-29 SDG", None, "near are"),
-        ("nothing", None, "no row of a table is called 'nothing'"),
-        ("imagenet/ResNet-50 (original)", None, "quotes 'imagenet/ResNet-50 \\(original\\)' from elsewhere"),
-        ("cost_window", None, "several trainings|measures times"),
-        ("cost_references/DCL", None, "measures times, not errors"),
+        ("ResNet-101 SGD", "paper", "several runs; give one of: tiny_imagenet/ResNet-101 SGD; from_scratch/"),
+        ("cifar", "paper", "several runs"),
+        ("cifar/ResNeXt-29 SDG", "paper", "similar:"),
+        ("nothing", "paper", "no row of classification is called 'nothing'"),
+        ("imagenet/ResNet-50 (original)", "paper", "quotes 'imagenet/ResNet-50 \\(original\\)' from elsewhere"),
+        ("cost_window", "paper", "several runs|measures times"),
+        ("cost_references/DCL", "paper", "measures times, not errors"),
         ("cifar10_grid", "small", "no small budget"),
     ],
 )
-def test_what_is_no_recipe_is_refused(name, budget, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_recipe_is_refused(name, budget, message):
+    with pytest.raises(ValueError, match=message):
         from_recipe(name, budget, None, None, {})

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from congruency.classification import create
 from congruency.classification.image_options import ImageOptions
+from congruency.cli import train as command
 from congruency.cli.pairs import pairs as pairs_command
 from congruency.modules import head
 from congruency.saliency.models import create as create_saliency
@@ -20,7 +21,6 @@ from congruency.saliency.models import save_model
 from congruency.studies.analysis import pairs
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN, Pairs
 from congruency.studies.analysis.samples import classifier_samples
-from congruency.studies.classification import train as command
 from congruency.training import TrainingConfig, load_checkpoint
 
 SETUP = {

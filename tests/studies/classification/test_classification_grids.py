@@ -1,17 +1,29 @@
 import json
-import warnings
 
 import pytest
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.studies.classification import command, running
+from congruency.studies.classification import runner
 from congruency.studies.classification.grids import GRIDS, TITLES, grid
-from congruency.studies.classification.jobs import changed, pick
-from congruency.studies.classification.showing import collect, findings
-from congruency.studies.classification.store import Store, check_settings, read_settings
+from congruency.studies.image_tables import choose_machine
+from congruency.studies.plan import pick
+from congruency.studies.store import Store
 
-FAST = ["--base", "digits", "--model", "mlp", "--epochs", "2", "--batch-size", "128", "--device", "cpu", "--lr", "0.05"]
+FAST = [
+    "--dataset",
+    "digits",
+    "--model",
+    "mlp",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "128",
+    "--device",
+    "cpu",
+    "--lr",
+    "0.05",
+]
 
 
 def call(*words):
@@ -26,7 +38,7 @@ def said(result):
 def test_a_slice_of_every_grid(name, tmp_path):
     rows = [] if name != "tiny_subset" else ["ResNet-50 from scratch"]  # the others see large images
     picked = [word for row in rows for word in ("--row", row)]
-    result = call("reproduce", name, *FAST, *picked, "--seeds", "2", "--out", tmp_path)
+    result = call("reproduce", "classification", name, *FAST, *picked, "--seeds", "2", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
     assert list(found) == [row.name for row in pick(grid(name), rows).rows]
@@ -60,74 +72,69 @@ def test_the_grid_has_what_was_planned():
 
 def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
     rows = ["--row", "baseline", "--row", "DCL-5-1, anchor, margin 0.5, all"]
-    none = call("reproduce", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--minutes", "0", "--out", tmp_path / "a")
+    none = call(
+        "reproduce",
+        "classification",
+        "cifar10_grid",
+        *FAST,
+        *rows,
+        "--seeds",
+        "1",
+        "--minutes",
+        "0",
+        "--out",
+        tmp_path / "a",
+    )
     assert none.exit_code == 0, none.output
-    assert "The time was up: 2 trainings are left" in none.output
+    assert "The time was up: 2 runs are left" in none.output
     assert json.loads((tmp_path / "a" / "results.json").read_text()) == {}
-    alone = call("reproduce", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "a")
+    alone = call("reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "a")
     assert alone.exit_code == 0, alone.output
-    assert "s: step 1 of " in said(alone), "it says how far the training is"
+    assert "s: step 1 of " in said(alone), "it says how far the run is"
     assert f"{TITLES['cifar10_grid']}, digits instead of its images" in said(alone)
     assert "Changed by options: model mlp, epochs 2, batch size 128, learning rate 0.05." in said(alone)
     several = call(
-        "reproduce", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--processes", "2", "--out", tmp_path / "b"
+        "reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--processes", "2",
+        "--out", tmp_path / "b",
     )  # fmt: skip
     assert several.exit_code == 0, several.output
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in "ab")
     assert {row: values["test error"] for row, values in one.items()} == {
         row: values["test error"] for row, values in two.items()
     }
-    monkeypatch.setattr(running, "train", lambda *_, **__: pytest.fail("it ran again"))
-    shown = call("reproduce", "cifar10_grid", "--show", "--out", tmp_path / "b")
+    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it ran again"))
+    shown = call("reproduce", "classification", "cifar10_grid", "--show", "--out", tmp_path / "b")
     assert shown.exit_code == 0
     assert "DCL-5-1, anchor, margin 0.5, all" in shown.output
-    other = call("reproduce", "cifar10_grid", *FAST, "--compile", "--out", tmp_path / "b")
+    other = call("reproduce", "classification", "cifar10_grid", *FAST, "--compile", "--out", tmp_path / "b")
     assert other.exit_code == 2
     assert "holds runs with other settings" in said(other)
 
 
-def test_a_damaged_line_costs_one_training(tmp_path):
-    table = pick(changed(grid("cifar10_grid"), epochs=2), ["baseline", "GEM, margin 0.5, head"])
-    store = Store(tmp_path)
-    for seed in range(3):
-        for row in table.rows:
-            store.add(
-                row.name, row.jobs[0], seed, {"error": 10.0 + seed + (row.name != "baseline"), "loss": float("nan")}
-            )
-    text = store.path.read_text()
-    store.path.write_text(text[:-20])
-    with pytest.warns(UserWarning, match="line 6 of .* is damaged"):
-        assert len(store.load()) == 5
-    store.add(table.rows[1].name, table.rows[1].jobs[0], 2, {"error": 14.0, "loss": 1.0})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = collect(table, store)
-    assert results["GEM, margin 0.5, head"]["test error"] == [11.0, 12.0, 14.0]
-    assert "test error" in findings(table, results)[0]
-
-
 def test_a_folder_keeps_to_its_settings(tmp_path):
-    check_settings(tmp_path, {"precision": "32", "command": "congruency ..."})
-    check_settings(tmp_path, {"precision": "32"})
-    assert read_settings(tmp_path) == {"precision": "32", "command": "congruency ..."}
+    store = Store(tmp_path)
+    store.check_settings({"precision": "32"}, {"command": "congruency ..."})
+    store.check_settings({"precision": "32"})
+    assert store.settings() == {"precision": "32", "command": "congruency ..."}
     with pytest.raises(ValueError, match="precision was '32' and is 'bf16'"):
-        check_settings(tmp_path, {"precision": "bf16"})
+        store.check_settings({"precision": "bf16"})
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
-        read_settings(tmp_path)
+        store.settings()
 
 
 def test_the_switches_that_an_older_release_did_not_know_were_off(tmp_path):
-    check_settings(tmp_path, {"machine": {"compile": True}})
-    check_settings(tmp_path, {"machine": {"compile": True, "capture": False}})
+    store = Store(tmp_path)
+    store.check_settings({"machine": {"compile": True}})
+    store.check_settings({"machine": {"compile": True, "capture": False}})
     for other in ({"compile": True, "capture": True}, {"capture": False}, {"compile": False}):
         with pytest.raises(ValueError, match="holds runs with other settings"):
-            check_settings(tmp_path, {"machine": other})
+            store.check_settings({"machine": other})
 
 
 def test_grids_are_captured_in_one_process_on_a_gpu(monkeypatch):
     def captured(table="cifar10_grid", device="cuda", precision=None, capture=None):
-        return command._machine(table, device, precision, False, capture, None).capture
+        return choose_machine(table, device, precision, False, capture, None).capture
 
     assert captured()
     assert not captured(capture=False)

@@ -13,9 +13,11 @@ from torch import nn
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.batches import IGNORED, Batches
 from congruency.classification.pretrained import installed, read_weights
-from congruency.classification.task import Setup, build, error_counts, evaluate, recipe_sets, recipe_setup
+from congruency.classification.task import Setup, build, error_counts, evaluate
 from congruency.datasets import catalogue, load
+from congruency.studies.classification.jobs import Data
 from congruency.studies.classification.recipes import RECIPES, find
+from congruency.studies.classification.runner import ImageSource
 from congruency.training import Correction, Place, TrainingConfig, load_checkpoint, read_record, train
 
 CPU = Place(torch.device("cpu"))
@@ -48,7 +50,7 @@ def test_digits_are_learned(tmp_path, method, schedule):
     assert result.evaluation["top5_error"] < 10
 
 
-def test_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
+def test_an_interrupted_run_is_resumed_bit_for_bit(tmp_path):
     sets = digits(20)
     setup = dataclasses.replace(DIGITS, augmentation=dataclasses.replace(DIGITS.augmentation, crop="padded", flip=True))
     settings = config(2, checkpoint_steps=1, method=Correction(name="dcl", window=3))
@@ -159,16 +161,16 @@ def folder(tmp_path):
     return tmp_path / "images"
 
 
-def test_a_set_with_other_classes_is_not_taken_for_the_papers(folder):
-    for row, name, classes in (("ResNeXt-29 SGD", "cifar10", 10), ("ResNet-50 DCL", "imagenet", 1000)):
-        recipe = find("imagenet" if name == "imagenet" else "cifar", row)[0]
-        with pytest.raises(ValueError, match=f"{name} has {classes} classes, and the set that was found 2"):
-            recipe_sets(recipe, source=folder)
+@pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("imagenet", 1000)])
+def test_a_set_with_other_classes_is_not_taken_for_the_papers(folder, name, classes):
+    folder.rename(folder.parent / name)
+    with pytest.raises(ValueError, match=f"{name} has {classes} classes, and the set that was found 2"):
+        ImageSource(data=folder.parent).read(Data(name=name, classes=classes))
 
 
 def test_imagenet_is_streamed(folder):
     (recipe, *_) = find("imagenet", "ResNet-50 DCL")
-    setup = recipe_setup(recipe.small(), workers=0, batch_size=2)
+    setup = recipe.small().setup(workers=0, batch_size=2)
     task = build(setup, catalogue(folder), catalogue(folder, "test"))(CPU)
     images, _ = next(task.data.train_batches(0))
     assert images.shape == (2, 3, 64, 64)
@@ -182,7 +184,7 @@ def test_imagenet_is_streamed(folder):
 )
 def test_a_small_budget_is_fine_tuned_from_the_offline_backbone(folder):
     recipe = find("tiny_imagenet", "EfficientNet-B1 SGD DCL-8-1")[0].small()
-    setup = recipe_setup(recipe, pretrained="installed")
+    setup = recipe.setup(pretrained="installed")
     task = build(setup, load(folder), load(folder, "test"))(CPU)
     weights = read_weights(installed("tf_efficientnet_lite0"))
     assert torch.equal(task.model.conv_stem.weight, weights["_conv_stem.weight"])
@@ -220,10 +222,10 @@ def stop_at_step_2(step, steps):
 def test_a_slice_of_every_recipe_learns_and_resumes(tmp_path, slices, recipe):
     """The same eight images at every step, in small steps: the loss must fall, if not at once (dropout is noisy).
 
-    SIGTERM comes in the middle; the second command goes on.
+    SIGTERM comes in the middle; the second command resumes.
     """
     still = dataclasses.replace(recipe.augmentation.evaluation(), size=recipe.size and 48)
-    setup = recipe_setup(recipe, pretrained=None, augmentation=still, batch_size=8, learning_rate=0.002, order="given")
+    setup = recipe.setup(pretrained=None, augmentation=still, batch_size=8, learning_rate=0.002, order="given")
     method = Correction(**recipe.correction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # windows longer than this short run

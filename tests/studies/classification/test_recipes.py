@@ -1,4 +1,3 @@
-import json
 import pickle
 
 import pytest
@@ -60,6 +59,8 @@ def test_every_row_is_found_and_reports_every_column(table, row):
     assert recipes
     assert set().union(*(recipe.paper for recipe in recipes)) == COLUMNS[table]
     assert sum(len(recipe.paper) for recipe in recipes) == len(COLUMNS[table])
+    assert all(recipe.paper.keys() == recipe.columns.keys() for recipe in recipes)
+    assert len({recipe.label for recipe in recipes}) == len(recipes)
 
 
 @pytest.mark.parametrize(("table", "row"), EVERY)
@@ -111,7 +112,7 @@ def test_a_recipe_can_be_prepared(recipe):
         augmentation = each.augmentation
         assert augmentation.size == (each.size or augmentation.size)
         assert len(augmentation.mean) == 3
-        json.dumps(each.settings())
+        assert each.setup().augmentation == augmentation
 
 
 @pytest.mark.parametrize("name", sorted({each.model for r in RECIPES for each in (r, r.small())}))
@@ -124,10 +125,9 @@ def test_the_networks_exist(name):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: f"{recipe.table}-{recipe.row}-{recipe.data}")
 def test_a_small_budget_says_it_is_one(recipe):
-    assert "small" not in recipe.title
+    assert not recipe.changes
     small = recipe.small()
-    assert "small budget, not the paper's" in small.title
-    assert f"{small.epochs} epochs for {recipe.epochs}" in small.title
+    assert f"{small.epochs} epochs for {recipe.epochs}" in small.changes
     assert small.budget == "small"
     assert small.epochs < recipe.epochs
     assert all(0 < milestone < small.epochs for milestone in small.milestones)
@@ -137,9 +137,9 @@ def test_a_small_budget_says_it_is_one(recipe):
 
 
 def test_unknown_names_get_near_ones():
-    with pytest.raises(ValueError, match="no table of classification is called 'cifr'; near are 'cifar'"):
+    with pytest.raises(ValueError, match="no table of classification is called 'cifr'; similar: 'cifar'"):
         find("cifr", "x")
-    with pytest.raises(ValueError, match="has no row 'ResNeXt-29 SGD DCL-inf'; near are 'ResNeXt-29 SGD DCL-inf-1'"):
+    with pytest.raises(ValueError, match="has no row 'ResNeXt-29 SGD DCL-inf'; similar: 'ResNeXt-29 SGD DCL-inf-1'"):
         find("cifar", "ResNeXt-29 SGD DCL-inf")
 
 

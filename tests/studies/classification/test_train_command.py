@@ -8,11 +8,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.studies.classification import task
-from congruency.studies.classification import train as train_command
+from congruency.classification import task
+from congruency.cli import train as train_command
 from congruency.training import Result, load_checkpoint, read_record, without_times
 
-SMALL = ["--data", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
+SMALL = ["--dataset", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
 
 
 def call(*words):
@@ -39,7 +39,7 @@ def trained(out, *words, epochs=2):
     ],
     ids=lambda words: "-".join(words[1:4:2]),
 )
-def test_a_network_is_trained_and_told_about(tmp_path, words):
+def test_a_network_is_trained_and_summarised(tmp_path, words):
     result = trained(tmp_path / "run", *words)
     assert "convnet on 200 images of 10 classes, tested on 360; 2 epochs in batches of 32" in said(result)
     assert "images/s" in said(result)
@@ -50,7 +50,7 @@ def test_a_network_is_trained_and_told_about(tmp_path, words):
     assert load_checkpoint(next(iter((tmp_path / "run" / "checkpoints").iterdir())))["model"]
 
 
-def test_a_stopped_training_is_resumed_to_the_same_end(tmp_path, monkeypatch):
+def test_a_stopped_run_is_resumed_to_the_same_end(tmp_path, monkeypatch):
     options = ["--method", "dcl", "--window", "4", "--crop", "padded"]
     trained(tmp_path / "whole", *options)
     with monkeypatch.context() as patch:
@@ -63,7 +63,7 @@ def test_a_stopped_training_is_resumed_to_the_same_end(tmp_path, monkeypatch):
         patch.setattr(task, "evaluate", preempted)
         stopped = call("train", *SMALL, "--epochs", "2", "--out", tmp_path / "cut", *options)
     assert stopped.exit_code == 75
-    assert "--resume goes on where it stopped" in said(stopped)
+    assert "--resume resumes where it stopped" in said(stopped)
     assert len(read_record(tmp_path / "cut").epochs) == 1
     trained(tmp_path / "cut", *options, "--resume")
     ends = [load_checkpoint(sorted((tmp_path / name / "checkpoints").iterdir())[-1]) for name in ("whole", "cut")]
@@ -72,15 +72,15 @@ def test_a_stopped_training_is_resumed_to_the_same_end(tmp_path, monkeypatch):
     assert without_times(whole.steps + whole.epochs) == without_times(cut.steps + cut.epochs)
 
 
-def test_a_stopped_training_without_its_checkpoint_says_where_it_will_go_on(tmp_path):
+def test_a_stopped_run_without_its_checkpoint_says_where_it_resumes(tmp_path):
     record = tmp_path / "record.jsonl"
-    told = [
+    sentences = [
         train_command._stopped(Result(False, 1, 182, {}, record, None, True, resumes_at)) for resumes_at in (182, 45, 0)
     ]
-    assert told[0] == "stopped; the same command with --resume goes on where it stopped"
-    assert "stopped at step 182, whose checkpoint could not be written" in told[1]
-    assert told[1].endswith("goes on from the last one, of step 45")
-    assert told[2].endswith("begins anew")
+    assert sentences[0] == "stopped; the same command with --resume resumes where it stopped"
+    assert "stopped at step 182, whose checkpoint could not be written" in sentences[1]
+    assert sentences[1].endswith("resumes from the last one, of step 45")
+    assert sentences[2].endswith("starts again")
 
 
 def test_a_finished_run_is_left_alone_or_refused(tmp_path):
@@ -124,7 +124,7 @@ def folder(tmp_path):
 def test_any_folder_of_images(tmp_path, folder):
     words = ["--model", "convnet", "--epochs", "4", "--batch-size", "6", "--device", "cpu", "--lr", "0.05"]
     result = call(
-        "train", "--data", folder, "--holdout", "0.25", "--size", "16", *words, "--out", tmp_path / "run"
+        "train", "--dataset", folder, "--holdout", "0.25", "--size", "16", *words, "--out", tmp_path / "run"
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     record = read_record(tmp_path / "run")
@@ -142,7 +142,9 @@ def test_any_folder_of_images(tmp_path, folder):
 )
 def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words, told):
     spoil(folder)
-    result = call("train", "--data", folder, "--holdout", "0.2", *words, "--device", "cpu", "--out", tmp_path / "run")
+    result = call(
+        "train", "--dataset", folder, "--holdout", "0.2", *words, "--device", "cpu", "--out", tmp_path / "run"
+    )
     assert result.exit_code == 2
     assert told in said(result)
     assert not (tmp_path / "run").exists()
@@ -151,10 +153,10 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--data", "digit"], "did you mean 'digits'"),
+        (["--dataset", "digit"], "did you mean 'digits'"),
         (["--model", "resnet900"], "no network is called 'resnet900'"),
-        (["--method", "dlc"], "method must be one of 'baseline', 'dcl', 'gem', got 'dlc'"),
-        (["--method", "dcl", "--mode", "both"], "mode must be one of"),
+        (["--method", "dlc"], "'dlc' is not one of 'baseline', 'dcl', 'gem'"),
+        (["--method", "dcl", "--mode", "both"], "'both' is not one of 'concentrate', 'anchor'"),
         (["--window", "5"], "--window: is for --method dcl"),
         (["--method", "gem", "--references", "2"], "--references: is for --method dcl"),
         (["--margin", "0.5"], "--margin: is for --method dcl or --method gem"),
@@ -165,15 +167,15 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
         (["--capture"], "--capture: needs a GPU"),
         (["--strategy", "fsdp"], "start the command with torchrun"),
         (["--holdout", "2"], "--holdout is a share between 0 and 1, got 2"),
-        (["--scope", "tail"], "scope must be one of 'head', 'all'"),
+        (["--scope", "tail"], "'tail' is not one of 'head', 'all'"),
         (["--window", "0"], "--window"),
-        (["--precision", "8"], "precision must be one of"),
-        (["--schedule", "linear"], "schedule must be 'steps' or 'cosine'"),
-        (["--crop", "wide"], "crop must be"),
+        (["--precision", "8"], "'8' is not one of '32', 'bf16', '16'"),
+        (["--schedule", "linear"], "'linear' is not one of 'cosine', 'steps'"),
+        (["--crop", "wide"], "'wide' is not one of 'none', 'padded', 'resized'"),
         (["--clip", "-1"], "clip must be a positive norm"),
         (["--lr", "0"], "learning_rate must be positive"),
         (["--warmup", "99"], "warmup must be from 0 to the 30 epochs"),
-        (["--device", "abacus"], "must be auto, cpu or cuda"),
+        (["--device", "abacus"], "'abacus' is not one of 'auto', 'cpu', 'cuda'"),
         (["--strategy", "fsdp", "--precision", "16"], "needs a gradient scaler"),
         (["--pretrained", "nowhere.pt"], "nowhere.pt does not exist"),
         (["--stream", "--holdout", "0.1"], "--holdout is for sets in memory"),
@@ -184,7 +186,7 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
 def test_bad_options_are_refused_before_training(tmp_path, words, told):
     file = tmp_path / "file"
     file.touch()
-    chosen = {"--data": "digits", "--model": "convnet", "--out": str(tmp_path / "run"), "--device": "cpu"}
+    chosen = {"--dataset": "digits", "--model": "convnet", "--out": str(tmp_path / "run"), "--device": "cpu"}
     given = [word.format(file=file) for word in words]
     for option in chosen.keys() - set(given):
         given += [option, chosen[option]]

@@ -9,7 +9,7 @@ import typer
 
 from congruency.cli.options import Data, FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
 from congruency.cli.saliency.options import Accelerator, Capture, Order, OrderSeed, Precision, check_accelerator
-from congruency.cli.terminal import check_folder, interruptible, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 __all__ = ["saliency"]
 
@@ -75,7 +75,7 @@ def saliency(
     check_folder(folder, "--out")
     check_accelerator(device)
     place = place_of(processes, threads, ray, retries, minutes)
-    with interruptible("stopped; the same command resumes where it stopped"), told_plainly():
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes
         from congruency.studies.saliency.runner import DATA_SETS, SaliencyRunner, Sets, conduct_saliency, find_set

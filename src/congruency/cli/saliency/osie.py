@@ -18,7 +18,7 @@ from congruency.cli.saliency.options import (
     Precision,
     check_accelerator,
 )
-from congruency.cli.terminal import check_folder, interruptible, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 __all__ = ["osie"]
 
@@ -95,7 +95,7 @@ def osie(
     check_folder(out, "--out")
     check_accelerator(device)
     place = place_of(processes, threads, ray, retries, minutes)
-    with interruptible("stopped; the same command resumes where it stopped"), told_plainly():
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes
         from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from congruency.cli.saliency.options import Device, device_named
-from congruency.cli.terminal import check_folder, interruptible, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 __all__ = ["predict"]
 
@@ -43,7 +43,7 @@ def predict(
     place = device_named(device)
     from congruency.saliency.predict import predict as write
 
-    with interruptible("interrupted"), told_plainly():
+    with interruptible("interrupted"), plain_errors():
         count = 0
         for prediction in write(
             images, checkpoint, out, device=place, longest=longest, bits=int(bits), overlays=overlays, values=npy

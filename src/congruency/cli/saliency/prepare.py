@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from congruency.cli.saliency.options import Height, Width, check_file
-from congruency.cli.terminal import interruptible, told_plainly
+from congruency.cli.terminal import interruptible, plain_errors
 
 __all__ = ["prepare"]
 
@@ -30,7 +30,7 @@ def prepare(
     from congruency.saliency import data
     from congruency.saliency.data.loaders import open_split
 
-    with interruptible("interrupted; nothing was written"), told_plainly():
+    with interruptible("interrupted; nothing was written"), plain_errors():
         opened = open_split(dataset, split, "train")
         path = data.prepare(opened, out, (height, width))
     typer.echo(opened.summary())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from congruency.cli.saliency.options import Device, check_file, device_named
-from congruency.cli.terminal import interruptible, told_plainly
+from congruency.cli.terminal import interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores
@@ -81,7 +81,7 @@ def score(
     from congruency.saliency.score_maps import score_maps
     from congruency.saliency.scorer import METRICS
 
-    with interruptible("interrupted"), told_plainly():
+    with interruptible("interrupted"), plain_errors():
         names = [one.value for one in metric] if metric else METRICS
         result = score_maps(
             maps, fixations, names, split=split, density=density, sigma=sigma, protocol=protocol, seed=seed,

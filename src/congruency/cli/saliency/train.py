@@ -19,7 +19,7 @@ from congruency.cli.saliency.options import (
     Width,
     check_accelerator,
 )
-from congruency.cli.terminal import check_folder, interruptible, told_plainly
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
@@ -83,7 +83,7 @@ def train(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    with interruptible("interrupted; the same command resumes from the last checkpoint"), told_plainly():
+    with interruptible("interrupted; the same command resumes from the last checkpoint"), plain_errors():
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, train_network
         from congruency.studies.console import typed

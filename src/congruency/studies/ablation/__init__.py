@@ -1,1 +1,1 @@
-"""``congruency ablate``: DCL over a grid of windows and reference points, on one machine or on a cluster."""
+"""DCL over a grid of its settings, for any row of a classification table or any image set."""

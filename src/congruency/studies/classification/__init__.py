@@ -1,1 +1,1 @@
-"""Image classification on the command line: `congruency train`, the paper's tables, and grids of short trainings."""
+"""Image classification: the paper's recipes and tables, our grids of short runs, and how a run is executed."""

@@ -1,4 +1,4 @@
-"""Grids of short trainings that ask, over many seeds, what DCL does to a classifier."""
+"""Grids of short runs that show, over many seeds, what DCL does to a classifier."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.constraints.references import Mode
-from congruency.studies.classification.jobs import Data, Job, Row, Table
+from congruency.studies.classification.jobs import Data, ImageJob, extras, settings_of
+from congruency.studies.classification.recipes import Measured
+from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
-__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TITLES", "grid"]
+__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "grid"]
 
 Variant = tuple[Mode, float]
 
-_COLUMN = "test error"
+TEST_ERROR = Column(key="test error", title="Test error, %")
 _EQUATIONS: Variant = ("concentrate", 0.0)
 _PUBLISHED: Variant = ("anchor", 0.5)
 _WEAK: Variant = ("anchor", 0.1)
@@ -24,69 +26,69 @@ _WINDOWS = (5, 50, None)
 _SCOPES: tuple[Scope, ...] = ("head", "all")
 
 TITLES = {
-    "cifar10_grid": "CIFAR-10 in short trainings: baseline, GEM, DCL by mode, margin, window and scope",
-    "cifar100_noisy": "CIFAR-100 with noisy training labels in short trainings: baseline, GEM, DCL",
-    "tiny_subset": "Tiny ImageNet's subset in short trainings: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+    "cifar10_grid": "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
+    "cifar100_noisy": "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
+    "tiny_subset": "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
 }
 
 CONSTRAINT_NOTES = (
     (
         "DCL-W-N",
-        "N reference points, renewed every W steps (inf: never). Concentrate: the paper's equations, no step may turn "
-        "back against the way come. Anchor: the paper's published code, which pulls weights back toward the reference.",
+        "N reference points, renewed every W steps (inf: never). Concentrate: the paper's equations, no step may go "
+        "against the accumulated gradient. Anchor: the paper's published code, which pulls weights back toward the "
+        "reference.",
     ),
-    ("Margin", "Least multiplier of every constraint: 0 is the exact projection, 0.5 what the published code uses."),
-    ("Head, all", "The last layer alone, as in the paper, or the whole network is corrected."),
+    (
+        "Margin",
+        "Lower bound of the multiplier of every constraint: 0 is the exact projection, 0.5 that of the published code.",
+    ),
+    ("Head, all", "Which parameters are corrected: those of the last layer, as in the paper, or all."),
 )
-"""What names of cells mean, in any grid."""
+"""What the names of DCL's rows mean."""
 
 CORRECTED_NOTE = ("Corrected", "The share of the steps whose gradient was changed.")
 
 _NOTES = (
     *CONSTRAINT_NOTES,
-    ("GEM", "The gradient of one remembered sample of the epoch, of the last layer, may not be turned against."),
-    ("Against", "The paired difference to the baseline, seed by seed: same first weights, same batches."),
+    ("GEM", "No step of the last layer may go against the gradient of one remembered sample of the epoch."),
+    ("Against", "The paired difference to the baseline, seed by seed: same initial weights, same batches."),
     CORRECTED_NOTE,
 )
 
 
-def grid(name: str) -> Table:
-    """A grid by its name."""
+def grid(name: str) -> Study[ImageJob]:
+    """Return a grid by its name."""
     return GRIDS[name]()
 
 
-def _cifar10_grid() -> Table:
+def _cifar10_grid() -> Study[ImageJob]:
     methods = _methods((_EQUATIONS, _WEAK, _PUBLISHED), _WINDOWS, _SCOPES)
-    return Table(
-        name="cifar10_grid",
-        title=TITLES["cifar10_grid"],
+    return _study(
+        "cifar10_grid",
         lead="ResNet-9 of half the width for 4 epochs in batches of 512: SGD with Nesterov's momentum, a rate that "
-        "rises to 0.4 over a quarter of the training and falls to 0 along a cosine, weight decay 5e-4, label "
+        "rises to 0.4 over a quarter of the run and falls to 0 along a cosine, weight decay 5e-4, label "
         "smoothing 0.1; crops of 32 from images padded by 4, and flips.",
         rows=_rows(methods, _fast(AUGMENTATIONS["cifar10"]), Data(name="cifar10", classes=10)),
-        notes=_NOTES,
     )
 
 
-def _cifar100_noisy() -> Table:
+def _cifar100_noisy() -> Study[ImageJob]:
     methods = _methods((_EQUATIONS, _PUBLISHED), (50, None), _SCOPES)
-    return Table(
-        name="cifar100_noisy",
-        title=TITLES["cifar100_noisy"],
+    return _study(
+        "cifar100_noisy",
         lead="Meant for a CIFAR-100 whose training labels are noisy and whose test labels are clean: a natural case of "
         "samples that disagree. ResNet-9 of half the width for 5 epochs in batches of 512: SGD with Nesterov's "
-        "momentum, a rate that rises to 0.4 over a quarter of the training and falls to 0 along a cosine, weight decay "
+        "momentum, a rate that rises to 0.4 over a quarter of the run and falls to 0 along a cosine, weight decay "
         "5e-4, no label smoothing; crops of 32 from images padded by 4, and flips.",
         rows=_rows(
             methods,
             replace(_fast(AUGMENTATIONS["cifar100"]), epochs=5, warmup=1.25, smoothing=0.0),
             Data(name="cifar100", classes=100),
         ),
-        notes=_NOTES,
     )
 
 
-def _tiny_subset() -> Table:
+def _tiny_subset() -> Study[ImageJob]:
     """The windows of the paper's ResNet-101 and EfficientNet on this set: 60 and 8."""
     data = Data(name="tiny_imagenet", classes=200)
     scratch = Setup(
@@ -119,15 +121,13 @@ def _tiny_subset() -> Table:
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (60,), ("head",)), scratch, data, "ResNet-50 from scratch"),
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (8,), ("head",)), tuned, data, "EfficientNet-Lite0 fine-tuned"),
     )
-    return Table(
-        name="tiny_subset",
-        title=TITLES["tiny_subset"],
+    return _study(
+        "tiny_subset",
         lead="Whatever part of Tiny ImageNet is in the data folder, all 200 classes. ResNet-50 from scratch: 20 epochs "
         "in batches of 128 at 64 pixels, the rate rises to 0.1. EfficientNet-Lite0 from its ImageNet weights: 6 epochs "
         "in batches of 64 at 128 pixels, the rate rises to 0.01. Both: SGD with Nesterov's momentum, a cosine, label "
         "smoothing 0.1, random resized crops (from 35 % of the area) and flips; tested on the whole validation images.",
         rows=rows,
-        notes=_NOTES,
     )
 
 
@@ -169,21 +169,26 @@ def _methods(
     return methods
 
 
-def _rows(methods: Mapping[str, dict[str, Any]], setup: Setup, data: Data, prefix: str = "") -> tuple[Row, ...]:
+def _rows(
+    methods: Mapping[str, dict[str, Any]], setup: Setup, data: Data, prefix: str = ""
+) -> tuple[Row[ImageJob], ...]:
     begin = f"{prefix}, " if prefix else ""
-    return tuple(
-        Row(
-            name=f"{begin}{name}",
-            jobs=(
-                Job(setup=setup, method=Correction(**settings), data=data, columns={_COLUMN: "error"}, short=True),
-            ),
-            against=None if name == "baseline" else f"{begin}baseline",
-        )
-        for name, settings in methods.items()
-    )  # fmt: skip
+    rows = []
+    for name, settings in methods.items():
+        columns: dict[str, Measured] = {TEST_ERROR.key: "error"}
+        job = ImageJob(setup=setup, method=Correction(**settings), data=data, columns=columns, short=True)
+        against = None if name == "baseline" else f"{begin}baseline"
+        rows.append(Row(name=f"{begin}{name}", jobs=(job,), against=against, settings=settings_of([job])))
+    return tuple(rows)
 
 
-GRIDS: dict[str, Callable[[], Table]] = {
+def _study(name: str, lead: str, rows: tuple[Row[ImageJob], ...]) -> Study[ImageJob]:
+    return Study(
+        name=name, title=TITLES[name], lead=lead, rows=rows, columns=(TEST_ERROR,), notes=_NOTES, extras=extras(rows)
+    )
+
+
+GRIDS: dict[str, Callable[[], Study[ImageJob]]] = {
     "cifar10_grid": _cifar10_grid,
     "cifar100_noisy": _cifar100_noisy,
     "tiny_subset": _tiny_subset,

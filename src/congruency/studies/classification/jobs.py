@@ -1,61 +1,89 @@
-"""What a table of classification is made of: rows, and the trainings that fill them; plain data."""
+"""The runs that fill a classification study: plain data."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import Field, asdict, dataclass, replace
+from typing import Any, ClassVar, Protocol
 
-from congruency.classification.task import Setup
-from congruency.studies.classification.recipes import Figure
-from congruency.studies.saliency.timed import TimedSetup
-from congruency.training.config import Correction
+from typing_extensions import Self
 
-__all__ = ["Data", "Job", "Measured", "Row", "Table", "changed", "pick", "told_changes"]
+from congruency.classification.task import Images
+from congruency.studies.classification.recipes import Measured
+from congruency.studies.plan import Column, Row, Study
+from congruency.training.config import Correction, SampleOrder
+from congruency.training.task import Build
 
-Measured = Literal["error", "top5_error", "ms", "parameters"]
+__all__ = ["Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "describe_changes", "extras", "settings_of"]
+
+ImageSets = tuple[Images, Images | None]
+"""Training images, and test images where something is evaluated."""
+
+
+class TrainingSetup(Protocol):
+    """What is trained but for the correction: :class:`congruency.classification.task.Setup`, or another data class."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def accumulate(self) -> int: ...
+    @property
+    def sample_order(self) -> SampleOrder: ...
+
+    def changed(self, **changes: Any) -> Self:
+        """Return it with other attributes."""
+
+    def check(self) -> None:
+        """Refuse a network that does not exist, before any data is read for it."""
+
+    def builder(self, images: ImageSets, method: Correction) -> Build:
+        """Return what the training loop trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The images of a training.
+    """The images of a run.
 
     Attributes:
         name: of the set.
         classes: how many the set must have, None for any.
-        per_class: only so many training images of every class.
-        test_per_class: only so many test images of every class.
-        made_up: random images of the set's shape instead, for times that do not depend on what images show.
-        shape: (C, H, W) of made-up images.
+        per_class: only so many training images per class.
+        test_per_class: only so many test images per class.
+        synthetic: random images of the set's shape instead, for times that do not depend on what images show.
+        shape: (C, H, W) of synthetic images.
     """
 
     name: str
     classes: int | None = None
     per_class: int | None = None
     test_per_class: int | None = None
-    made_up: bool = False
+    synthetic: bool = False
     shape: tuple[int, int, int] = (3, 32, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One training of a row.
+class ImageJob:
+    """One training run of a row, except for its seed.
 
     Attributes:
-        label: what tells it from the row's others, such as ``"CIFAR-10"``; empty where the row has one.
-        setup: network, batches and schedule, which knows how to build its task; its seed is replaced by that of each
-            run. A saliency training's is only timed.
+        setup: network, batches and schedule; its seed is replaced by that of each run.
         method: how gradients are corrected.
         data: the images.
-        columns: what it measures, by the name of the column.
-        short: so short that it is begun anew rather than resumed, and keeps no checkpoint.
-        steps: made for times: so many steps are trained, nothing is evaluated.
+        columns: which figure of a finished run fills which column.
+        label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
+        short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
+        steps: for measurements of time: so many steps are trained, nothing is evaluated.
     """
 
-    setup: Setup | TimedSetup
+    setup: TrainingSetup
     method: Correction
     data: Data
     columns: Mapping[str, Measured]
@@ -64,103 +92,77 @@ class Job:
     steps: int | None = None
 
     def digest(self) -> str:
-        """Tells trainings apart: of everything that changes what comes out, but for the seed and the machine."""
+        """Identify the job by everything that changes its result, but for the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
         if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
             del setup["sample_order"], setup["order_seed"]
-        described = [setup, asdict(self.method), asdict(self.data), dict(self.columns), self.steps]
+        data = asdict(self.data)
+        data["made_up"] = data.pop("synthetic")  # its first name, for the same reason
+        described = [setup, asdict(self.method), data, dict(self.columns), self.steps]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row of a table.
-
-    Attributes:
-        name: what the table calls it.
-        jobs: the trainings that fill it; none for numbers that the paper quotes.
-        paper: the paper's numbers, by column.
-        against: the row it is compared with, seed by seed; None for none.
-    """
-
-    name: str
-    jobs: tuple[Job, ...]
-    paper: Mapping[str, Figure] = field(default_factory=dict)
-    against: str | None = None
-
-    @property
-    def columns(self) -> list[str]:
-        """All columns that its trainings or the paper fill."""
-        return list(dict.fromkeys([*(name for job in self.jobs for name in job.columns), *self.paper]))
+def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
+    """Return what the jobs of a row have in common, for :attr:`congruency.studies.plan.Row.settings`."""
+    described = [_settings(job) for job in jobs]
+    return {
+        name: value
+        for name, value in (described[0] if described else {}).items()
+        if all(name in other and other[name] == value for other in described)
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table to run.
-
-    Attributes:
-        name: on the command line.
-        title: what it shows, in a line.
-        lead: how it is made, in a few sentences.
-        rows: from top to bottom.
-        unit: of the columns.
-        notes: terms and what they mean.
-    """
-
-    name: str
-    title: str
-    lead: str
-    rows: tuple[Row, ...]
-    unit: str = "error, %"
-    notes: tuple[tuple[str, str], ...] = ()
+def _settings(job: ImageJob) -> dict[str, Any]:
+    method = job.method
+    found: dict[str, Any] = {"model": job.setup.model, "data": job.data.name, "method": method.name}
+    if method.name != "baseline":
+        found |= {"scope": method.scope, "margin": method.effective_margin}
+    if method.name == "dcl":
+        found |= {"window": method.window, "references": method.references, "mode": method.mode}
+    return found
 
 
-def pick(table: Table, names: Sequence[str]) -> Table:
-    """The table with only the rows called so, or whose names begin so: ``DCL-50-1`` picks its modes and margins."""
-    if not names:
-        return table
-    known = [row.name for row in table.rows]
-    chosen: set[str] = set()
-    for name in names:
-        found = {each for each in known if each == name} or {each for each in known if each.startswith(name + ",")}
-        if not found:
-            raise ValueError(f"table {table.name!r} has no row {name!r}; {_near(name, known)}")
-        chosen |= found
-    return replace(table, rows=tuple(row for row in table.rows if row.name in chosen))
+def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
+    """Return the columns without comparison: the share of corrected steps and the speed, per label."""
+    labels = dict.fromkeys(job.label for row in rows for job in row.jobs)
+    return tuple(
+        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0)
+        for label in labels
+        for key, title, scale in (("corrected_share", "corrected, %", 100), ("images_per_second", "images/s", 1))
+    )
 
 
-def changed(table: Table, **changes: Any) -> Table:
-    """The table with other settings in all its trainings: attributes of :class:`Setup`; None leaves as it is."""
+def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
+    """Return the study with other settings in all its runs: attributes of the setup; None changes nothing."""
     given = {name: value for name, value in changes.items() if value is not None}
     if not given:
-        return table
-    rows = tuple(replace(row, jobs=tuple(_changed(job, given) for job in row.jobs)) for row in table.rows)
-    return replace(table, rows=rows, lead=f"{table.lead} {told_changes(given)}".strip())
+        return study
+    rows = []
+    for row in study.rows:
+        jobs = tuple(_changed(job, given) for job in row.jobs)
+        rows.append(replace(row, jobs=jobs, settings={**row.settings, **settings_of(jobs)}))
+    return replace(study, rows=tuple(rows), lead=f"{study.lead} {describe_changes(given)}".strip())
 
 
-def told_changes(given: Mapping[str, Any]) -> str:
-    """What options changed, as a sentence; empty where nothing that changes what a table is about."""
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "pretrained")
-    return f"Changed by options: {told}." if told else ""
+def describe_changes(given: Mapping[str, Any]) -> str:
+    """Return what options changed, as a sentence; empty where nothing that changes what a study is about."""
+    parts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "pretrained")
+    return f"Changed by options: {parts}." if parts else ""
 
 
-def _changed(job: Job, given: Mapping[str, Any]) -> Job:
-    """Milestones and warm-up move with the number of epochs; the weights of one network are none of another's."""
+def _changed(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
+    """Milestones and warm-up move with the number of epochs; the weights of one network do not fit another."""
     setup, epochs = job.setup, given.get("epochs")
-    if job.steps is not None or isinstance(setup, TimedSetup):  # times depend on neither
+    if job.steps is not None:  # times depend on neither
         given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained")}
-        return replace(job, setup=replace(setup, **given))
+        return replace(job, setup=setup.changed(**given))
+    held = asdict(setup)
     moved: dict[str, Any] = {}
     if epochs is not None:
-        moved["milestones"] = tuple(max(1, round(m * epochs / setup.epochs)) for m in setup.milestones)
-        moved["warmup"] = setup.warmup * epochs / setup.epochs
+        moved["milestones"] = tuple(max(1, round(m * epochs / setup.epochs)) for m in held["milestones"])
+        moved["warmup"] = held["warmup"] * epochs / setup.epochs
     if "model" in given and "pretrained" not in given:
         moved["pretrained"] = None
-    if setup.pretrained is None:
+    if held["pretrained"] is None:
         given = {name: value for name, value in given.items() if name != "pretrained"}
-    return replace(job, setup=replace(setup, **moved, **given))
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"near are {'; '.join(near)}" if near else f"the rows are {'; '.join(known)}"
+    return replace(job, setup=setup.changed(**moved, **given))

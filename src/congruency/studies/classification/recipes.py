@@ -1,4 +1,4 @@
-"""The paper's classification tables as data: one recipe for every number that a row reports."""
+"""The paper's classification tables as data: one recipe per training run that fills a row."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
+from congruency.classification.task import Setup
+from congruency.studies.plan import PaperNumber
 
-__all__ = ["RECIPES", "Figure", "Recipe", "find", "rows", "tables"]
+__all__ = ["RECIPES", "Measured", "Recipe", "find", "rows", "tables"]
 
-Method = Literal["baseline", "dcl", "gem"]
-Figure = float | tuple[float, float]
-"""A number of the paper, or a mean and a standard deviation over its runs."""
+Measured = Literal["error", "top5_error", "ms", "parameters"]
+"""Figures of a finished run that columns show."""
 
 _CLASSES = {"cifar10": 10, "cifar100": 100, "tiny_imagenet": 200, "imagenet": 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One training of the paper (its section 5.1.5), and what the paper reports for it.
+    """One training run of the paper (its section 5.1.5), and what the paper reports for it.
 
     Attributes:
         table: the name of the table.
         row: the name of its row, as the paper writes it.
         data: the data set, a name of :data:`congruency.datasets.SETS`.
         model: the network, a name of :func:`congruency.classification.models.create`.
-        paper: the row's numbers that this training yields, by column. Errors in percent, costs in ms an image.
+        columns: the columns that this run fills, and with which figure.
+        paper: the paper's numbers by column. Errors in percent, costs in ms per image, parameters in millions.
+        label: what distinguishes it from the row's other runs; empty where there is one.
         measures: ``"error"``, or ``"cost"``: (batch time - data time) / batch size.
         method: ``"baseline"``, ``"dcl"`` or ``"gem"``.
         window: DCL's beta_w, None for infinity.
         references: DCL's N_r.
-        memory: GEM's samples, renewed every epoch.
+        memory: the samples in GEM's memory, renewed every epoch.
         scope: which parameters are corrected.
         pretrained: start from ImageNet weights.
         size: the side of the images that the network sees; None for that of the data set.
@@ -45,7 +48,7 @@ class Recipe:
         weight_decay: of SGD.
         per_class: only so many training images of every class; None for all.
         quoted: the paper takes this row's numbers from elsewhere.
-        assumed: what the paper does not say, and what we take.
+        assumed: what the paper leaves open, and what we chose.
         budget: ``"paper"`` or ``"small"``.
         changes: how a small budget differs from the paper.
     """
@@ -54,9 +57,11 @@ class Recipe:
     row: str
     data: str
     model: str
-    paper: Mapping[str, Figure]
+    columns: Mapping[str, Measured]
+    paper: Mapping[str, PaperNumber]
+    label: str = ""
     measures: Literal["error", "cost"] = "error"
-    method: Method = "baseline"
+    method: Literal["baseline", "dcl", "gem"] = "baseline"
     window: int | None = None
     references: int = 1
     memory: int = 1
@@ -82,12 +87,6 @@ class Recipe:
         return _CLASSES[self.data]
 
     @property
-    def title(self) -> str:
-        """What a report calls it; a small budget says that it is one."""
-        small = f" [small budget, not the paper's: {'; '.join(self.changes)}]" if self.budget == "small" else ""
-        return f"{self.row}, {self.data}{small}"
-
-    @property
     def augmentation(self) -> Augmentation:
         """Of the training images: the data set's, at the size of this recipe, normalised as the weights expect."""
         augmentation = replace(AUGMENTATIONS[self.data], size=self.size or AUGMENTATIONS[self.data].size)
@@ -108,7 +107,7 @@ class Recipe:
         return settings
 
     def small(self) -> Recipe:
-        """A version for minutes on a laptop: fewer epochs and images, a smaller network. It says so in its title."""
+        """Return a version for minutes on a laptop: fewer epochs and images, a smaller network; see ``changes``."""
         if self.budget == "small":
             return self
         changed = _SMALL[self.data]
@@ -128,14 +127,23 @@ class Recipe:
         )
         return replace(made, changes=_differences(self, made))
 
-    def settings(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"paper": {name: _listed(figure) for name, figure in self.paper.items()}}
+    def setup(self, *, pretrained: str | bool | None = True, **changes: Any) -> Setup:
+        """Return what is trained.
+
+        Args:
+            pretrained: where ImageNet weights come from, for a recipe that starts from them.
+            changes: other attributes of the setup.
+        """
+        names = (
+            "model", "augmentation", "epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "milestones",
+            "decay",
+        )  # fmt: skip
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Setup(**(settings | {"pretrained": pretrained if self.pretrained else None} | changes))
 
 
 def find(table: str, row: str) -> tuple[Recipe, ...]:
-    """The recipes of one row, by the names that the paper's tables use; several where it reports several trainings.
+    """Return the recipes of one row, by the names that the paper's tables use; several where it reports several runs.
 
     find("cifar", "ResNeXt-29 SGD DCL-inf-1")  # one on CIFAR-10, one on CIFAR-100
     """
@@ -201,6 +209,7 @@ _IMAGENET: dict[str, Any] = {
     "assumed": (_IMAGENET_SCHEDULE, _IMAGENET_CROPS),
 }
 _GEM: dict[str, Any] = {"method": "gem"}
+_TOP: dict[str, Measured] = {"Top-1 error": "error", "Top-5 error": "top5_error"}
 
 
 def _dcl(window: int | None, references: int = 1) -> dict[str, Any]:
@@ -230,10 +239,13 @@ def _cifar() -> list[Recipe]:
         ("EfficientNet-B1", "SGD DCL-5-1", _dcl(5), 1.79, 11.65),
     ]
     return [
-        Recipe(table="cifar", row=f"{network} {rest}", data=data, paper={column: error}, **networks[network], **method)
+        Recipe(
+            table="cifar", row=f"{network} {rest}", data=data, columns={column: "error"}, paper={column: error},
+            label=column, **networks[network], **method,
+        )
         for network, rest, method, ten, hundred in reported
         for data, column, error in (("cifar10", "CIFAR-10", ten), ("cifar100", "CIFAR-100", hundred))
-    ]
+    ]  # fmt: skip
 
 
 def _tiny_imagenet() -> list[Recipe]:
@@ -256,6 +268,7 @@ def _tiny_imagenet() -> list[Recipe]:
             row=f"{network} {rest}",
             model=models[network],
             pretrained=True,
+            columns=_TOP,
             paper={"Top-1 error": top1, "Top-5 error": top5},
             assumed=assumed,
             **_TINY,
@@ -266,15 +279,18 @@ def _tiny_imagenet() -> list[Recipe]:
 
 
 def _imagenet() -> list[Recipe]:
-    reported: list[tuple[str, dict[str, Any], Figure, Figure]] = [
+    reported: list[tuple[str, dict[str, Any], PaperNumber, PaperNumber]] = [
         ("ResNet-50 (original)", {"quoted": True}, 24.70, 7.80),
         ("ResNet-50 (reproduced)", {}, (24.33, 0.08), (7.30, 0.07)),
         ("ResNet-50 DCL", _dcl(5), (24.09, 0.03), (7.23, 0.02)),
     ]
     return [
-        Recipe(table="imagenet", row=row, paper={"Top-1 error": top1, "Top-5 error": top5}, **_IMAGENET, **method)
+        Recipe(
+            table="imagenet", row=row, columns=_TOP, paper={"Top-1 error": top1, "Top-5 error": top5}, **_IMAGENET,
+            **method,
+        )
         for row, method, top1, top5 in reported
-    ]
+    ]  # fmt: skip
 
 
 def _from_scratch() -> list[Recipe]:
@@ -289,7 +305,9 @@ def _from_scratch() -> list[Recipe]:
             row=row,
             model="resnet101",
             pretrained=column == "FT",
+            columns={f"Top-1 {column}": "error", f"Top-5 {column}": "top5_error"},
             paper={f"Top-1 {column}": errors[0], f"Top-5 {column}": errors[1]},
+            label=column,
             assumed=(_TINY_CROPS, _TINY_EPOCHS),
             **_TINY,
             **method,
@@ -300,20 +318,25 @@ def _from_scratch() -> list[Recipe]:
 
 
 def _cost() -> list[Recipe]:
-    """Without the columns of SALICON, whose trainings are saliency's: :mod:`congruency.studies.saliency.timed`."""
+    """Without the columns of SALICON, whose networks predict saliency: :mod:`congruency.studies.cost` adds them."""
     baseline = "baseline (ResNet-101 / ResNet-50 / ResNet-50)"
     reported: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float, float], tuple[float, float]]] = [
         (baseline, {}, {}, (42.50, 47), (23.50, 6)),
         ("GEM", _GEM, _GEM, (42.91, 78), (25.55, 10)),
         ("DCL", _dcl(60), _dcl(5), (42.91, 49), (25.55, 8)),
     ]
-    made = []
-    for row, tiny, imagenet, (tiny_millions, tiny_ms), (millions, ms) in reported:
-        common: dict[str, Any] = {"table": "cost", "row": row, "measures": "cost"}
-        paper = {"Tiny ImageNet params": tiny_millions, "Tiny ImageNet ms": tiny_ms}
-        made.append(Recipe(model="resnet101", paper=paper, assumed=(_TINY_CROPS,), **common, **_TINY, **tiny))
-        made.append(Recipe(paper={"ImageNet params": millions, "ImageNet ms": ms}, **common, **_IMAGENET, **imagenet))
-    return made
+    return [
+        Recipe(
+            table="cost", row=row, measures="cost", label=title, **common, **method,
+            columns={f"{title} params": "parameters", f"{title} ms": "ms"},
+            paper={f"{title} params": millions, f"{title} ms": milliseconds},
+        )
+        for row, tiny, imagenet, on_tiny, on_imagenet in reported
+        for title, common, method, (millions, milliseconds) in (
+            ("Tiny ImageNet", {**_TINY, "model": "resnet101", "assumed": (_TINY_CROPS,)}, tiny, on_tiny),
+            ("ImageNet", _IMAGENET, imagenet, on_imagenet),
+        )
+    ]  # fmt: skip
 
 
 def _cost_by(table: str, settings: Mapping[str, dict[str, Any]], milliseconds: Mapping[str, float]) -> list[Recipe]:
@@ -323,7 +346,9 @@ def _cost_by(table: str, settings: Mapping[str, dict[str, Any]], milliseconds: M
             row="DCL",
             model="resnet101",
             measures="cost",
+            columns={column: "ms"},
             paper={column: milliseconds[column]},
+            label=column,
             assumed=(_TINY_CROPS,),
             **_TINY,
             **method,
@@ -347,7 +372,7 @@ def _all() -> tuple[Recipe, ...]:
 
 
 def _differences(whole: Recipe, made: Recipe) -> tuple[str, ...]:
-    changes = [f"{made.epochs} epochs for {whole.epochs}", f"{made.per_class} training images a class"]
+    changes = [f"{made.epochs} epochs for {whole.epochs}", f"{made.per_class} training images per class"]
     if made.model != whole.model:
         changes.append(f"{made.model} for {whole.model}")
     if made.size != whole.size:
@@ -361,11 +386,7 @@ def _differences(whole: Recipe, made: Recipe) -> tuple[str, ...]:
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-    return f"near are {', '.join(map(repr, near))}" if near else f"there are {', '.join(map(repr, known))}"
-
-
-def _listed(figure: Figure) -> float | list[float]:
-    return list(figure) if isinstance(figure, tuple) else figure
+    return f"similar: {', '.join(map(repr, near))}" if near else f"there are {', '.join(map(repr, known))}"
 
 
 RECIPES: tuple[Recipe, ...] = _all()

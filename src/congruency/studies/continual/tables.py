@@ -303,7 +303,7 @@ def _mnist(
 
 
 # EWC's and iCaRL's learning rates and strengths: searched on held-out seeds (`--tune`).
-TABLES: dict[str, StreamTable] = {
+TABLES: dict[Table, StreamTable] = {
     "mnist_r": _mnist(
         "rotations",
         LearnerConfig("EWC", "ewc", lr=0.01, strength=10.0),

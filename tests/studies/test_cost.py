@@ -1,5 +1,6 @@
 """The saliency run that is timed: the recipe of the table ``salicon``, on synthetic images."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,9 @@ from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
 from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.models import create
-from congruency.saliency.task import METHODS
-from congruency.studies.saliency.recipes import paper_recipes
-from congruency.studies.saliency.runner import Sets
-from congruency.studies.saliency.timed import PRINTED, SETUPS, TimedSetup, made_up, method_name
+from congruency.studies.cost import PRINTED, SETUPS, TimedSetup, method_name, synthetic_set
+from congruency.studies.saliency.recipes import METHODS, paper_recipes
+from congruency.studies.saliency.study import reproduce_table
 from congruency.training import Correction, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
@@ -29,10 +29,10 @@ def images(count, size=(48, 64)):
 
 @pytest.mark.parametrize("method", ROWS)
 def test_it_is_the_recipe_of_the_table_salicon(method):
-    """Except for its initial weights, on which times do not depend, and its length."""
+    """But for the weights it begins with, on which times do not depend, and its length."""
     recipe = replace(SETUPS["paper"].recipe(method), pretrained=True, epochs=10)
     assert recipe in paper_recipes("salicon")
-    assert Sets("salicon", ()).size == SETUPS["paper"].size
+    assert inspect.signature(reproduce_table).parameters["size"].default == SETUPS["paper"].size
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -63,7 +63,7 @@ def test_the_papers_counts_of_parameters():
 
 
 def test_synthetic_images_make_whole_batches():
-    prepared = made_up(images(6))
+    prepared = synthetic_set(images(6))
     assert prepared.images.untyped_storage().nbytes() == 3 * 48 * 64  # one image, however many there seem to be
     points = prepared.data[5].points
     assert (points >= 0).all()
@@ -74,7 +74,7 @@ def test_synthetic_images_make_whole_batches():
         assert shown.shape == (2, 3, 48, 64)
         assert target["fixations"].sum((1, 2)).tolist() == [len(points)] * 2
         assert target["density"].amax((1, 2)).tolist() == [1.0, 1.0]
-    assert torch.equal(made_up(images(6)).data[0].points, points)
+    assert torch.equal(synthetic_set(images(6)).data[0].points, points)
 
 
 @pytest.mark.parametrize("method", ROWS)
@@ -99,7 +99,7 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "told"),
     [
         ({"batch_size": 0}, "batch_size must be a positive number, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
@@ -107,8 +107,8 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop'"),
     ],
 )
-def test_bad_setups_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_setups_are_refused(changes, told):
+    with pytest.raises(ValueError, match=told):
         TimedSetup(**changes)
 
 
