@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,8 +18,8 @@ _MACHINE = "How runs are computed"
 def classification(
     table: Annotated[
         Literal[
-            cifar, tiny_imagenet, imagenet, from_scratch, cost, cost_window, cost_references,
-            cifar10_grid, cifar100_noisy, tiny_subset,
+            "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
+            "cifar10_grid", "cifar100_noisy", "tiny_subset",
         ],
         typer.Argument(help="Which table; `congruency reproduce --list` says what each is."),
     ],

@@ -28,7 +28,7 @@ __all__ = ["continual"]
 def continual(
     table: Annotated[
         Literal["mnist_r", "mnist_p", "icifar100"],
-        typer.Argument(metavar="TABLE", help="mnist_r (rotations), mnist_p (permutations) or icifar100."),
+        typer.Argument(help="mnist_r (rotations), mnist_p (permutations) or icifar100."),
     ],
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,

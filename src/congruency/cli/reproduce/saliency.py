@@ -17,7 +17,7 @@ __all__ = ["saliency"]
 def saliency(
     table: Annotated[
         Literal["salicon", "osie"],
-        typer.Argument(metavar="TABLE", help="salicon (scored on its validation set) or osie (scored on MIT1003)."),
+        typer.Argument(help="salicon (scored on its validation set) or osie (scored on MIT1003)."),
     ],
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
