@@ -1,14 +1,23 @@
-# Everything runs in .venv, which the first target that needs it makes.
+# Everything runs in .venv, which the first target that needs it makes; CONSTRAINTS= installs the latest releases there.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 READY := .venv/.ready
+
+# The tests of the core, and what they need beside torch.
+CORE := $(addprefix tests/,backends constraints measure test_architecture.py test_cone.py test_corrector.py test_dcl.py \
+  test_distributed.py test_docstrings.py test_files.py test_gem.py test_graphs.py test_modules.py test_packaging.py \
+  test_resume.py test_trajectories.py)
+CORE_NEEDS := hypothesis numpy pytest quadprog scipy
+C_SOURCES := $(wildcard src/congruency/*/*.c)
+SOURCES := pyproject.toml $(C_SOURCES) $(shell find src -name '*.py')
 
 # Tests that want real data find it here, unless the variable says otherwise.
 ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo replication test test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo replication test test-browser test-lowest test-torch test-no-compiler test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -19,6 +28,23 @@ replication: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# The tests that open a page in Chromium; without it they fail, where `make test` skips them.
+test-browser: $(READY)
+	CONGRUENCY_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -m browser
+
+# The core on the lowest releases that pyproject.toml accepts. Some have no wheel for Python 3.13: use 3.10 to 3.12.
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/python -m pytest $(CORE)
+
+# The core with plain torch operations in place of the compiled kernels.
+test-torch: $(READY)
+	CONGRUENCY_KERNELS=torch $(BIN)/python -m pytest -n 2 $(CORE)
+
+# The core installed where there is no C compiler.
+test-no-compiler: .venv-no-compiler/.ready
+	test -z "$$(find .venv-no-compiler -path '*/congruency/*' -name '_native.*')"
+	.venv-no-compiler/bin/python -m pytest $(CORE)
 
 # The plugin for Avalanche, in the environment that has it; `make test` says that it left this file out.
 test-avalanche: .venv-avalanche/.ready
@@ -57,18 +83,32 @@ bench-comparison: $(READY) .venv-avalanche/.ready
 	$(BIN)/python benchmarks/comparison.py --avalanche .venv-avalanche/bin/python \
 	  --out benchmarks/results/comparison-cpu.json --page docs/comparison.md
 
+# Not editable: a module that was compiled for .venv would be found beside the sources, or in build.
+.venv-lowest/.ready: constraints-lowest.txt $(SOURCES)
+	rm -rf build
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt . $(CORE_NEEDS)
+	@touch $@
+
+.venv-no-compiler/.ready: $(CONSTRAINTS) $(SOURCES)
+	rm -rf build
+	$(PYTHON) -m venv .venv-no-compiler
+	CC=false .venv-no-compiler/bin/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) . $(CORE_NEEDS)
+	@touch $@
+
 .venv-avalanche/.ready: constraints.txt
 	$(PYTHON) -m venv .venv-avalanche
 	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt avalanche-lib==0.6.0 quadprog torchvision
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt src/congruency/backends/native.c
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
-	  || { echo "congruency needs Python 3.10 to 3.13; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
+$(READY): pyproject.toml $(CONSTRAINTS) $(C_SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "congruency needs Python 3.10 or newer; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-avalanche build dist site src/*.egg-info src/congruency/backends/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
+	rm -rf .venv .venv-avalanche .venv-lowest .venv-no-compiler build dist site src/*.egg-info src/congruency/*/*.so \
+	  .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

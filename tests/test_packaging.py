@@ -91,7 +91,7 @@ def check_wheel(path):
     assert compiled or not (shutil.which("cc") or shutil.which("gcc"))
     assert "congruency = congruency.cli:main" in scripts
     needed = re.findall(r"^Requires-Dist: (.+)$", metadata, re.MULTILINE)
-    assert [line for line in needed if "extra ==" not in line] == ["torch>=2.6"]
+    assert [line for line in needed if "extra ==" not in line] == ["torch>=2.11"]
     assert {"experiments", "cluster"} <= set(re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE))
     return compiled
 
