@@ -42,11 +42,10 @@ def check_options(params: Params, options: Options) -> None:
     """Raise on construction what DCL would raise only when training starts."""
     if not callable(params) and params not in ("all", "head"):
         raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {params!r}")
-    unknown = sorted(set(options) - set(Options.__annotations__))
+    known = Options.__annotations__
+    unknown = sorted(set(options) - set(known))
     if unknown:
-        raise TypeError(
-            f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(Options.__annotations__))}"
-        )
+        raise TypeError(f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(known))}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # repeated when training starts
         DCL(torch.optim.SGD([torch.zeros(1)], lr=0.0), attach=False, **options)

@@ -111,9 +111,7 @@ def train(
 class _Session:
     """A run with its record, checkpoints, progress bar and TensorBoard log."""
 
-    def __init__(
-        self, run: TrainingRun, folder: Path, resume: bool, origin: Origin, notice: Notice | None = None
-    ) -> None:
+    def __init__(self, run: TrainingRun, folder: Path, resume: bool, origin: Origin, notice: Notice | None) -> None:
         self._run, self._config, self._fabric = run, run.config, run.fabric
         self._notice = notice if run.fabric.is_global_zero else None
         self._checkpoints = Checkpoints(folder / "checkpoints")
@@ -140,10 +138,7 @@ class _Session:
         run, config = self._run, self._config
         shown = config.progress and self._fabric.is_global_zero
         try:
-            with (
-                StopSignal() as stop,
-                Progress(shown, run.total_steps, run.step, config.epochs) as self._progress,
-            ):
+            with StopSignal() as stop, Progress(shown, run.total_steps, run.step, config.epochs) as self._progress:
                 while run.epoch < config.epochs:
                     if self._train_epoch(stop) or self._end_epoch(stop):
                         return self._result(finished=False, asked=True)
