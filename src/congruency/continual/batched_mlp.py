@@ -154,11 +154,8 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def write_gradients(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
     """A layer's gradients ``delta activation'`` and ``sum delta`` for each of ``sets`` equal parts of the samples.
 
-    Args:
-        views: weight (S, M, sets, out, in) and bias (S, M, sets, out), written.
-        activation: Input of the layer, (S, M or 1, in, N).
-        delta: (S, M, out, N).
-        sets: Number of parts.
+    From its input ``activation`` (S, M or 1, in, N) and ``delta`` (S, M, out, N), written into ``views``: weight
+    (S, M, sets, out, in) and bias (S, M, sets, out).
     """
     weight, bias = views
     seeds, learners = delta.shape[:2]

@@ -13,15 +13,8 @@ from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Trigger
 
 __all__ = [
-    "Correction",
-    "CorrectionName",
-    "Precision",
-    "SampleOrder",
-    "Scope",
-    "Strategy",
-    "TrainingConfig",
-    "order_seed",
-]
+    "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig", "order_seed",
+]  # fmt: skip
 
 CorrectionName = Literal["baseline", "dcl", "gem"]
 Scope = Literal["head", "all"]

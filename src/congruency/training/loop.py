@@ -37,27 +37,16 @@ Notice = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """How a run ended: the epochs and optimizer steps it completed, its last evaluation, its files."""
 
-    Attributes:
-        finished: False if SIGTERM stopped it; it can then be resumed.
-        epochs: Completed epochs.
-        steps: Optimizer steps taken.
-        evaluation: Metrics of the last evaluation.
-        record: The run record.
-        checkpoint: The last checkpoint, None if none could be written.
-        asked_to_stop: Whether SIGTERM arrived, possibly too late to stop the run early.
-        resumes_at: The step that ``resume`` continues from: that of the last checkpoint, 0 without one.
-    """
-
-    finished: bool
+    finished: bool  # False if SIGTERM stopped it; it can then be resumed
     epochs: int
     steps: int
     evaluation: dict[str, float]
     record: Path
-    checkpoint: Path | None
-    asked_to_stop: bool = False
-    resumes_at: int = 0
+    checkpoint: Path | None  # the last one, None if none could be written
+    asked_to_stop: bool = False  # whether SIGTERM arrived, possibly too late to stop the run early
+    resumes_at: int = 0  # the step of the last checkpoint, which ``resume`` continues from; 0 without one
 
     @property
     def exit_code(self) -> int:

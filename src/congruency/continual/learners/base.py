@@ -19,21 +19,15 @@ __all__ = ["IndependentLearner", "Learner", "MultimodalLearner", "Setting", "Sin
 class Setting:
     """What all learners of one stream share.
 
-    Attributes:
-        make: builds the network from the fraction of the hidden units it may have; the same initial weights each time.
-        tasks: number of tasks in the stream.
-        seed: seed of everything a learner samples.
-        memory: samples kept per task.
-        policy: which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
-        chunk: past tasks per batched gradient computation; None computes all at once.
+    ``make`` builds the network from the fraction of the hidden units it may have; the same initial weights each time.
     """
 
     make: Callable[[float], nn.Module]
     tasks: int
-    seed: int = 0
-    memory: int = 256
-    policy: Policy = "first"
-    chunk: int | None = None
+    seed: int = 0  # of everything a learner samples
+    memory: int = 256  # samples kept per task
+    policy: Policy = "first"  # which samples to keep: the first of a task, or the last ("ring")
+    chunk: int | None = None  # past tasks per batched gradient computation; None computes all at once
 
 
 class Learner:
