@@ -294,7 +294,7 @@ KNOWN = [
     known("the margin binds", [1, 1], [[0, 2]], 0.5, [1, 2], [0.5]),
     known("the margin does not bind", [1, -3], [[0, 2]], 0.5, [1, 0], [1.5]),
     known("two orthogonal rows", [-1, -2, 3], [[1, 0, 0], [0, 4, 0]], 0.0, [0, 0, 3], [1, 0.5]),
-    known("correcting one row mends the other", [-1, 0], [[1, 0], [1, 1]], 0.0, [0, 0], None),
+    known("correcting one row corrects the other", [-1, 0], [[1, 0], [1, 1]], 0.0, [0, 0], None),
     known("one row binds and pushes the other inside", [-2, 1], [[1, 0], [3, 4]], 0.0, [0, 1], [2, 0]),
     known("both rows bind in a corner", [-2, -1], [[1, 0], [1, 1]], 0.0, [0, 0], [1, 1]),
     known("opposite rows leave the plane between them", [3, 4], [[1, 0], [-1, 0]], 0.0, [0, 4], None),
@@ -373,7 +373,7 @@ def test_singular_problems_agree_with_nnls(family: Family, n: int, p: int, devic
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 @pytest.mark.parametrize("angle", [1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("opposite", [False, True])
-def test_rows_close_to_each_other_are_told_apart(n: int, angle: float, opposite: bool, device: torch.device) -> None:
+def test_rows_close_to_each_other_are_distinguished(n: int, angle: float, opposite: bool, device: torch.device) -> None:
     """The answer is exact to rounding over the angle between rows, or between a row and the opposite of another."""
     for p in (2, 3, 5):
         for trial in range(20 if opposite else 6):
@@ -536,7 +536,7 @@ def _search_steps(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[int]:
 def test_a_gpu_needs_no_more_steps_than_it_takes(
     family: Family, n: int, p: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search of the host, which goes on until it is done, is done within the steps that a GPU is given."""
+    """The search of the host, which continues until it is done, ends within the steps that a GPU is given."""
     if device.type != "cpu":
         pytest.skip("counts the steps of the host")
     g, rows = family(40, n, p)

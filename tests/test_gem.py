@@ -191,7 +191,7 @@ def test_the_order_of_hooks_and_by_hand_are_the_same():
 
 @pytest.mark.parametrize("policy", ["ring", "first"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_saved_state_goes_on_bit_for_bit(dtype, policy):
+def test_a_saved_state_resumes_bit_for_bit(dtype, policy):
     steps = list(stream(dtype=dtype))
 
     def fresh():

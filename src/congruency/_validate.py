@@ -23,8 +23,9 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
     return value
 
 
-def check_whole(name: str, value: int, expected: str, least: int) -> int:
-    """Validate and return a whole number of at least ``least``."""
+def check_whole(name: str, value: int, expected: str = "", *, least: int) -> int:
+    """Validate and return a whole number of at least ``least``; ``expected`` says so in the caller's words."""
+    expected = expected or f"a whole number of at least {least}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be {expected}, got {value!r}")
     if value < least:

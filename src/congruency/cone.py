@@ -144,7 +144,7 @@ class _Problem(Protocol):
 
     @property
     def resolution(self) -> float:
-        """The distance of a row from the span of others that can be told from 0."""
+        """The distance of a row from the span of others distinguishable from 0."""
 
     @property
     def ridge(self) -> float | Tensor:
@@ -195,7 +195,7 @@ class _Gram:
         return _Gram(self.gram.unsqueeze(-3), self.offset.unsqueeze(-2), self.grain)
 
     def ridged(self) -> _Gram:
-        """Take a ridge of rounding size or, where K is further from semidefinite than that, the least that mends it."""
+        """Take a ridge of rounding size or, where K is further from semidefinite than that, the least that suffices."""
         n = self.gram.shape[-1]
         eye = torch.eye(n, dtype=self.gram.dtype, device=self.gram.device)
         # The last rung always holds: with unit rows K + nI is diagonally dominant. Twice a rung is clear of the edge.
@@ -323,10 +323,10 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     so no set comes twice, and at most n shortened steps come between two of them. Block pivoting (Judice and Pires
     1994) is as fast on random rows, but takes hundreds of fits on dependent ones, where it falls back to one by one.
 
-    The first set is the worst multiplier alone: rows of consecutive steps are alike, and correcting one mends them all.
+    The first set is the worst multiplier alone: rows of consecutive steps are alike, so correcting one corrects all.
 
     Dependent rows need a ridge to be fitted. The proximal point method takes its effect out again: move its centre to
-    the solution and go on, until the ridge pulls less than rounding does.
+    the solution and continue, until the ridge pulls less than rounding does.
 
     A GPU cannot tell when it is done, so it takes a fixed number of fits, and problems that are done stay as they are.
     The number is above what any problem of tests/test_cone.py takes, which counts them. A problem cut short has u >= 0

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # as torch.optim does: torch.compiler.disable would import dynamo now
+from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from congruency._validate import (
@@ -302,7 +303,7 @@ class Corrector:
             "counts": {what: int(count) for what, count in self._counts.items()},
             "sources": [source.state_dict(parameters) for source in self.sources],
         }
-        return _map_tensors(state, full) if full_tensors else state
+        return pytree.tree_map_only(Tensor, full, state) if full_tensors else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`, sharded or with full tensors.
@@ -332,22 +333,24 @@ class Corrector:
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
                 "load it with the release that saved it"
             )
-        _check_same_settings(state["settings"], self._settings())
+        check_parts(state["settings"], {"sources": (list, tuple)}, f"{what} (its settings)")
+        for sources in (state["settings"]["sources"], state["sources"]):
+            if len(sources) != len(self.sources):
+                raise ValueError(
+                    f"the state has {len(sources)} constraint source(s), here there are {len(self.sources)}"
+                )
+        here = self._settings()
+        _check_same_settings(state["settings"], here)
+        for old, new in zip(state["settings"]["sources"], here["sources"], strict=True):
+            _check_same_settings(old, new)
         if set(state["counts"]) != set(self._counts) or not all(map(is_count, state["counts"].values())):
             raise ValueError(f"the state's counts must be whole numbers of {', '.join(self._counts)}")
-        if len(state["sources"]) != len(self.sources):
-            raise ValueError(
-                f"the state has {len(state['sources'])} constraint source(s), here there are {len(self.sources)}"
-            )
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.check_state_dict(saved, parameters)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "trigger": self.trigger,
-            "blocks": self.blocks,
-            "sources": [source.settings() for source in self.sources],
-        }
+        sources = [source.settings() for source in self.sources]
+        return {"trigger": self.trigger, "blocks": self.blocks, "sources": sources}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(constraints={self.sources}, {self._shown()})"
@@ -403,28 +406,11 @@ def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice,
     return start, spans
 
 
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_map_tensors(item, function) for item in value]
-    return value
-
-
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    check_parts(saved, {"sources": (list, tuple)}, "a state of a Corrector (its settings)")
-    if len(saved["sources"]) != len(here["sources"]):
-        raise ValueError(
-            f"the state has {len(saved['sources'])} constraint source(s), here there are {len(here['sources'])}"
-        )
-    pairs = [(saved, here), *zip(saved["sources"], here["sources"], strict=True)]
-    for old, new in pairs:
-        check_parts(old, {}, "a state of a Corrector (its settings)")
-        for name in sorted(new.keys() - {"sources"}):
-            if differs(old.get(name), new[name]):
-                raise ValueError(
-                    f"{name} was {old.get(name)!r} when this state was saved and is {new[name]!r} here; "
-                    "use the same settings, or start without the state"
-                )
+    check_parts(saved, {}, "a state of a Corrector (its settings)")
+    for name in sorted(here.keys() - {"sources"}):
+        if differs(saved.get(name), here[name]):
+            raise ValueError(
+                f"{name} was {saved.get(name)!r} when this state was saved and is {here[name]!r} here; "
+                "use the same settings, or start without the state"
+            )

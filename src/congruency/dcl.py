@@ -77,14 +77,9 @@ class DCL(Corrector):
         capturable: bool = False,
     ) -> None:
         self.references = References(
-            references,
-            window=window,
-            offset=offset,
-            mode=mode,
-            margin=margin,
-            accumulate=accumulate,
+            references, window=window, offset=offset, mode=mode, margin=margin, accumulate=accumulate,
             capturable=capturable,
-        )
+        )  # fmt: skip
         super().__init__(
             optimizer, params, constraints=[self.references], trigger=trigger, blocks=blocks, attach=attach
         )

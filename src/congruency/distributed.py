@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -15,7 +16,7 @@ if torch.distributed.is_available():
 else:  # a torch built without distributed has no DTensor; nothing is ever an instance of this
     DTensor = type("DTensor", (), {})  # type: ignore[misc,assignment]
 
-__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups"]
+__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "whole"]
 
 Groups: TypeAlias = "tuple[ProcessGroup, ...]"
 
@@ -56,6 +57,11 @@ def reduce_sum(values: Tensor, groups: Groups) -> Tensor:
 def full(tensor: Tensor) -> Tensor:
     """The whole tensor on every process (a collective where it is sharded)."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(state: Any) -> Any:
+    """A state with its sharded tensors gathered on the host, one at a time (then a collective call)."""
+    return pytree.tree_map_only(DTensor, lambda tensor: tensor.full_tensor().cpu(), state)
 
 
 def like(tensor: Tensor, model: Tensor) -> Tensor:

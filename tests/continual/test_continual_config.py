@@ -9,7 +9,7 @@ from congruency.continual.config import memory_slice
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"kind": "sgd"}, ValueError, "kind must be one of single, independent, .*, dcl_memory, got 'sgd'"),
+        ({"kind": "sgd"}, ValueError, "kind must be one of 'single', 'independent', .*, 'dcl_memory', got 'sgd'"),
         ({"lr": 0.0}, ValueError, "lr must be positive, got 0.0"),
         ({"lr": float("nan")}, ValueError, "lr must be positive, got nan"),
         ({"trigger": "sometimes"}, ValueError, "trigger must be one of 'always', 'violated', got 'sometimes'"),

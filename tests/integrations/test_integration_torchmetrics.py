@@ -140,9 +140,9 @@ def test_runs_merge():
 
 
 def test_invalid_input():
-    with pytest.raises(ValueError, match="reference must be 'start' or 'previous'"):
+    with pytest.raises(ValueError, match="reference must be one of 'start', 'previous'"):
         RunCongruency("end")
-    with pytest.raises(ValueError, match="quantity must be 'congruency' or 'magnitude'"):
+    with pytest.raises(ValueError, match="quantity must be one of 'congruency', 'magnitude'"):
         RunCongruency(quantity="angle")
     with pytest.raises(RuntimeError, match="no parameter has a gradient"):
         RunCongruency().update(network().parameters())

@@ -71,7 +71,7 @@ def train(folder, model=None, callback=None, **settings):
 
 
 def plain(*, accumulate=1, autocast=None, params="all"):
-    """By hand: the loss (the model is told how many samples a step has), clipping, the step, the scheduler; logs."""
+    """By hand: the loss (the model gets the number of samples of a step), clipping, the step, the scheduler; logs."""
     model = classifier()
     model.train()
     optimizer, scheduler = optimizer_and_scheduler(model)

@@ -353,7 +353,7 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(device, change, 
 
 def test_errors_say_what_is_wrong():
     model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="reference must be 'start' or 'previous', got 'end'"):
+    with pytest.raises(ValueError, match="reference must be one of 'start', 'previous', got 'end'"):
         CongruencyMeter(model.parameters(), "end")
     with pytest.raises(ValueError, match="params is empty"):
         CongruencyMeter([])

@@ -158,8 +158,8 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     settings = config(method=METHODS["dcl"])
     train(interrupted, settings, tmp_path / "whole")
     Interrupted.events = {(1, 3): lambda: monkeypatch.setattr(checkpoints, "_write", full_disk), (3, 0): fail}
-    told = r"step 12 could not be written .*No space left on device.*checkpoint-0000000008.pt stays usable"
-    with pytest.warns(UserWarning, match=told), pytest.raises(PowerFailure):
+    expected = r"step 12 could not be written .*No space left on device.*checkpoint-0000000008.pt stays usable"
+    with pytest.warns(UserWarning, match=expected), pytest.raises(PowerFailure):
         train(interrupted, settings, tmp_path / "full")
     names = [path.name for path in sorted((tmp_path / "full" / "checkpoints").iterdir())]
     assert names == ["checkpoint-0000000006.pt", "checkpoint-0000000008.pt"]
@@ -200,10 +200,10 @@ def test_a_full_disk_stops_tensorboard_but_not_the_run(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writer, "add_scalar", full)
-    with pytest.warns(UserWarning, match="TensorBoard's files in .* cannot be written .*No space left") as told:
+    with pytest.warns(UserWarning, match="TensorBoard's files in .* cannot be written .*No space left") as warned:
         result = train(interrupted, config(tensorboard=True), tmp_path)
     assert result.finished
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_notice_is_called_after_every_step(tmp_path):

@@ -100,6 +100,6 @@ def test_the_runs_of_a_study_name_it_and_their_row(tmp_path):
     assert len(list(execute(study.runs([0]), runner, Place(), Store(tmp_path)))) == 1
     (path,) = tmp_path.rglob("record.jsonl")
     record = read_record(path)
-    told = [record.run[name] for name in ("command", "data", "table", "row")]
-    assert told == ["reproduce cifar", "digits", "cifar", "ResNeXt-29 SGD"]
+    origin = [record.run[name] for name in ("command", "data", "table", "row")]
+    assert origin == ["reproduce cifar", "digits", "cifar", "ResNeXt-29 SGD"]
     assert record.steps, "for the curves within epochs"

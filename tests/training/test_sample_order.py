@@ -70,9 +70,12 @@ def test_the_order_leaves_the_augmentation_to_the_seed():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("shuffled", 0, BASE), "order must be one of seed, fixed, independent"), (("fixed", 0, BASE, -1), "negative")],
+    [
+        (("shuffled", 0, BASE), "order must be one of 'seed', 'fixed', 'independent'"),
+        (("fixed", 0, BASE, -1), "negative"),
+    ],
 )
-def test_orders_that_there_are_not(arguments, message):
+def test_unknown_orders_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         order_seed(*arguments)
 

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments: ``python training_interrupted.py FOLDER SEED``.
+"""Runs that are killed at random times: ``python training_interrupted.py FOLDER SEED``.
 
 Each life of the run is a forked process, so that the imports are paid for once; the kill is a real SIGKILL.
 """
@@ -72,8 +72,8 @@ def killed_again_and_again(folder, method, chance):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     make_fabric(settings("baseline"))  # imports lightning, before the forks
-    moments = random.Random(int(sys.argv[2]))
+    times = random.Random(int(sys.argv[2]))
     for method in METHODS:
-        code = killed_again_and_again(Path(sys.argv[1]) / method, method, moments)
+        code = killed_again_and_again(Path(sys.argv[1]) / method, method, times)
         if code:
             sys.exit(code)

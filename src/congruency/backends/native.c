@@ -612,7 +612,7 @@ static void solve_one(const double *gram, const double *products, const double *
 
 /* ---- a job from Python's objects ----
    The functions that return int give 1 for yes, 0 for no (the job cannot be made, torch must do it) and -1 for an
-   error that Python has been told of. */
+   error that is set in Python. */
 
 static struct {
     PyObject *tensor, *parameter, *float32, *float64;                      /* what torch calls so */
@@ -884,7 +884,7 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
     PyObject *given[4];
     if (!PyArg_ParseTuple(arguments, "sOOOO", &library, &given[0], &given[1], &given[2], &given[3])) return NULL;
     for (int i = 0; i < 4; i++) Py_XSETREF(*objects[i], Py_NewRef(given[i]));
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* the search goes on in what it was linked with */
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* the search includes what it was linked with */
     *(void **)&openmp.parallel = handle ? dlsym(handle, "GOMP_parallel") : NULL;
     *(void **)&openmp.thread_number = handle ? dlsym(handle, "omp_get_thread_num") : NULL;
     if (!openmp.thread_number) openmp.parallel = NULL;

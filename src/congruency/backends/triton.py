@@ -7,6 +7,7 @@ added in a fixed order, so the same input gives the same bits.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ MOST_CONSTRAINTS = 31  # most basis vectors; the tile of inner products has one 
 _SPARES = 4  # address tables laid aside for CUDA graphs
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
 _MOST_TABLES = 64
-_MOST_PLANS = 32
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -299,7 +299,7 @@ def _solve_single(
 
 @triton.jit
 def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
-    """The symmetric sweep operator on row ``pivot``: into the active set (towards = 1) or out of it (-1)."""
+    """The symmetric pivot (Beaton's SWEEP) on row ``pivot``: into the active set (towards = 1) or out of it (-1)."""
     row = tl.arange(0, ROWS)
     here = row == pivot
     column = tl.sum(tl.where(here[None, :], matrix, 0.0), axis=1)
@@ -393,7 +393,10 @@ class _Plan:
     units: int
 
 
-def _plan(lengths: Sequence[int], block_of: Sequence[int], blocks: int, device: torch.device, tile: int) -> _Plan:
+@functools.lru_cache(maxsize=32)
+def _plan(
+    lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1
+) -> _Plan:
     """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
     chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
     wanted = min(_processors(device) * _UNITS_PER_PROCESSOR, _PARTIALS // tile)
@@ -478,7 +481,6 @@ class _Launch:
 
 
 _addresses = _Addresses()
-_plans: OrderedDict[tuple[object, ...], _Plan] = OrderedDict()
 
 
 class TritonBackend:
@@ -538,11 +540,7 @@ def record(weights: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: 
 
 
 def accumulate(
-    gradients: Sequence[Tensor],
-    slots: Sequence[Sequence[Tensor]],
-    phase: Tensor,
-    finite: Tensor,
-    scale: Tensor | None,
+    gradients: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor, finite: Tensor, scale: Tensor | None
 ) -> None:
     """Add ``gradients[j] / scale`` to the running sum ``slots[j][min(phase, last)]``, unless it is not finite."""
     for dtype, plan, table in _slot_launches(gradients, slots):
@@ -570,7 +568,7 @@ def _slot_launches(
         device = entries[0][0].device
         lengths = tuple(tensor.numel() for tensor, _ in entries)
         addresses = tuple(t.data_ptr() for tensor, held in entries for t in (tensor, *held))
-        yield dtype, _plan_of(lengths, (0,) * len(lengths), 1, device), _addresses.table(addresses, device)
+        yield dtype, _plan(lengths, (0,) * len(lengths), 1, device), _addresses.table(addresses, device)
 
 
 def _solve_one(gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
@@ -653,7 +651,7 @@ def _addresses_of(item: ParameterSlice) -> list[int]:
 
 
 def _tile_rows(size: int) -> int:
-    """Rows of the tile of inner products: the gradient and the basis, made up to a power of two where tiles are."""
+    """Rows of the tile of inner products: the gradient and the basis, rounded up to a power of two where tiles are."""
     return triton.next_power_of_2(max(4, 1 + size)) if size > 1 else 1 + size
 
 
@@ -662,18 +660,7 @@ def _launch(slices: list[ParameterSlice], kind: _Kind, size: int, blocks: int, d
     addresses = tuple(address for item in slices for address in _addresses_of(item))
     lengths = tuple(item.gradient.numel() for item in slices)
     block_of = tuple(item.block for item in slices)
-    plan = _plan_of(lengths, block_of, blocks, device, _tile_rows(size) ** 2)
+    plan = _plan(lengths, block_of, blocks, device, _tile_rows(size) ** 2)
     aligned = all(address % 16 == 0 for address in addresses)
     gradient, basis, chain = kind
     return _Launch(plan, _addresses.table(addresses, device), _DTYPES[gradient], _DTYPES[basis], chain, aligned)
-
-
-def _plan_of(
-    lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1
-) -> _Plan:
-    key = (lengths, block_of, blocks, device, tile)
-    if key not in _plans:
-        _plans[key] = _plan(lengths, block_of, blocks, device, tile)
-        while len(_plans) > _MOST_PLANS:
-            _plans.popitem(last=False)
-    return _plans[key]

@@ -70,9 +70,9 @@ class References(ConstraintSource):
         self.count = check_whole("references", count, "a positive whole number", least=1)
         if count > _MOST_REFERENCES:
             raise ValueError(f"references must be at most {_MOST_REFERENCES}, got {count}")
-        self.window = (
-            None if window is None else check_whole("window", window, "a positive number of steps or None", least=1)
-        )
+        if window is not None:
+            check_whole("window", window, "a positive number of steps or None", least=1)
+        self.window = window
         self.offset = check_whole("offset", offset, "a non-negative number of steps", least=0)
         if self.window is not None and self.offset >= self.window:
             raise ValueError(f"offset must be below the window ({window}), got {offset}")
@@ -198,8 +198,7 @@ class References(ConstraintSource):
     def _room(self, parameter: Tensor) -> list[Tensor]:
         if self.accumulate == "weights":
             return [parameter.detach().clone() for _ in range(self.count)]
-        dtype = self._slot_dtype(parameter)
-        return [torch.zeros_like(parameter, dtype=dtype) for _ in range(self.count)]
+        return [torch.zeros_like(parameter, dtype=self._slot_dtype(parameter)) for _ in range(self.count)]
 
     def _slot_dtype(self, parameter: Tensor) -> torch.dtype:
         if self.accumulate == "weights":
@@ -221,11 +220,8 @@ class References(ConstraintSource):
         # Held from the first call on, so that the structure is the same at any time, as distributed checkpoints need.
         self._hold(parameters)
         held = {str(i): list(self._slots[p]) for i, p in enumerate(parameters) if p in self._slots}
-        return {
-            "step": self.step if self._clock is None else int(self._clock),
-            "parameters": len(parameters),
-            "slots": held,
-        }
+        step = self.step if self._clock is None else int(self._clock)
+        return {"step": step, "parameters": len(parameters), "slots": held}
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         parts = {"step": object, "parameters": object, "slots": Mapping}

@@ -20,13 +20,7 @@ __all__ = ["BatchedConstrainedLearner", "BatchedEWCLearner", "BatchedLearner"]
 
 
 class BatchedLearner(ABC):
-    """All seeds of several learners of one kind.
-
-    Args:
-        network: The shape of the networks.
-        configs: The learners of every seed.
-        start: (S, width), the initial weights of every seed, shared by its learners.
-    """
+    """All seeds of several learners of one kind; ``start`` (S, width) are each seed's initial weights."""
 
     def __init__(self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor) -> None:
         self.network = network
@@ -92,14 +86,8 @@ class BatchedEWCLearner(BatchedLearner):
 class BatchedConstrainedLearner(BatchedLearner):
     """Plain SGD, GEM, A-GEM, DCL and DCL with memory: SGD on projected gradients.
 
-    The learners either all have a memory or none has, and either all or none are A-GEM.
-
-    Args:
-        network: The shape of the networks.
-        configs: The learners of every seed.
-        start: (S, width), the initial weights of every seed.
-        seeds: One per stream, for A-GEM's samples of the memory.
-        memory: Samples kept per task, and drawn per step by A-GEM.
+    The learners either all have a memory or none has, and either all or none are A-GEM, which draws ``memory`` samples
+    per step by the stream's entry of ``seeds``.
     """
 
     def __init__(

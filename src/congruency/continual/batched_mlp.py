@@ -45,10 +45,7 @@ class BatchedMLP:
         """The first layers of every task for unpermuted images, bias last: (S, M, T, out, in + 1).
 
         Permuting the weights instead of the images lets one matrix product serve all tasks, learners and seeds.
-
-        Args:
-            flat: (S, M, width).
-            pixels: (S, T, in), the pixel that task t of seed s uses for each input; -1 is 0.
+        ``pixels`` (S, T, in) are the sources of the inputs; -1 is 0.
         """
         weight, bias = self.layers(flat)[0]
         seeds, learners, out, into = weight.shape
@@ -60,12 +57,9 @@ class BatchedMLP:
         return permuted
 
     def logits_from_first_layer(self, first: Tensor, flat: Tensor, inputs: Tensor) -> Tensor:
-        """The outputs for all tasks from :meth:`permuted_first_layer`: (S, M, T, N, classes).
+        """(S, M, T, out, in + 1), (S, M, width), (N, in + 1) -> (S, M, T, N, classes), for all tasks.
 
-        Args:
-            first: (S, M, T, out, in + 1).
-            flat: (S, M, width).
-            inputs: (N, in + 1), ones in the last column.
+        ``first`` is from :meth:`permuted_first_layer`; the last column of ``inputs`` is ones.
         """
         values = (first.flatten(0, 3) @ inputs.mT).view(*first.shape[:4], -1)
         for weight, bias in self.layers(flat)[1:]:
@@ -160,11 +154,8 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def write_gradients(views: tuple[Tensor, Tensor], activation: Tensor, delta: Tensor, sets: int) -> None:
     """A layer's gradients ``delta activation'`` and ``sum delta`` for each of ``sets`` equal parts of the samples.
 
-    Args:
-        views: weight (S, M, sets, out, in) and bias (S, M, sets, out), written.
-        activation: Input of the layer, (S, M or 1, in, N).
-        delta: (S, M, out, N).
-        sets: Number of parts.
+    From its input ``activation`` (S, M or 1, in, N) and ``delta`` (S, M, out, N), written into ``views``: weight
+    (S, M, sets, out, in) and bias (S, M, sets, out).
     """
     weight, bias = views
     seeds, learners = delta.shape[:2]

@@ -132,16 +132,7 @@ class BatchedRunner:
     """The streams of all seeds on one device: training and evaluation, task by task.
 
     Weights of inputs that are 0 in all training images never move, so training leaves them out: the trained networks
-    (``network``) have fewer inputs than the evaluated ones (``whole``).
-
-    Args:
-        streams: One per seed, all of one shape.
-        hidden: Sizes of the hidden layers.
-        batch: Samples per step.
-        memory: Samples kept per task.
-        policy: Which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
-        device: Where to compute.
-        dtype: Precision of weights and inputs.
+    (``network``) have fewer inputs than the evaluated ones (``whole``). The arguments are :func:`run_together`'s.
     """
 
     def __init__(

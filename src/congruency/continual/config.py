@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from congruency._validate import check_margin
+from congruency._validate import check_choice, check_margin
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
 from congruency.corrector import Trigger
@@ -48,12 +48,10 @@ class LearnerConfig:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        check_choice("kind", self.kind, get_args(Kind))
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.trigger not in get_args(Trigger):
-            raise ValueError(f"trigger must be one of {', '.join(map(repr, get_args(Trigger)))}, got {self.trigger!r}")
+        check_choice("trigger", self.trigger, get_args(Trigger))
         check_margin(self.memory_margin)
         if self.has_references:
             References(
@@ -73,8 +71,7 @@ class LearnerConfig:
 
 def memory_slice(policy: Policy, size: int, samples: int) -> slice:
     """The samples of a task, in the order seen, that a memory of ``size`` keeps."""
-    if policy not in get_args(Policy):
-        raise ValueError(f"policy must be one of {', '.join(map(repr, get_args(Policy)))}, got {policy!r}")
+    check_choice("policy", policy, get_args(Policy))
     if size < 1:
         raise ValueError(f"a memory must hold at least one sample per task, got size {size}")
     if size > samples:

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from congruency._validate import check_choice
+
 __all__ = ["Average", "Outcome", "Scores", "scores"]
 
 Average = Literal["gem", "published"]
@@ -43,8 +45,7 @@ def scores(
 
     With one task there is no transfer: both are nan.
     """
-    if average not in get_args(Average):
-        raise ValueError(f"average must be one of {', '.join(map(repr, get_args(Average)))}, got {average!r}")
+    check_choice("average", average, get_args(Average))
     r = torch.as_tensor(matrix, dtype=torch.float64)
     b = torch.as_tensor(baseline, dtype=torch.float64, device=r.device)
     tasks = r.shape[-1] if r.ndim >= 2 else 0

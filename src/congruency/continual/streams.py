@@ -135,7 +135,7 @@ def incremental(
     found = []
     for part in np.split(state.permutation(classes), tasks):
         own = tuple(sorted(int(label) for label in part))
-        chosen = [_of_classes(images.labels, own) for images in (train, test)]
+        chosen = [torch.isin(data.labels.cpu(), torch.tensor(own)).nonzero().flatten() for data in (train, test)]
         for indices, kind in zip(chosen, ("training", "test"), strict=True):
             if not len(indices):
                 raise ValueError(f"a task of classes {own} has no {kind} samples; leave these classes out")
@@ -144,11 +144,7 @@ def incremental(
     return Stream("incremental", seed, tuple(found), train, test)
 
 
-STREAMS: dict[str, Callable[..., Stream]] = {
-    "rotations": rotations,
-    "permutations": permutations,
-    "incremental": incremental,
-}
+STREAMS: dict[str, Callable[..., Stream]] = {make.__name__: make for make in (rotations, permutations, incremental)}
 
 
 def rotated_pixels(shape: tuple[int, ...], degrees: float) -> Tensor:
@@ -200,7 +196,3 @@ def _state(train: LabelledImages, tasks: int, samples: int, seed: int) -> np.ran
     if not len(train):
         raise ValueError("a task without samples cannot be learned: the training set is empty")
     return np.random.RandomState(seed)
-
-
-def _of_classes(labels: Tensor, classes: tuple[int, ...]) -> Tensor:
-    return torch.isin(labels.cpu(), torch.tensor(classes)).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""What all integrations share: options, the choice of parameters, metrics to log, states to save."""
+"""What all integrations share: options, the choice of parameters, metrics to log."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Corrector, Trigger
 from congruency.dcl import DCL
-from congruency.distributed import full, is_sharded
 from congruency.modules import head
 
-__all__ = ["Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all", "missing", "whole"]
+__all__ = ["Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all", "missing"]
 
 Params = Literal["all", "head"] | Callable[[Any], Iterable[Tensor]]
 
@@ -44,11 +42,10 @@ def check_options(params: Params, options: Options) -> None:
     """Raise on construction what DCL would raise only when training starts."""
     if not callable(params) and params not in ("all", "head"):
         raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {params!r}")
-    unknown = sorted(set(options) - set(Options.__annotations__))
+    known = Options.__annotations__
+    unknown = sorted(set(options) - set(known))
     if unknown:
-        raise TypeError(
-            f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(Options.__annotations__))}"
-        )
+        raise TypeError(f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(known))}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # repeated when training starts
         DCL(torch.optim.SGD([torch.zeros(1)], lr=0.0), attach=False, **options)
@@ -115,11 +112,6 @@ def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
         for i, corrector in correctors.items()
         for name, value in metrics(corrector).items()
     }
-
-
-def whole(state: Any) -> Any:
-    """A state with its sharded tensors gathered on the host, one at a time (then a collective call)."""
-    return pytree.tree_map(lambda leaf: full(leaf).cpu() if is_sharded(leaf) else leaf, state)
 
 
 def _refuse_flat_shards(model: nn.Module) -> None:

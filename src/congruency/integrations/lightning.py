@@ -14,7 +14,8 @@ from typing_extensions import Unpack  # torch needs typing_extensions too
 import congruency._torchvision_compat  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
 from congruency.corrector import Stats
 from congruency.dcl import DCL
-from congruency.integrations.common import Options, Params, attach, check_options, metrics_of_all, missing, whole
+from congruency.distributed import whole
+from congruency.integrations.common import Options, Params, attach, check_options, metrics_of_all, missing
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

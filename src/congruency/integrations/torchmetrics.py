@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import congruency._torchvision_compat  # noqa: F401  # before torchmetrics, which imports torchvision
+from congruency._validate import check_choice
 from congruency.integrations.common import missing
 from congruency.measure.meter import CongruencyMeter, Reference
 
@@ -56,12 +57,8 @@ class RunCongruency(Metric):
 
     def __init__(self, reference: Reference = "start", quantity: Quantity = "congruency", **options: Any) -> None:
         super().__init__(**options)
-        if reference not in get_args(Reference):
-            raise ValueError(f"reference must be 'start' or 'previous', got {reference!r}")
-        if quantity not in get_args(Quantity):
-            raise ValueError(f"quantity must be 'congruency' or 'magnitude', got {quantity!r}")
-        self.reference: Reference = reference
-        self.quantity: Quantity = quantity
+        self.reference: Reference = check_choice("reference", reference, get_args(Reference))
+        self.quantity: Quantity = check_choice("quantity", quantity, get_args(Quantity))
         # Named by the reference: a MetricCollection shares the state of metrics whose states have the same names and,
         # after the first update, the same values.
         self._sums = f"sums_from_{reference}"

@@ -14,8 +14,8 @@ from typing_extensions import Unpack  # torch needs typing_extensions too
 import congruency._torchvision_compat  # noqa: F401  # before transformers, which may import torchvision
 from congruency.corrector import Stats
 from congruency.dcl import DCL
-from congruency.distributed import local, reduce_sum, reduction_groups
-from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing, whole
+from congruency.distributed import local, reduce_sum, reduction_groups, whole
+from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]

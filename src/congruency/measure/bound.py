@@ -7,17 +7,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from congruency._validate import check_choice
+
 __all__ = ["BoundForm", "lower_bound"]
 
 BoundForm = Literal["sharp", "expanded", "printed"]
 
 
 def lower_bound(
-    gradients: Tensor,
-    step_size: float | Tensor,
-    lipschitz: float | Tensor,
-    *,
-    form: BoundForm = "sharp",
+    gradients: Tensor, step_size: float | Tensor, lipschitz: float | Tensor, *, form: BoundForm = "sharp"
 ) -> Tensor:
     r"""What the congruency of gradient descent with its own past cannot fall below (Theorem 1 of the paper).
 
@@ -66,7 +64,8 @@ def lower_bound(
     g = gradients.to(torch.float64)
     # every form is unchanged when all gradients are scaled alike; with the largest entry at 1 no square overflows
     g = g / g.abs().amax((-2, -1), keepdim=True)
-    curvature = _curvature(step_size, lipschitz, g)
+    eta, lip = (torch.as_tensor(value, dtype=torch.float64, device=g.device) for value in (step_size, lipschitz))
+    curvature = (eta * lip).unsqueeze(-1)  # L eta, the only way the two enter
 
     accumulated = _past_sum(g, -2)
     lengths, reach = torch.linalg.vector_norm(g, dim=-1), torch.linalg.vector_norm(accumulated, dim=-1)
@@ -87,15 +86,8 @@ def _past_sum(terms: Tensor, dim: int) -> Tensor:
     return torch.cat([torch.zeros_like(terms.narrow(dim, 0, 1)), past], dim)
 
 
-def _curvature(step_size: float | Tensor, lipschitz: float | Tensor, like: Tensor) -> Tensor:
-    """L eta, the only way the two enter, with a dimension for the iterations."""
-    factors = (torch.as_tensor(x, dtype=torch.float64, device=like.device) for x in (step_size, lipschitz))
-    return torch.mul(*factors).unsqueeze(-1)
-
-
 def _check(gradients: Tensor, step_size: float | Tensor, lipschitz: float | Tensor, form: str) -> None:
-    if form not in get_args(BoundForm):
-        raise ValueError(f"form must be one of {', '.join(map(repr, get_args(BoundForm)))}, got {form!r}")
+    check_choice("form", form, get_args(BoundForm))
     if not gradients.is_floating_point():
         raise TypeError(f"gradients must be a real floating-point tensor, got {gradients.dtype}")
     if gradients.ndim < 2 or 0 in gradients.shape[-2:]:

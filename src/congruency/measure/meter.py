@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency._validate import differs
+from congruency._validate import check_choice, differs
 from congruency.backends import Basis, ParameterSlice, Passes
 from congruency.distributed import Groups, like, local, reduction_groups
 
@@ -95,10 +95,8 @@ class CongruencyMeter:
     """
 
     def __init__(self, params: Iterable[Tensor], reference: Reference = "start") -> None:
-        if reference not in get_args(Reference):
-            raise ValueError(f"reference must be 'start' or 'previous', got {reference!r}")
+        self._kind: Reference = check_choice("reference", reference, get_args(Reference))
         self._params = _checked(params)
-        self._kind: Reference = reference
         self._reference: list[Tensor] | None = None
         self._totals = self._no_totals()
 

@@ -110,12 +110,7 @@ class EpochMeans:
     """Means over the steps of an epoch.
 
     Sums are formed step by step on the host, so that they do not depend on when the steps were read back.
-
-    Attributes:
-        steps: Number of steps.
-        samples: Number of samples.
-        seconds: Duration of the steps.
-        data_seconds: The part of it that the host waited for batches.
+    ``data_seconds`` is the part of ``seconds`` that the host waited for batches.
     """
 
     def __init__(self) -> None:
@@ -129,11 +124,8 @@ class EpochMeans:
     ) -> None:
         """Add one step.
 
-        Args:
-            step: The step.
-            figures: Means over its samples, weighted by their number; a loss of nan makes the epoch's nan.
-            measures: Figures of the step as such; undefined ones are left out.
-            seconds: Its duration.
+        Its ``figures`` are weighted by the number of its samples, and a loss of nan makes the epoch's nan; undefined
+        ``measures`` are left out.
         """
         self.steps += 1
         self.samples += step.samples

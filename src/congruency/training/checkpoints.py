@@ -22,12 +22,7 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of one run, named by their step.
-
-    Args:
-        folder: Their folder; created if missing.
-        keep: Number of checkpoints to keep.
-    """
+    """The checkpoints of one run, named by their step; the last ``keep`` of them stay."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder

@@ -8,19 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from congruency._validate import check_choice, check_whole
 from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Trigger
 
 __all__ = [
-    "Correction",
-    "CorrectionName",
-    "Precision",
-    "SampleOrder",
-    "Scope",
-    "Strategy",
-    "TrainingConfig",
-    "order_seed",
-]
+    "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig", "order_seed",
+]  # fmt: skip
 
 CorrectionName = Literal["baseline", "dcl", "gem"]
 Scope = Literal["head", "all"]
@@ -40,6 +34,7 @@ The epochs of a run always differ from each other. An epoch's order depends on o
 :func:`order_seed`.
 """
 
+_ONE_OR_NONE = "a whole number of at least 1 or None"
 _MARGINS = {"baseline": 0.0, "dcl": 0.0, "gem": 0.5}
 # Fields that may differ when a run is resumed: they change neither a weight nor a line of the record.
 _FREE_TO_CHANGE = {"flush_every", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard"}
@@ -78,17 +73,16 @@ class Correction:
     memory: int = 1
 
     def __post_init__(self) -> None:
-        _one_of("method", self.name, CorrectionName)
-        _one_of("scope", self.scope, Scope)
-        _one_of("mode", self.mode, Mode)
-        if self.trigger is not None:
-            _one_of("trigger", self.trigger, Trigger)
-        _one_of("accumulate", self.accumulate, Accumulate)
-        _at_least("references", self.references, 1)
-        _at_least("offset", self.offset, 0)
-        _at_least("memory", self.memory, 1)
+        check_choice("method", self.name, get_args(CorrectionName))
+        check_choice("scope", self.scope, get_args(Scope))
+        check_choice("mode", self.mode, get_args(Mode))
+        check_choice("trigger", self.effective_trigger, get_args(Trigger))
+        check_choice("accumulate", self.accumulate, get_args(Accumulate))
+        check_whole("references", self.references, least=1)
+        check_whole("offset", self.offset, least=0)
+        check_whole("memory", self.memory, least=1)
         if self.window is not None:
-            _at_least("window", self.window, 1, "or None")
+            check_whole("window", self.window, _ONE_OR_NONE, least=1)
         if self.margin is not None and not 0.0 <= self.margin < math.inf:
             raise ValueError(f"margin must be finite and at least 0, or None, got {self.margin}")
 
@@ -157,21 +151,18 @@ class TrainingConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("accelerator", self.accelerator, Accelerator)
-        _one_of("strategy", self.strategy, Strategy)
-        _one_of("precision", self.precision, Precision)
-        _one_of("measure", self.measure, Measure)
+        check_choice("accelerator", self.accelerator, get_args(Accelerator))
+        check_choice("strategy", self.strategy, get_args(Strategy))
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("measure", self.measure, get_args(Measure))
         for name in ("epochs", "accumulate", "flush_every"):
-            _at_least(name, getattr(self, name), 1)
+            check_whole(name, getattr(self, name), least=1)
         for name in ("seed", "evaluate_every", "record_steps", "checkpoint_epochs"):
-            _at_least(name, getattr(self, name), 0)
+            check_whole(name, getattr(self, name), least=0)
         if self.checkpoint_steps is not None:
-            _at_least("checkpoint_steps", self.checkpoint_steps, 1, "or None")
+            check_whole("checkpoint_steps", self.checkpoint_steps, _ONE_OR_NONE, least=1)
         if self.clip is not None and not 0.0 < self.clip < math.inf:
             raise ValueError(f"clip must be a positive norm or None, got {self.clip}")
-        self._check_together()
-
-    def _check_together(self) -> None:
         if self.capture and (self.accumulate > 1 or self.precision == "16" or self.strategy != "auto"):
             raise ValueError(
                 "capture is for one process, one batch per step and precision '32' or 'bf16'; leave it off, or change "
@@ -181,13 +172,12 @@ class TrainingConfig:
             raise ValueError(
                 f"compile mode {self.compile!r} uses CUDA graphs itself; leave capture off, or compile=True"
             )
-        if self.strategy != "fsdp":
-            return
-        if self.precision == "16":
+        sharded = self.strategy == "fsdp"
+        if sharded and self.precision == "16":
             raise ValueError("precision '16' needs a gradient scaler, which fsdp has none of; use 'bf16' or '32'")
-        if self.channels_last:
+        if sharded and self.channels_last:
             raise ValueError("channels_last weights cannot be sharded; use strategy 'ddp', or leave channels_last off")
-        if self.method.name == "gem" and self.method.scope == "all":
+        if sharded and self.method.name == "gem" and self.method.scope == "all":
             raise ValueError("gem over all parameters needs them whole; use scope 'head', or strategy 'ddp'")
 
     def as_dict(self) -> dict[str, Any]:
@@ -197,8 +187,7 @@ class TrainingConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
         """The configuration from :meth:`as_dict`, as in a record's first line."""
-        known = {each.name for each in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(set(values) - {each.name for each in fields(cls)})
         if unknown:
             raise ValueError(f"a configuration has no {', '.join(unknown)}; it was written by another release")
         return cls(**{**values, "method": Correction(**values.get("method", {}))})
@@ -213,11 +202,10 @@ def order_seed(order: SampleOrder, seed: int, method: Correction, fixed: int = 0
 
     Args:
         order: Which runs share their order.
-        seed: Seed of the run.
-        method: Correction of the run.
+        seed, method: Those of the run.
         fixed: For ``"fixed"``, the seed whose order all runs use.
     """
-    _one_of("order", order, SampleOrder)
+    check_choice("order", order, get_args(SampleOrder))
     if fixed < 0:
         raise ValueError(f"the seed of the order must not be negative, got {fixed}")
     if order == "seed":
@@ -226,16 +214,3 @@ def order_seed(order: SampleOrder, seed: int, method: Correction, fixed: int = 0
         return fixed
     mixed = hashlib.blake2b(repr((seed, sorted(asdict(method).items()))).encode(), digest_size=4).digest()
     return int.from_bytes(mixed, "little") >> 1
-
-
-def _one_of(name: str, value: Any, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}")
-
-
-def _at_least(name: str, value: Any, least: int, besides: str = "") -> None:
-    wanted = f"a whole number of at least {least} {besides}".strip()
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be {wanted}, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be {wanted}, got {value}")

@@ -113,16 +113,9 @@ class EpochMemory(Directions):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        layer: nn.Module | None,
-        loss: Loss,
-        *,
-        layer_copy: nn.Module | None = None,
-        size: int = 1,
-        margin: float = 0.5,
-        autocast: Autocast,
-    ) -> None:
+        self, model: nn.Module, layer: nn.Module | None, loss: Loss, *, layer_copy: nn.Module | None = None,
+        size: int = 1, margin: float = 0.5, autocast: Autocast,
+    ) -> None:  # fmt: skip
         super().__init__(margin)
         self._model, self._layer = model, layer
         self._layer_copy = layer if layer_copy is None else layer_copy

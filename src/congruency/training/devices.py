@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from congruency.training.config import TrainingConfig
+from congruency.training.processes import process_count
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -25,7 +26,7 @@ def make_fabric(config: TrainingConfig) -> Fabric:
     if config.accelerator == "cuda" and not cuda:
         raise ValueError("accelerator 'cuda' needs a GPU, and torch sees none; use 'cpu' or 'auto'")
     device = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = process_count()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if config.strategy == "fsdp" and processes == 1 and "LOCAL_RANK" not in os.environ:
         raise ValueError("strategy 'fsdp' is for several processes; start the command with torchrun")

@@ -37,27 +37,16 @@ Notice = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """How a run ended: the epochs and optimizer steps it completed, its last evaluation, its files."""
 
-    Attributes:
-        finished: False if SIGTERM stopped it; it can then be resumed.
-        epochs: Completed epochs.
-        steps: Optimizer steps taken.
-        evaluation: Metrics of the last evaluation.
-        record: The run record.
-        checkpoint: The last checkpoint, None if none could be written.
-        asked_to_stop: Whether SIGTERM arrived, possibly too late to stop the run early.
-        resumes_at: The step that ``resume`` continues from: that of the last checkpoint, 0 without one.
-    """
-
-    finished: bool
+    finished: bool  # False if SIGTERM stopped it; it can then be resumed
     epochs: int
     steps: int
     evaluation: dict[str, float]
     record: Path
-    checkpoint: Path | None
-    asked_to_stop: bool = False
-    resumes_at: int = 0
+    checkpoint: Path | None  # the last one, None if none could be written
+    asked_to_stop: bool = False  # whether SIGTERM arrived, possibly too late to stop the run early
+    resumes_at: int = 0  # the step of the last checkpoint, which ``resume`` continues from; 0 without one
 
     @property
     def exit_code(self) -> int:
@@ -111,9 +100,7 @@ def train(
 class _Session:
     """A run with its record, checkpoints, progress bar and TensorBoard log."""
 
-    def __init__(
-        self, run: TrainingRun, folder: Path, resume: bool, origin: Origin, notice: Notice | None = None
-    ) -> None:
+    def __init__(self, run: TrainingRun, folder: Path, resume: bool, origin: Origin, notice: Notice | None) -> None:
         self._run, self._config, self._fabric = run, run.config, run.fabric
         self._notice = notice if run.fabric.is_global_zero else None
         self._checkpoints = Checkpoints(folder / "checkpoints")
@@ -140,10 +127,7 @@ class _Session:
         run, config = self._run, self._config
         shown = config.progress and self._fabric.is_global_zero
         try:
-            with (
-                StopSignal() as stop,
-                Progress(shown, run.total_steps, run.step, config.epochs) as self._progress,
-            ):
+            with StopSignal() as stop, Progress(shown, run.total_steps, run.step, config.epochs) as self._progress:
                 while run.epoch < config.epochs:
                     if self._train_epoch(stop) or self._end_epoch(stop):
                         return self._result(finished=False, asked=True)

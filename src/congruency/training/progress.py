@@ -18,11 +18,7 @@ _SECONDS_BETWEEN_DRAWINGS = 0.2
 class Progress:
     """A bar over the steps of a run, redrawn a few times per second by :meth:`advance`, without a thread of its own.
 
-    Args:
-        shown: False draws nothing.
-        total: Steps of the whole run.
-        done: Steps already taken, in a resumed run.
-        epochs: Epochs of the whole run.
+    ``total`` steps and ``epochs`` are those of the whole run, ``done`` the steps taken before it was resumed.
     """
 
     def __init__(self, shown: bool, total: int, done: int, epochs: int) -> None:
@@ -97,9 +93,7 @@ def _bar() -> Any:
 class TensorBoardLog:
     """Scalars of a run for TensorBoard; the run continues without them if its files cannot be written.
 
-    Args:
-        folder: Folder of the files.
-        step: First step: a resumed run purges what it writes again.
+    ``step`` is the first: a resumed run purges what it writes again.
     """
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -35,18 +35,11 @@ _TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a run comes from; None if unknown.
+    """Where a run comes from; None if unknown, as the command of a run started from Python."""
 
-    Attributes:
-        command: arguments of the command ``congruency``, quoted for a shell; None for a run started from Python.
-        data: the data set.
-        table: the table or grid that the run belongs to, by its name on the command line.
-        row: the row of that table.
-    """
-
-    command: str | None = None
-    data: str | None = None
-    table: str | None = None
+    command: str | None = None  # arguments of the command ``congruency``, quoted for a shell
+    data: str | None = None  # the data set
+    table: str | None = None  # the table or grid, by its name on the command line
     row: str | None = None
 
 

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from congruency.distributed import whole
 from congruency.training.async_readback import AsyncReadback, EpochMeans, PendingStep, StepClock, seconds
 from congruency.training.capture import Captured
 from congruency.training.config import TrainingConfig
 from congruency.training.correction import attach, check_length, float32, head_copy, parameters_of
 from congruency.training.devices import compiled
-from congruency.training.state import (
-    load_model,
-    load_optimizer,
-    model_state,
-    optimizer_state,
-    random_state,
-    restore_random_state,
-)
+from congruency.training.state import load_model, load_optimizer, random_state, restore_random_state
 from congruency.training.step_meter import StepMeter
 from congruency.training.task import Task
 
@@ -37,20 +31,15 @@ _STATE_VERSION = 1
 
 
 class TrainingRun:
-    """The state of a run and its steps; files are left to the loop.
-
-    Attributes:
-        step: Optimizer steps taken so far.
-        epoch: The current epoch, from 0.
-        batch: Batches used in this epoch.
-        evaluation: Metrics of the last evaluation.
-    """
+    """The state of a run and its steps, counted from 0; files are left to the loop."""
 
     def __init__(self, fabric: Fabric, task: Task, config: TrainingConfig) -> None:
         self.fabric, self.task, self.config = fabric, task, config
         self.step = self.epoch = self.batch = 0
         self.evaluation: dict[str, float] = {}
-        self.steps_per_epoch = math.ceil(_batches(task) / config.accumulate)
+        if len(task.data) < 1:
+            raise ValueError("the data has no batches; use a smaller batch, or more samples")
+        self.steps_per_epoch = math.ceil(len(task.data) / config.accumulate)
         check_length(config, self.total_steps)
         self._set_up_model()
         self._set_up_optimizer()
@@ -211,7 +200,11 @@ class TrainingRun:
         pending, self._pending = self._pending, []
         if not pending:
             return
-        tensors = [self._mean_over_processes(torch.stack([step.values for step in pending]))]
+        values = torch.stack([step.values for step in pending])
+        if self.fabric.world_size > 1:
+            torch.distributed.all_reduce(values)
+            values /= self.fabric.world_size
+        tensors = [values]
         if self.step_meter is not None:
             tensors.append(self.step_meter.gather([step.measures for step in pending if step.measures is not None]))
         self._readback.send((pending, self._names, self._clock.take()), tensors)
@@ -224,19 +217,13 @@ class TrainingRun:
         times = {"samples": step.samples, "seconds": took, "data_seconds": step.data_seconds}
         return {**place, **figures, "lr": step.lr, **measured, **times}
 
-    def _mean_over_processes(self, values: Tensor) -> Tensor:
-        if self.fabric.world_size > 1:
-            torch.distributed.all_reduce(values)
-            values /= self.fabric.world_size
-        return values
-
     def end_epoch(self) -> dict[str, Any]:
         """Evaluate, step the schedule, start the next epoch; the line of the finished one. Call :meth:`read` first."""
         lr = _learning_rate(self.optimizer)
         evaluated, evaluation_seconds = self._evaluate()
         if self.schedule is not None and self.task.schedule_every == "epoch":
             self.schedule.step()
-        corrected = self._corrected()
+        corrected = 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
         epoch = self._means
         means = epoch.means()
         means.pop("corrected", None)
@@ -259,34 +246,23 @@ class TrainingRun:
         self.epoch, self.batch = self.epoch + 1, 0
         return line
 
-    def _corrected(self) -> int:
-        """Steps with a corrected gradient since the start of the run."""
-        return 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
-
     def _evaluate(self) -> tuple[dict[str, float] | None, float]:
         every, number = self.config.evaluate_every, self.epoch + 1
         due = every > 0 and (number % every == 0 or number == self.config.epochs)
         if self.task.evaluate is None or not due:
             return None, 0.0
         started = time.perf_counter()
-        self._share_buffers()
+        if self.fabric.world_size > 1:  # running averages differ: all evaluate, and keep, those of the first process
+            for buffer in self.bare.buffers():
+                torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
+        # without DDP, which synchronises at every batch, and without another compilation
+        network = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
         with torch.no_grad():
-            figures = self.task.evaluate(self._evaluated())
+            figures = self.task.evaluate(_Autocast(network, self.fabric.autocast))
         self.model.train()
         self.evaluation = {name: float(value) for name, value in figures.items()}
         return self.evaluation, time.perf_counter() - started
-
-    def _evaluated(self) -> nn.Module:
-        """The network to evaluate: without DDP, which synchronises at every batch, and without another compilation."""
-        network = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
-        return _Autocast(network, self.fabric.autocast)
-
-    def _share_buffers(self) -> None:
-        """Running averages differ between processes; all evaluate, and keep, those of the first."""
-        if self.fabric.world_size > 1:
-            for buffer in self.bare.buffers():
-                torch.distributed.broadcast(buffer, src=0)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to resume bit for bit; a collective call. Call :meth:`read` first."""
@@ -298,8 +274,8 @@ class TrainingRun:
             "epoch": self.epoch,
             "batch": self.batch,
             "world_size": self.fabric.world_size,
-            "model": model_state(self.bare),
-            "optimizer": optimizer_state(self.optimizer),
+            "model": whole(dict(self.bare.state_dict())),
+            "optimizer": whole(self.optimizer.state_dict()),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.fabric.strategy.precision.state_dict(),
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
@@ -377,13 +353,6 @@ class _ChannelsLast(nn.Module):
         return self.model(*_channels_last(inputs))
 
 
-def _batches(task: Task) -> int:
-    count = len(task.data)
-    if count < 1:
-        raise ValueError("the data has no batches; use a smaller batch, or more samples")
-    return count
-
-
 def _to_device(part: Any, device: torch.device) -> Any:
     if isinstance(part, Tensor):
         return part if part.device == device else part.to(device, non_blocking=True)
@@ -401,10 +370,7 @@ def _channels_last(inputs: Any) -> Any:
 
 def _count(inputs: Any) -> int:
     """Number of samples in a batch."""
-    first = (
-        inputs if isinstance(inputs, Tensor) else next(x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
-    )
-    return len(first)
+    return len(next(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)))
 
 
 def _learning_rate(optimizer: torch.optim.Optimizer) -> float:

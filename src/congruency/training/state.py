@@ -1,43 +1,23 @@
-"""What a checkpoint holds: networks and optimizers as whole tensors, and the states of the random generators.
+"""Checkpointed state: whole tensors loaded into networks and optimizers, and the random generators.
 
-Whole tensors fit any number of processes. Generators are those of python, numpy, torch and this process's GPU.
+The generators are those of python, numpy, torch and this process's GPU.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, nn
 
-from congruency.distributed import full, is_sharded, like
+from congruency.distributed import like
 
-__all__ = [
-    "load_model",
-    "load_optimizer",
-    "model_state",
-    "optimizer_state",
-    "random_state",
-    "restore_random_state",
-    "seed_everything",
-]
+__all__ = ["load_model", "load_optimizer", "random_state", "restore_random_state", "seed_everything"]
 
 _RANK_STRIDE = 1_000_003  # so that a rank's seed is not one that a user would choose
-
-
-def model_state(model: nn.Module) -> dict[str, Any]:
-    """Parameters and buffers, gathered if they are sharded (then a collective call)."""
-    state: dict[str, Any] = _mapped(model.state_dict(), _whole)
-    return state
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state, gathered if it is sharded (then a collective call)."""
-    state: dict[str, Any] = _mapped(optimizer.state_dict(), _whole)
-    return state
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -56,23 +36,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     optimizer.load_state_dict({**state, "state": entries})
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    return full(tensor).cpu() if is_sharded(tensor) else tensor
-
-
 def _laid_out(value: Any, model: Any) -> Any:
     fits = isinstance(value, Tensor) and isinstance(model, Tensor) and value.shape == model.shape
     return like(value, model) if fits else value
-
-
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value.detach())
-    if isinstance(value, dict):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, function) for item in value)
-    return value
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:

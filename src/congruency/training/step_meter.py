@@ -17,18 +17,7 @@ from torch import Tensor
 from congruency.backends import Basis, ParameterSlice, Passes
 from congruency.distributed import Groups, full, like, local, reduction_groups
 
-__all__ = ["MEASURES", "StepMeter"]
-
-MEASURES = (
-    "congruency",
-    "corrected_congruency",
-    "congruency_previous",
-    "corrected_congruency_previous",
-    "magnitude",
-    "magnitude_previous",
-    "corrected",
-)
-"""The measures of a step. Without a suffix from the start of the run; "previous": from the step before."""
+__all__ = ["StepMeter"]
 
 
 class StepMeter:
@@ -163,19 +152,19 @@ def _shaped(part: Tensor, param: Tensor) -> Tensor:
 
 
 def _measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Without a suffix from the start of the run; "previous": from the step before."""
     (gg, gd, gs, gp), (_, dd, ds, dp), (*_, ss, _), (*_, pp) = products
     finite = math.isfinite(gg)
     cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # of the corrected gradient, g + d
-    values = (
-        _cosine(gs, gg, ss),
-        _cosine(cs, cc, ss),
-        _cosine(gp, gg, pp),
-        _cosine(cp, cc, pp),
-        math.sqrt(ss) if finite else math.nan,
-        math.sqrt(pp) if finite and math.isfinite(pp) else math.nan,
-        float(dd != 0) if finite else math.nan,
-    )
-    return dict(zip(MEASURES, values, strict=True))
+    return {
+        "congruency": _cosine(gs, gg, ss),
+        "corrected_congruency": _cosine(cs, cc, ss),
+        "congruency_previous": _cosine(gp, gg, pp),
+        "corrected_congruency_previous": _cosine(cp, cc, pp),
+        "magnitude": math.sqrt(ss) if finite else math.nan,
+        "magnitude_previous": math.sqrt(pp) if finite and math.isfinite(pp) else math.nan,
+        "corrected": float(dd != 0) if finite else math.nan,
+    }
 
 
 def _cosine(product: float, squared_gradient: float, squared_displacement: float) -> float:

@@ -1,11 +1,10 @@
 """Continual learners on any network, one run at a time."""
 
 from congruency.continual.config import Kind, LearnerConfig
-from congruency.continual.learners.base import Learner, Setting
+from congruency.continual.learners.base import IndependentLearner, Learner, MultimodalLearner, Setting, SingleLearner
 from congruency.continual.learners.constrained import AGEMLearner, DCLGEMLearner, DCLLearner, GEMLearner
 from congruency.continual.learners.ewc import EWCLearner
 from congruency.continual.learners.icarl import ICaRLLearner
-from congruency.continual.learners.simple import IndependentLearner, MultimodalLearner, SingleLearner
 
 __all__ = ["LEARNERS", "Learner", "Setting", "learner"]
 

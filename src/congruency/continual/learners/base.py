@@ -1,4 +1,4 @@
-"""The learner that all continual learners build on: SGD on a sequence of tasks, batch by batch."""
+"""SGD on a sequence of tasks: the base of all learners, and the baselines without a mechanism against forgetting."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ from torch.nn import functional
 from congruency.constraints.memory import Policy
 from congruency.continual.config import LearnerConfig
 
-__all__ = ["Learner", "Setting", "masked"]
+__all__ = ["IndependentLearner", "Learner", "MultimodalLearner", "Setting", "SingleLearner", "masked"]
 
 
 @dataclass(frozen=True)
 class Setting:
     """What all learners of one stream share.
 
-    Attributes:
-        make: builds the network from the fraction of the hidden units it may have; the same initial weights each time.
-        tasks: number of tasks in the stream.
-        seed: seed of everything a learner samples.
-        memory: samples kept per task.
-        policy: which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
-        chunk: past tasks per batched gradient computation; None computes all at once.
+    ``make`` builds the network from the fraction of the hidden units it may have; the same initial weights each time.
     """
 
     make: Callable[[float], nn.Module]
     tasks: int
-    seed: int = 0
-    memory: int = 256
-    policy: Policy = "first"
-    chunk: int | None = None
+    seed: int = 0  # of everything a learner samples
+    memory: int = 256  # samples kept per task
+    policy: Policy = "first"  # which samples to keep: the first of a task, or the last ("ring")
+    chunk: int | None = None  # past tasks per batched gradient computation; None computes all at once
 
 
 class Learner:
@@ -98,3 +92,43 @@ class Learner:
 def masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
     """Outputs with the classes of other tasks at -inf."""
     return outputs if mask is None else outputs + mask
+
+
+class SingleLearner(Learner):
+    """Plain SGD on one task after the other: the lower baseline."""
+
+
+class IndependentLearner(Learner):
+    """One network per task, each with an equal share of the hidden units; nothing is shared and nothing forgotten."""
+
+    def build(self) -> nn.Module:
+        share = 1.0 / self.setting.tasks
+        return nn.ModuleList([self.setting.make(share) for _ in range(self.setting.tasks)])
+
+    def outputs(self, inputs: Tensor, task: int) -> Tensor:
+        outputs: Tensor = self.model[task](inputs)  # type: ignore[index]
+        return outputs
+
+
+class MultimodalLearner(Learner):
+    """One input layer per task, as for tasks of different modalities; all later layers are shared."""
+
+    def build(self) -> nn.Module:
+        networks = [self.setting.make(1.0) for _ in range(self.setting.tasks)]
+        parts = [_first_layer_and_rest(network) for network in networks]
+        return nn.ModuleDict({"first": nn.ModuleList([first for first, _ in parts]), "rest": parts[0][1]})
+
+    def outputs(self, inputs: Tensor, task: int) -> Tensor:
+        first, rest = self.model["first"][task], self.model["rest"]  # type: ignore[index]
+        outputs: Tensor = rest(first(inputs.flatten(1) if isinstance(first, nn.Linear) else inputs))
+        return outputs
+
+
+def _first_layer_and_rest(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    if not isinstance(network, nn.Sequential):
+        raise ValueError(
+            f"multimodal learning needs a network that is an nn.Sequential, to give each task a first layer, "
+            f"got {type(network).__name__}; use the perceptron"
+        )
+    layers = [layer for layer in network if not isinstance(layer, nn.Flatten)]
+    return layers[0], nn.Sequential(*layers[1:])

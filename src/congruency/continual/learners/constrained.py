@@ -40,18 +40,14 @@ class DCLLearner(Learner):
 class GEMLearner(Learner):
     """GEM (Lopez-Paz and Ranzato, NeurIPS 2017): one constraint per past task."""
 
+    memory_type = EpisodicMemory
+
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        self.memory = self.make_memory()
+        self.memory = self.memory_type(
+            self.model, size=setting.memory, policy=setting.policy, margin=config.memory_margin, chunk=setting.chunk
+        )
         self.corrector = Corrector(self.optimizer, constraints=self.sources(), trigger=config.trigger)
-
-    def make_memory(self) -> EpisodicMemory:
-        """The memory of past tasks' samples."""
-        setting = self.setting
-        return EpisodicMemory(
-            self.model, size=setting.memory, policy=setting.policy, margin=self.config.memory_margin,
-            chunk=setting.chunk,
-        )  # fmt: skip
 
     def sources(self) -> Sequence[ConstraintSource]:
         """The constraint sources, the memory first."""
@@ -82,24 +78,6 @@ class DCLGEMLearner(GEMLearner):
         self.references.reset()
 
 
-class AGEMLearner(GEMLearner):
-    """A-GEM (Chaudhry et al., ICLR 2019): one constraint, from a new sample of the memory at every step."""
-
-    def make_memory(self) -> EpisodicMemory:
-        memory = _SampledMemory(
-            self.model, size=self.setting.memory, policy=self.setting.policy, margin=self.config.memory_margin
-        )
-        memory.seed(self.setting.seed, 0)
-        return memory
-
-    def begin(self, task: int, mask: Tensor | None) -> None:
-        super().begin(task, mask)
-        if mask is not None:
-            raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
-        assert isinstance(self.memory, _SampledMemory)
-        self.memory.seed(self.setting.seed, task)
-
-
 class _SampledMemory(EpisodicMemory):
     """One constraint: the gradient on ``size`` samples, drawn with replacement from all past tasks."""
 
@@ -127,3 +105,16 @@ class _SampledMemory(EpisodicMemory):
         outputs = functional_call(self._network, (parameters, buffers), (inputs[drawn],))
         gradients = torch.autograd.grad(functional.cross_entropy(outputs, targets[drawn]), list(parameters.values()))
         return {name: gradient.unsqueeze(0) for name, gradient in zip(parameters, gradients, strict=True)}
+
+
+class AGEMLearner(GEMLearner):
+    """A-GEM (Chaudhry et al., ICLR 2019): one constraint, from a new sample of the memory at every step."""
+
+    memory: _SampledMemory
+    memory_type = _SampledMemory
+
+    def begin(self, task: int, mask: Tensor | None) -> None:
+        super().begin(task, mask)
+        if mask is not None:
+            raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
+        self.memory.seed(self.setting.seed, task)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run_together
+from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run_together, scores
 from congruency.continual import run as run_alone
 from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
 from congruency.continual.config import memory_slice
@@ -34,14 +34,7 @@ _HIDDEN = 100
 
 @dataclass(frozen=True)
 class ContinualRunner:
-    """Executes the runs of one study.
-
-    Attributes:
-        settings: what the runs have in common.
-        folder: where the states of interrupted batches are kept.
-        data: the folder of data sets.
-        device: where to compute.
-    """
+    """Executes the runs of one study; the states of interrupted batches are kept in ``folder``."""
 
     settings: StreamSettings
     folder: Path
@@ -76,10 +69,8 @@ class ContinualRunner:
             alike.setdefault(tuple(run.seed for run in of_job), []).append(of_job)
         together = []
         for seeds, jobs in alike.items():
-            per_seed = (
-                4 * 90_000 * (self.settings.tasks + 4) * len(jobs)
-                + 4 * 784 * self.settings.memory * self.settings.tasks
-            )
+            tasks, memory = self.settings.tasks, self.settings.memory
+            per_seed = 4 * 90_000 * (tasks + 4) * len(jobs) + 4 * 784 * memory * tasks
             size = max(1, _BATCH_BYTES["cpu" if self.device == "cpu" else "cuda"] // per_seed)
             for start in range(0, len(seeds), size):
                 together.append(tuple(run for of_job in jobs for run in of_job[start : start + size]))
@@ -114,12 +105,7 @@ class ContinualRunner:
             resume=state,
         )  # fmt: skip
         for each in batch:
-            s, m = seeds.index(each.seed), methods.index(each.job.method)
-            one = Outcome(
-                outcome.matrix[s, m][None, None], outcome.baseline[s][None], outcome.agreement[s, m][None, None],
-                outcome.losses[s, m][None, None],
-            )  # fmt: skip
-            yield each, result_of(one)
+            yield each, result_of(outcome, seeds.index(each.seed), methods.index(each.job.method))
         for left in state.parent.glob(state.name + ".*"):
             left.unlink()
 
@@ -158,21 +144,20 @@ def network(settings: StreamSettings, stream: Stream, share: float, seed: int) -
     return made
 
 
-def result_of(outcome: Outcome) -> RunResult:
-    """Return what is kept of a single run (S = M = 1)."""
-    scores = outcome.scores()
+def result_of(outcome: Outcome, s: int = 0, m: int = 0) -> RunResult:
+    """Return what is kept of the run of seed s and method m."""
+    matrix, baseline = outcome.matrix[s, m], outcome.baseline[s]
+    agreement, losses = outcome.agreement[s, m], outcome.losses[s, m]
+    of_run = scores(matrix, baseline)
     figures = {
-        "accuracy": scores.accuracy[0, 0].item(),
-        "backward_transfer": scores.backward_transfer[0, 0].item(),
-        "forward_transfer": scores.forward_transfer[0, 0].item(),
-        "memory_agreement": outcome.agreement[0, 0].nanmean().item(),
-        "validation_loss": outcome.losses[0, 0, -1].mean().item(),
+        "accuracy": of_run.accuracy.item(),
+        "backward_transfer": of_run.backward_transfer.item(),
+        "forward_transfer": of_run.forward_transfer.item(),
+        "memory_agreement": agreement.nanmean().item(),
+        "validation_loss": losses[-1].mean().item(),
     }
-    arrays = {
-        "matrix": outcome.matrix[0, 0].tolist(), "baseline": outcome.baseline[0].tolist(),
-        "agreement": outcome.agreement[0, 0].tolist(), "losses": outcome.losses[0, 0].tolist(),
-    }  # fmt: skip
-    return RunResult(figures, arrays)
+    arrays = {"matrix": matrix, "baseline": baseline, "agreement": agreement, "losses": losses}
+    return RunResult(figures, {name: values.tolist() for name, values in arrays.items()})
 
 
 def outcome_of(results: Sequence[RunResult]) -> Outcome:

@@ -47,43 +47,23 @@ FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of the paper's tables.
-
-    Attributes:
-        method: how it learns; its name is the row's.
-        paper: the paper's accuracy in percent, backward and forward transfer.
-        against: the row it is compared with.
-        on_request: run only where asked for by name.
-    """
+    """A row of the paper's tables, named by its method."""
 
     method: LearnerConfig
     paper: Numbers | None = None
-    against: str = "GEM"
-    on_request: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.method.name
+    against: str = "GEM"  # the row it is compared with
+    on_request: bool = False  # run only where asked for by name
 
 
 @dataclass(frozen=True)
 class StreamTable:
-    """A table of the paper.
-
-    Attributes:
-        title: what it shows.
-        base: the labelled image set.
-        stream: how tasks are made of it, a name of :data:`congruency.continual.STREAMS`.
-        samples: per task.
-        network: ``"mlp"``, ``"resnet"`` (narrow ResNet-18), or a timm name.
-        rows: all that can be run.
-    """
+    """A table of the paper: its stream, its network and all rows that can be run."""
 
     title: str
-    base: str
-    stream: str
-    samples: int
-    network: str
+    base: str  # the labelled image set
+    stream: str  # a name of congruency.continual.STREAMS
+    samples: int  # per task
+    network: str  # "mlp", "resnet" (narrow ResNet-18), or a timm name
     rows: tuple[TableRow, ...]
 
 
@@ -185,16 +165,12 @@ def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Stud
 
 
 def _row(settings: StreamSettings, row: TableRow) -> Row[ContinualJob]:
-    paper = (
-        {}
-        if row.paper is None
-        else dict(zip(("accuracy", "backward_transfer", "forward_transfer"), row.paper, strict=True))
-    )
+    name = row.method.name
     return Row(
-        name=row.name,
+        name=name,
         jobs=(ContinualJob(settings, row.method),),
-        paper=paper,
-        against=row.against if row.against != row.name else None,
+        paper={} if row.paper is None else dict(zip(FIGURES[:3], row.paper, strict=True)),
+        against=row.against if row.against != name else None,
         settings=asdict(row.method),
     )
 
@@ -267,14 +243,13 @@ def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[Table
 
 def _alone(network: str, window: int) -> list[TableRow]:
     """DCL without memory, in both modes."""
+    name = f"{network} DCL-{window}-1"
     return [
-        TableRow(method)
+        TableRow(
+            LearnerConfig(f"{name}, {mode}, margin 0", "dcl", mode=mode, window=window, offset=int(mode == "anchor"))
+        )
         for mode in MODES
-        for method in [
-            LearnerConfig(f"{network} DCL-{window}-1, {mode}, margin 0", "dcl", mode=mode, window=window,
-                   offset=int(mode == "anchor"))
-        ]
-    ]  # fmt: skip
+    ]
 
 
 def _gem(name: str, numbers: Numbers) -> list[TableRow]:

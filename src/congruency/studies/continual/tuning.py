@@ -50,7 +50,8 @@ def tuning_study(kind: Tuned, settings: StreamSettings) -> Study[ContinualJob]:
 
 def rank(kind: Tuned, study: Study[ContinualJob], results: Results, out: Path) -> tuple[Table, Path]:
     """Rank the grid by mean accuracy on the held-out seeds, best first; also written as JSON."""
-    accuracies = {row.jobs[0].method: _mean(results[row.name]["accuracy"]) for row in study.rows}
+    found = {row.jobs[0].method: results[row.name]["accuracy"] for row in study.rows}
+    accuracies = {method: sum(values) / len(values) for method, values in found.items()}
     ranked = sorted(accuracies, key=lambda method: -accuracies[method] if math.isfinite(accuracies[method]) else 1.0)
     seeds = [int(seed) for seed in results[study.rows[0].name]["seed"]]
     grid = [{"lr": m.lr, "strength": m.strength, "accuracy": accuracies[m]} for m in ranked]
@@ -62,7 +63,3 @@ def rank(kind: Tuned, study: Study[ContinualJob], results: Results, out: Path) -
         [[f"{m.lr:g}, {m.strength:g}", fixed(100 * accuracies[m])] for m in ranked],
     )
     return table, path
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
