@@ -51,6 +51,7 @@ def create(
     """
     if classes < 1:
         raise ValueError(f"classes must be a positive number, got {classes}")
+    check(name)
     download = pretrained is True
     if name in OWN:
         if download:
@@ -70,23 +71,14 @@ def check(name: str) -> None:
     """Raise ValueError for a name that :func:`create` does not know, before any data is read."""
     if name in OWN:
         return
-    if name.startswith(_TORCHVISION):
-        models = _torchvision_models()
-        known = name.removeprefix(_TORCHVISION) in models.list_models(module=models)
-    else:
-        import timm
-
-        known = timm.is_model(name)
-    if not known:
-        raise _unknown(name)
-
-
-def names() -> list[str]:
-    """All names that :func:`create` knows, those of this package first."""
     import timm
 
     models = _torchvision_models()
-    return [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{name}" for name in models.list_models(module=models))]
+    known = [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{each}" for each in models.list_models(module=models))]
+    if not timm.is_model(name) and name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"no network is called {name!r} in congruency, timm or torchvision (torchvision/<name>){hint}")
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -104,14 +96,12 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     import timm
 
-    if not timm.is_model(name):
-        raise _unknown(name)
     settings = timm.get_pretrained_cfg(name)
-    options: dict[str, Any] = {"img_size": shape[1:]} if settings is not None and settings.fixed_input_size else {}
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
+    if settings is not None and settings.fixed_input_size:
+        options["img_size"] = shape[1:]
     try:
-        network: nn.Module = timm.create_model(
-            name, pretrained=download, num_classes=classes, in_chans=shape[0], **options
-        )
+        network: nn.Module = timm.create_model(name, pretrained=download, **options)
     except Exception as reason:
         if not download:
             raise
@@ -122,8 +112,6 @@ def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
 def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     models = _torchvision_models()
     short = name.removeprefix(_TORCHVISION)
-    if short not in models.list_models(module=models):
-        raise _unknown(name)
     if shape[0] != 3:
         raise ValueError(f"{name} takes images of 3 channels, got {shape[0]}; load them with channels=3")
     special = {"googlenet", "inception_v3"}
@@ -186,9 +174,3 @@ def _download_failed(name: str, reason: Exception) -> RuntimeError:
         f"the weights of {name} cannot be downloaded ({type(reason).__name__}); "
         f"give a weights file{packaged}, or train from scratch with pretrained=None"
     )
-
-
-def _unknown(name: str) -> ValueError:
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    return ValueError(f"no network is called {name!r} in congruency, timm or torchvision (torchvision/<name>){hint}")
