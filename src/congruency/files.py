@@ -1,10 +1,24 @@
-"""Atomic writes of groups of files: a reader finds all old or all new files, never a partial one."""
+"""Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it."""
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces ``path``, synced to disk, when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
+        aside = Path(folder) / path.name
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
 
 
 def write_together(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import congruency
-from congruency.classification import models, pretrained
+from congruency import pretrained
+from congruency.classification import models
 from congruency.classification.models import create, normalisation
 from congruency.datasets import catalogue
 

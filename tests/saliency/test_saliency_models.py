@@ -140,10 +140,10 @@ def test_timm_weights_load_from_a_file(tmp_path):
     assert backbone.network.state_dict()["layer4.1.conv2.weight"].equal(expected)
     with pytest.raises(ValueError, match="does not fit 'resnet34'"):
         models.Backbone("resnet34", weights=tmp_path / "weights.pt")
-    with pytest.raises(FileNotFoundError, match="is missing"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         models.Backbone(SMALL, weights=tmp_path / "none.pt")
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="does not hold a state dict"):
+    with pytest.raises(ValueError, match="holds no state dict"):
         models.Backbone(SMALL, weights=tmp_path / "list.pt")
 
 
@@ -158,7 +158,7 @@ def lite_weights():
 
 def wheel_names(state):
     """Translate timm's names back to those of the package."""
-    from congruency import efficientnet_lite
+    from congruency import pretrained
 
     numbers = {}
     for key in state:
@@ -169,14 +169,11 @@ def wheel_names(state):
         if key.startswith("blocks."):
             _, stage, block, layer, rest = key.split(".", 4)
             number = numbers[stage, block]
-            back = {
-                new: old
-                for old, new in (efficientnet_lite._BLOCK if number else efficientnet_lite._FIRST_BLOCK).items()
-            }
+            back = {new: old for old, new in (pretrained._BLOCK if number else pretrained._FIRST_BLOCK).items()}
             named[f"_blocks.{number}.{back[layer]}.{rest}"] = value
         else:
             layer, rest = key.split(".", 1)
-            named[f"{ {new: old for old, new in efficientnet_lite._OUTSIDE_BLOCKS.items()}[layer] }.{rest}"] = value
+            named[f"{ {new: old for old, new in pretrained._OUTSIDE_BLOCKS.items()}[layer] }.{rest}"] = value
     return named
 
 

@@ -272,7 +272,7 @@ def test_neighbours_in_a_batch_do_not_change_the_draws(score, protocol):
 
 
 def test_draws_are_uniform_and_independent():
-    """Moments of [0, 1), no correlation along a stream or between the streams of two images."""
+    """A uniform distribution on [0, 1), no correlation along a stream or between the streams of two images."""
     keys = sampled.image_keys(problem(images=2)[1].flatten(1))
     first, second = sampled.uniform_draws(keys, 0, 100_000)
     assert first.min() >= 0

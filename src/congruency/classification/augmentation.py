@@ -26,8 +26,7 @@ class Augmentation:
         crop: ``"padded"`` takes a random crop of the original size from the zero-padded image; ``"resized"`` takes a
             crop of random area and aspect ratio and resizes it (Szegedy et al., 2015).
         padding: width of the zero padding.
-        scale: range of the crop's area, as fractions of the image's.
-        ratio: range of the crop's aspect ratio, width / height.
+        scale, ratio: ranges of the crop's area, as fractions of the image's, and of its aspect ratio, width / height.
         flip: mirror images left to right with probability 1/2.
         size: side length of the result; None for that of the image.
     """
@@ -76,12 +75,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The random parameters of an augmentation, one row per image.
-
-    Attributes:
-        boxes: int64 (N, 4): top, left, height and width of the crop, in pixels of the padded image.
-        flips: bool (N,).
-    """
+    """The random parameters of N images: boxes (N, 4) of top, left, height, width in the padded image, flips (N,)."""
 
     boxes: Tensor
     flips: Tensor

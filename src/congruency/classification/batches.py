@@ -3,12 +3,12 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from congruency.classification.augmentation import Augmentation, Draws, augment, draw
+from congruency.classification.augmentation import Augmentation, augment, draw
 from congruency.datasets import LabelledImages
 
 Order = Literal["shuffled", "repeated", "given"]
@@ -33,8 +33,7 @@ class Plan:
         order: ``"shuffled"`` anew every epoch, ``"repeated"`` (one random order for all epochs), or ``"given"`` (the
             order of the data set).
         order_seed: of the order alone, to share one order between runs of different seeds; None for ``seed``.
-        rank: the rank of this process.
-        world_size: the number of processes.
+        rank, world_size: of this process.
         drop_last: drop an incomplete last batch. Otherwise it is cut to a multiple of ``world_size``.
     """
 
@@ -115,8 +114,8 @@ class Batches:
         data: the data set.
         batch_size: over all processes.
         augmentation: of training batches; evaluation uses only its normalisation and size.
-        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
         device: where the images are kept and augmented.
+        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
     """
 
     def __init__(
@@ -125,25 +124,10 @@ class Batches:
         batch_size: int,
         augmentation: Augmentation,
         *,
-        seed: int = 0,
-        order: Order = "shuffled",
-        order_seed: int | None = None,
         device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
+        **plan: Any,
     ) -> None:
-        self.plan = Plan(
-            count=len(data),
-            batch_size=batch_size,
-            seed=seed,
-            order=order,
-            order_seed=order_seed,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-        )
-        self.classes = data.classes
+        self.plan = Plan(count=len(data), batch_size=batch_size, **plan)
         self.augmentation = augmentation
         self.device = torch.device(device)
         self._images = data.images.to(self.device)
@@ -157,7 +141,9 @@ class Batches:
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
         samples = self.plan.samples(epoch).to(self.device)
-        draws = self._draws(epoch)
+        height, width = self._images.shape[2:]
+        drawn = self.plan.generator("augmentation", epoch)
+        draws = draw(self.augmentation, self.plan.count, height, width, drawn).to(self.device)
         share = self.plan.batch_size // self.plan.world_size
         for first in range(start, len(self), self._chunk):
             where = self.plan.positions(first, min(self._chunk, len(self) - first))
@@ -170,12 +156,13 @@ class Batches:
 
         A process whose share of the last batch is empty gets one image with the label :data:`IGNORED`.
         """
-        augmentation = self.augmentation.evaluation()
+        plain, (height, width) = self.augmentation.evaluation(), self._images.shape[2:]
+        none = draw(plain, self.plan.batch_size, height, width, torch.Generator()).to(self.device)
         for where in self.plan.evaluation():
             images, labels = self._images[where], self._labels[where]
             if not len(labels):
                 images, labels = self._images[:1], torch.full_like(self._labels[:1], IGNORED)
-            yield augment(images, augmentation, _no_draws(images)), labels
+            yield augment(images, plain, none[: len(images)]), labels
 
     def _chunk_size(self) -> int:
         """Batches augmented at once: many on a GPU, where launching kernels takes longer than augmenting one batch."""
@@ -185,14 +172,3 @@ class Batches:
         size = self.augmentation.size
         pixels = channels * (height * width if size is None else size * size)
         return max(1, _CHUNK_BYTES // (4 * pixels * self.plan.batch_size // self.plan.world_size))
-
-    def _draws(self, epoch: int) -> Draws:
-        height, width = self._images.shape[2:]
-        generator = self.plan.generator("augmentation", epoch)
-        return draw(self.augmentation, self.plan.count, height, width, generator).to(self.device)
-
-
-def _no_draws(images: Tensor) -> Draws:
-    height, width = images.shape[2:]
-    boxes = torch.tensor([0, 0, height, width], device=images.device).expand(len(images), 4)
-    return Draws(boxes, torch.zeros(len(images), dtype=torch.bool, device=images.device))

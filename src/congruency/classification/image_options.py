@@ -77,7 +77,7 @@ def read_sets(options: ImageOptions) -> tuple[Images, Images]:
 
 def augmentation(options: ImageOptions, train: Images, model: str, pretrained: bool) -> Augmentation:
     """Return the set's own augmentation, or one that suits its size; normalised as pretrained weights expect."""
-    made = AUGMENTATIONS.get(options.source) or _suiting(options, train)
+    made = AUGMENTATIONS.get(options.source) or _suiting(train)
     made = replace(made, size=options.size or made.size)
     if pretrained:
         made = made.normalised_as(*normalisation(model))
@@ -88,7 +88,7 @@ def augmentation(options: ImageOptions, train: Images, model: str, pretrained: b
     return made if options.flip is None else replace(made, flip=options.flip)
 
 
-def _suiting(options: ImageOptions, train: Images) -> Augmentation:
+def _suiting(train: Images) -> Augmentation:
     if not isinstance(train, LabelledImages):
         return AUGMENTATIONS["imagenet"]
     small = max(train.images.shape[2:]) <= _SMALL

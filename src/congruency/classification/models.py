@@ -2,17 +2,19 @@
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.networks import DenseNet, ResNet9, ResNeXt, convnet, mlp, resnet18_cifar
-from congruency.classification.pretrained import PACKAGES, installed, load_weights, read_weights
+from congruency.modules import head
+from congruency.pretrained import PACKAGES, has_published_names, installed, read_weights, timm_names
 
 Shape = tuple[int, int, int]
+
 _TORCHVISION = "torchvision/"
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -49,6 +51,7 @@ def create(
     """
     if classes < 1:
         raise ValueError(f"classes must be a positive number, got {classes}")
+    check(name)
     download = pretrained is True
     if name in OWN:
         if download:
@@ -60,7 +63,7 @@ def create(
         network = _timm(name, classes, shape, download)
     if pretrained and not download:
         path = installed(name) if pretrained == "installed" else Path(str(pretrained)).expanduser()
-        load_weights(network, read_weights(path), str(path))
+        _load_weights(network, read_weights(path), str(path))
     return network
 
 
@@ -68,23 +71,14 @@ def check(name: str) -> None:
     """Raise ValueError for a name that :func:`create` does not know, before any data is read."""
     if name in OWN:
         return
-    if name.startswith(_TORCHVISION):
-        models = _torchvision_models()
-        known = name.removeprefix(_TORCHVISION) in models.list_models(module=models)
-    else:
-        import timm
-
-        known = timm.is_model(name)
-    if not known:
-        raise _unknown(name)
-
-
-def names() -> list[str]:
-    """All names that :func:`create` knows, those of this package first."""
     import timm
 
     models = _torchvision_models()
-    return [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{name}" for name in models.list_models(module=models))]
+    known = [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{each}" for each in models.list_models(module=models))]
+    if not timm.is_model(name) and name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"no network is called {name!r} in congruency, timm or torchvision (torchvision/<name>){hint}")
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -102,14 +96,12 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     import timm
 
-    if not timm.is_model(name):
-        raise _unknown(name)
     settings = timm.get_pretrained_cfg(name)
-    options: dict[str, Any] = {"img_size": shape[1:]} if settings is not None and settings.fixed_input_size else {}
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
+    if settings is not None and settings.fixed_input_size:
+        options["img_size"] = shape[1:]
     try:
-        network: nn.Module = timm.create_model(
-            name, pretrained=download, num_classes=classes, in_chans=shape[0], **options
-        )
+        network: nn.Module = timm.create_model(name, pretrained=download, **options)
     except Exception as reason:
         if not download:
             raise
@@ -120,8 +112,6 @@ def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
 def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     models = _torchvision_models()
     short = name.removeprefix(_TORCHVISION)
-    if short not in models.list_models(module=models):
-        raise _unknown(name)
     if shape[0] != 3:
         raise ValueError(f"{name} takes images of 3 channels, got {shape[0]}; load them with channels=3")
     special = {"googlenet", "inception_v3"}
@@ -133,8 +123,45 @@ def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Mo
         except Exception as reason:
             raise _download_failed(name, reason) from reason
         kept = {key: value for key, value in weights.items() if not (settings and key.startswith(("aux", "AuxLogits")))}
-        load_weights(network, kept, f"torchvision's {short}")
+        _load_weights(network, kept, f"torchvision's {short}")
     return network
+
+
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Load all weights; the last layer keeps its initialisation if its number of classes is another."""
+    if has_published_names(weights):
+        if not isinstance(getattr(network, "blocks", None), nn.Sequential):
+            raise ValueError(
+                f"these are weights of an EfficientNet-Lite, but the network is a {type(network).__name__}; "
+                f"create one of {', '.join(PACKAGES)}"
+            )
+        weights = timm_names(weights, network)
+    own = network.state_dict()
+    part = head(network)
+    ids = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    last = [name for name, tensor in tensors if id(tensor) in ids]
+    last_modules = {name.rpartition(".")[0] for name in last}
+    fits = all(name in weights and weights[name].shape == own[name].shape for name in last)
+    wanted = [name for name in own if fits or name not in last]
+    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in weights if name not in own and name.rpartition(".")[0] not in last_modules]
+    mismatched = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
+    problems = []
+    if mismatched:
+        name = mismatched[0]
+        shapes = f"{name} is {tuple(weights[name].shape)} in the file and {tuple(own[name].shape)} in the network"
+        problems.append(f"{len(mismatched)} with another shape ({shapes})")
+    if missing:
+        problems.append(f"{len(missing)} missing ({missing[0]}, ...)")
+    if unexpected:
+        problems.append(f"{len(unexpected)} unexpected ({unexpected[0]}, ...)")
+    if problems:
+        raise ValueError(
+            f"the weights in {source} do not fit this {type(network).__name__}: {'; '.join(problems)}; "
+            "create the network that they were trained for"
+        )
+    network.load_state_dict({name: weights.get(name, own[name]) for name in wanted}, strict=False)
 
 
 def _torchvision_models() -> Any:
@@ -147,9 +174,3 @@ def _download_failed(name: str, reason: Exception) -> RuntimeError:
         f"the weights of {name} cannot be downloaded ({type(reason).__name__}); "
         f"give a weights file{packaged}, or train from scratch with pretrained=None"
     )
-
-
-def _unknown(name: str) -> ValueError:
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.6)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    return ValueError(f"no network is called {name!r} in congruency, timm or torchvision (torchvision/<name>){hint}")

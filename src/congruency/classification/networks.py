@@ -16,9 +16,15 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
-def normalised(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+def normalised(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
     """Convolution, batch norm, ReLU."""
-    return nn.Sequential(convolution(inputs, outputs, kernel, stride), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+    layer = convolution(inputs, outputs, kernel, stride, groups)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def preactivated(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
+    """Batch norm, ReLU, convolution."""
+    return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), convolution(inputs, outputs, kernel))
 
 
 def initialise(network: nn.Module) -> None:
@@ -116,17 +122,12 @@ class _Residual(nn.Module):
 class ResNeXt(nn.Module):
     """ResNeXt-29, ``groups`` x ``width``d (Xie et al., 2017, section 5.3); 68.1 million parameters at 16x64d.
 
-    Args:
-        classes: number of outputs.
-        groups: the cardinality.
-        width: channels per group in the first stage; doubled in every stage.
-        blocks: bottlenecks per stage; the depth is 9 * blocks + 2.
-        channels: input channels.
+    The width per group doubles in every stage; each has ``blocks`` bottlenecks, so the depth is 9 * blocks + 2.
     """
 
     def __init__(self, classes: int, groups: int = 16, width: int = 64, blocks: int = 3, channels: int = 3) -> None:
         super().__init__()
-        self.stem = nn.Sequential(convolution(channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+        self.stem = normalised(channels, 64)
         stages: list[nn.Module] = []
         inputs = 64
         for stage in range(3):
@@ -149,12 +150,8 @@ class _Bottleneck(nn.Module):
     def __init__(self, inputs: int, inner: int, outputs: int, groups: int, stride: int) -> None:
         super().__init__()
         self.branch = nn.Sequential(
-            convolution(inputs, inner, 1),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(inplace=True),
-            convolution(inner, inner, 3, stride, groups),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(inplace=True),
+            *normalised(inputs, inner, 1),
+            *normalised(inner, inner, 3, stride, groups),
             convolution(inner, outputs, 1),
             nn.BatchNorm2d(outputs),
         )
@@ -169,13 +166,9 @@ class _Bottleneck(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """DenseNet-BC (Huang et al., 2017) for 32x32 images; 769,162 parameters at depth 100, k = 12.
+    """DenseNet-BC (Huang et al., 2017) for 32x32 images; 769,162 parameters at depth 100, growth k = 12.
 
-    Args:
-        classes: number of outputs.
-        depth: 6 n + 4, where each of the three blocks has n layers.
-        growth: k, the channels that each layer adds.
-        channels: input channels.
+    Each of the three blocks has n layers, and the depth is 6 n + 4.
     """
 
     def __init__(self, classes: int, depth: int = 100, growth: int = 12, channels: int = 3) -> None:
@@ -189,7 +182,7 @@ class DenseNet(nn.Module):
                 parts.append(_Layer(width, growth))
                 width += growth
             if block < 2:
-                parts.append(_transition(width, width // 2))
+                parts.append(nn.Sequential(*preactivated(width, width // 2, 1), nn.AvgPool2d(2)))
                 width //= 2
         self.features = nn.Sequential(*parts, nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1))
         self.classifier = nn.Linear(width, classes)
@@ -203,20 +196,7 @@ class DenseNet(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
-        self.branch = nn.Sequential(
-            nn.BatchNorm2d(inputs),
-            nn.ReLU(inplace=True),
-            convolution(inputs, 4 * growth, 1),
-            nn.BatchNorm2d(4 * growth),
-            nn.ReLU(inplace=True),
-            convolution(4 * growth, growth, 3),
-        )
+        self.branch = nn.Sequential(*preactivated(inputs, 4 * growth, 1), *preactivated(4 * growth, growth, 3))
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.cat([features, self.branch(features)], 1)
-
-
-def _transition(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), convolution(inputs, outputs, 1), nn.AvgPool2d(2)
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from congruency.classification.augmentation import Augmentation, augment, draw, resized_boxes
-from congruency.classification.batches import IGNORED, Order, Plan, generator
+from congruency.classification.batches import IGNORED, Plan, generator
 from congruency.datasets import Catalogue
 from congruency.datasets.decoding import open_image
 
@@ -32,8 +33,8 @@ class StreamedBatches:
         batch_size: over all processes.
         augmentation: its ``size`` is required.
         workers: decoding processes, at most one per core; 0 decodes in this process.
-        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
         device: where the batches are put.
+        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
     """
 
     def __init__(
@@ -43,27 +44,12 @@ class StreamedBatches:
         augmentation: Augmentation,
         *,
         workers: int = 4,
-        seed: int = 0,
-        order: Order = "shuffled",
-        order_seed: int | None = None,
         device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
+        **plan: Any,
     ) -> None:
         if augmentation.size is None:
             raise ValueError("the augmentation needs a size, since image files differ in theirs; ImageNet's is 224")
-        self.plan = Plan(
-            count=len(files),
-            batch_size=batch_size,
-            seed=seed,
-            order=order,
-            order_seed=order_seed,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-        )
-        self.classes = files.classes
+        self.plan = Plan(count=len(files), batch_size=batch_size, **plan)
         self.augmentation = augmentation
         self.device = torch.device(device)
         self._files = files
@@ -83,11 +69,11 @@ class StreamedBatches:
         dataset = _Files(self._files, self.augmentation, self.plan.seed, epoch if resized else None)
         flipping = replace(self.augmentation, crop="none") if resized else self.augmentation
         for batch, (images, labels) in enumerate(self._loaded(dataset, keys), start):
-            draws = draw(
-                flipping, self.plan.batch_size, self._side, self._side, self.plan.generator("flips", epoch, batch)
-            )
-            share = draws[self._share(batch)].to(self.device)
-            yield augment(images, flipping, share), labels
+            drawn = self.plan.generator("flips", epoch, batch)
+            draws = draw(flipping, self.plan.batch_size, self._side, self._side, drawn)
+            where, first = self.plan.positions(batch), batch * self.plan.batch_size
+            share = slice(where.start - first, where.stop - first, where.step)
+            yield augment(images, flipping, draws[share].to(self.device)), labels
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The centre crop of every image once; the same number of batches for every process."""
@@ -97,11 +83,6 @@ class StreamedBatches:
         none = draw(plain, self.plan.batch_size, self._side, self._side, torch.Generator()).to(self.device)
         for images, labels in self._loaded(_Files(self._files, plain, self.plan.seed, None), keys):
             yield augment(images, plain, none[: len(images)]), labels
-
-    def _share(self, batch: int) -> slice:
-        where = self.plan.positions(batch)
-        first = batch * self.plan.batch_size
-        return slice(where.start - first, where.stop - first, where.step)
 
     def _loaded(self, dataset: _Files, keys: list[list[tuple[int, int]]]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
@@ -120,8 +101,7 @@ def _short_errors(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[T
     try:
         yield from loader
     except ValueError as reason:
-        message = str(reason).strip().splitlines()[-1].removeprefix("ValueError: ")
-        raise ValueError(message) from None
+        raise ValueError(str(reason).strip().splitlines()[-1].removeprefix("ValueError: ")) from None
 
 
 class _Files(Dataset[tuple[Tensor, Tensor]]):
@@ -141,16 +121,13 @@ class _Files(Dataset[tuple[Tensor, Tensor]]):
         if self._epoch is None:
             box = _centre_box(image, self._side)
         else:
-            image, box = image.crop(self._random_box(image, self._epoch, position)), None
+            drawn = generator("box", self._seed, self._epoch, position)
+            top, left, tall, wide = resized_boxes(self._augmentation, 1, image.height, image.width, drawn)[0].tolist()
+            image, box = image.crop((left, top, left + wide, top + tall)), None
         part = image.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
         pixels = torch.from_numpy(numpy.array(part))
         pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
         return pixels.contiguous(), self._files.labels[index] if position >= 0 else torch.tensor(IGNORED)
-
-    def _random_box(self, image: Image.Image, epoch: int, position: int) -> tuple[int, int, int, int]:
-        drawn = generator("box", self._seed, epoch, position)
-        top, left, tall, wide = resized_boxes(self._augmentation, 1, image.height, image.width, drawn)[0].tolist()
-        return left, top, left + wide, top + tall
 
 
 def _centre_box(image: Image.Image, side: int) -> tuple[float, float, float, float]:

@@ -32,26 +32,17 @@ class Setup:
     """A network, its batches and its schedule: SGD, as in all of the paper's classification.
 
     Attributes:
-        model: a name of :func:`congruency.classification.models.create`.
+        model, pretrained: see :func:`congruency.classification.models.create`.
         augmentation: of the training images.
         epochs: how long the schedule is.
         batch_size: of all processes together.
         learning_rate: the highest.
-        momentum: of SGD.
-        nesterov: Nesterov's momentum.
-        weight_decay: of SGD.
-        schedule: ``"steps"`` multiplies by ``decay`` at each of the milestones; ``"cosine"`` rises over ``warmup``
-            epochs and then falls to 0, moving with every step.
-        milestones: epochs, counted from 0.
-        decay: see ``schedule``.
-        warmup: see ``schedule``; epochs, not necessarily whole.
+        momentum, nesterov, weight_decay: of SGD.
+        schedule: ``"steps"`` multiplies by ``decay`` at each of the milestones (epochs, counted from 0); ``"cosine"``
+            rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
         smoothing: of the labels.
-        pretrained: see :func:`congruency.classification.models.create`.
-        seed: of order and augmentation.
-        order: of the samples, see :class:`congruency.classification.plan.Plan`.
-        sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
-        order_seed: of the order; None for ``seed``.
-        drop_last: leave out a last batch that is not full.
+        seed, order, order_seed, drop_last: see :class:`congruency.classification.Plan`.
+        sample_order: which runs share the order, see :data:`congruency.training.SampleOrder`.
         accumulate: batches per step, as in the training loop's settings.
         evaluation_batch_size: None for that of training.
         workers: processes that decode a set that is not in memory.
@@ -182,14 +173,9 @@ def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
 def _batches(setup: Setup, images: Images, place: Place, batch_size: int | None) -> Batches | StreamedBatches:
     size = batch_size or setup.batch_size
     settings: dict[str, Any] = {
-        "seed": setup.seed,
-        "order": setup.order,
-        "order_seed": setup.order_seed,
-        "device": place.device,
-        "rank": place.rank,
-        "world_size": place.world_size,
-        "drop_last": setup.drop_last and len(images) >= size,
-    }
+        "seed": setup.seed, "order": setup.order, "order_seed": setup.order_seed, "device": place.device,
+        "rank": place.rank, "world_size": place.world_size, "drop_last": setup.drop_last and len(images) >= size,
+    }  # fmt: skip
     if isinstance(images, Catalogue):
         return StreamedBatches(images, size, setup.augmentation, workers=setup.workers, **settings)
     return Batches(images, size, setup.augmentation, **settings)
@@ -209,13 +195,9 @@ def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
     """SGD, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before they are unscaled."""
     fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
     return SGD(
-        (parameter for parameter in model.parameters() if parameter.requires_grad),
-        lr=setup.learning_rate,
-        momentum=setup.momentum,
-        weight_decay=setup.weight_decay,
-        nesterov=setup.nesterov,
-        fused=fused or None,
-    )
+        (parameter for parameter in model.parameters() if parameter.requires_grad), lr=setup.learning_rate,
+        momentum=setup.momentum, weight_decay=setup.weight_decay, nesterov=setup.nesterov, fused=fused or None,
+    )  # fmt: skip
 
 
 def _schedule(setup: Setup, optimizer: Optimizer, batches: int) -> LRScheduler:

@@ -1,8 +1,6 @@
 """Cache decoded images in one file that the caller names."""
 
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import torch
 
 from congruency.datasets.images import LabelledImages
+from congruency.files import replacing
 
 _FORMAT = 1
 
@@ -47,8 +46,7 @@ class Cache:
         return loaded
 
     def save(self, loaded: LabelledImages) -> None:
-        """Write a temporary file, sync and rename it, so that an interruption leaves no partial file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the file; an interruption leaves no partial one."""
         content = {
             "format": _FORMAT,
             "made_of": self.source,
@@ -56,16 +54,8 @@ class Cache:
             "labels": loaded.labels,
             "classes": list(loaded.classes),
         }
-        handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}-", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                torch.save(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(self.path) as file:
+            torch.save(content, file)
 
 
 def fingerprint(source: Path) -> str:

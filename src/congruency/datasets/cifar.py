@@ -41,16 +41,13 @@ def _batch(tree: Tree, name: str, key: str) -> tuple[numpy.ndarray[Any, Any], li
     content = _unpickle(tree, name)
     pixels, labels = content.get("data"), content.get(key)
     valid = isinstance(pixels, numpy.ndarray) and pixels.dtype == numpy.uint8 and pixels.shape[1:] == (_PIXELS,)
-    if not valid or not isinstance(labels, list) or not all(_is_integer(label) for label in labels):
+    # LabelledImages checks whether the class of a label exists.
+    if not valid or not isinstance(labels, list) or not all(isinstance(x, int) and abs(x) < 1 << 31 for x in labels):
         raise ValueError(f"{tree.describe(name)} lacks 'data' (N, {_PIXELS}) or {key!r}; download the data set again")
     assert isinstance(pixels, numpy.ndarray)
     if len(pixels) != len(labels):
         raise ValueError(f"{tree.describe(name)} has {len(pixels)} images but {len(labels)} labels")
     return pixels.reshape(-1, 3, 32, 32), labels
-
-
-def _is_integer(label: Any) -> bool:
-    return isinstance(label, int) and abs(label) < 1 << 31  # LabelledImages checks whether the class exists
 
 
 def _class_names(tree: Tree, name: str, key: str) -> tuple[str, ...]:

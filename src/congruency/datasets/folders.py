@@ -22,22 +22,18 @@ def catalogue(tree: Tree, split: str) -> Catalogue:
     root = _root(tree)
     places = {name: _place(tree, root, name) for name in _SPLITS}
     if places["train"] is None and places["test"] is None:
-        return _plain(tree, root, split)
+        if split != "all" and tree.source.name not in _SPLITS[split]:
+            raise ValueError(
+                f"{tree.source} has no train/ and test/ folders of classes; "
+                "read it as one set with split='all' and split it yourself (on the command line: --holdout 0.2)"
+            )
+        return _listed(tree, [root], _classes(tree, root))
     wanted = [name for name in _SPLITS if split in (name, "all")]
     for name in wanted:
         if places[name] is None:
             raise ValueError(f"{tree.source} has no folder for the split {name!r} (one of {', '.join(_SPLITS[name])})")
     classes = _agreed(tree, [place for place in places.values() if place is not None])
     return _listed(tree, [str(places[name]) for name in wanted], classes)
-
-
-def _plain(tree: Tree, root: str, split: str) -> Catalogue:
-    if split != "all" and tree.source.name not in _SPLITS[split]:
-        raise ValueError(
-            f"{tree.source} has no train/ and test/ folders of classes; "
-            "read it as one set with split='all' and split it yourself (on the command line: --holdout 0.2)"
-        )
-    return _listed(tree, [root], _classes(tree, root))
 
 
 def _listed(tree: Tree, places: Iterable[str], classes: tuple[str, ...]) -> Catalogue:
@@ -47,20 +43,16 @@ def _listed(tree: Tree, places: Iterable[str], classes: tuple[str, ...]) -> Cata
     for place in places:
         here = [name for name in tree.names if name.startswith(place) and _is_image(name)]
         of_class = [(index[name[len(place) :].split("/")[0]], name) for name in here if "/" in name[len(place) :]]
-        _check_none_empty(tree, place, classes, {label for label, _ in of_class})
+        empty = set(range(len(classes))) - {label for label, _ in of_class}
+        if empty:
+            raise ValueError(
+                f"the class folder {tree.describe(place + classes[min(empty)])} holds no image "
+                f"({', '.join(EXTENSIONS)}); add images or delete it"
+            )
         for label, name in sorted(of_class):
             files.append(name)
             labels.append(label)
     return Catalogue(tree, tuple(files), torch.tensor(labels, dtype=torch.int64), classes)
-
-
-def _check_none_empty(tree: Tree, place: str, classes: tuple[str, ...], seen: set[int]) -> None:
-    empty = [name for i, name in enumerate(classes) if i not in seen]
-    if empty:
-        raise ValueError(
-            f"the class folder {tree.describe(place + empty[0])} holds no image ({', '.join(EXTENSIONS)}); "
-            "add images or delete it"
-        )
 
 
 def _agreed(tree: Tree, places: list[str]) -> tuple[str, ...]:

@@ -23,12 +23,9 @@ _DIGITS_TRAIN = 1437  # of 1797, four fifths
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A data set that can be loaded by name.
+    """A data set that can be loaded by name, from one of ``paths`` in the data folder (with the official names).
 
-    Attributes:
-        title: its usual name.
-        paths: where in the data folder it is searched for, including the official names of its download.
-        classes: the class names, if the files do not contain them.
+    ``classes`` are the class names, if the files do not contain them.
     """
 
     title: str

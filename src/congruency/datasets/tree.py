@@ -5,6 +5,7 @@ import gzip
 import lzma
 import mmap
 import os
+import stat
 import tarfile
 import threading
 import zipfile
@@ -110,7 +111,8 @@ class ZipTree(Tree):
         self._open()
         entries = {_safe(entry.filename, source): entry for entry in self._archive.infolist() if entry.filename}
         self.folders = tuple(sorted(name for name, entry in entries.items() if entry.is_dir()))
-        self._entries = {n: e for n, e in entries.items() if _wanted(n) and not e.is_dir() and not _is_link(e)}
+        files = {name: entry for name, entry in entries.items() if _wanted(name) and not entry.is_dir()}
+        self._entries = {name: entry for name, entry in files.items() if not stat.S_ISLNK(entry.external_attr >> 16)}
         self.names = tuple(sorted(self._entries))
 
     def read(self, name: str) -> bytes:
@@ -213,10 +215,6 @@ def _wanted(name: str) -> bool:
     """Whether the file is neither hidden nor metadata that macOS adds to archives."""
     last = name.rsplit("/", 1)[-1]
     return not last.startswith(".") and not name.startswith("__MACOSX")
-
-
-def _is_link(entry: zipfile.ZipInfo) -> bool:
-    return (entry.external_attr >> 16) & 0o170000 == 0o120000
 
 
 def _unreadable(source: Path, reason: object) -> ValueError:

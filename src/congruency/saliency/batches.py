@@ -23,8 +23,7 @@ class SaliencyBatches:
         seed: Of the order.
         device: Where the data are kept: the training device, or the CPU if they do not fit.
         sigma: Standard deviation of the blur in original pixels; default: each image's own.
-        rank: The rank of this process.
-        world_size: The number of processes.
+        rank, world_size: Of this process.
     """
 
     def __init__(
@@ -53,13 +52,15 @@ class SaliencyBatches:
         order = torch.randperm(len(self.images), generator=generator).to(self.images.device)
         for chosen in order.split(self._batch)[start:]:
             own = chosen[self._rank :: self._world] if len(chosen) >= self._world else chosen
-            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+            yield self._batch_of(own)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """All images once, in the order of the data set; the same batches in every process."""
         for start in range(0, len(self.images), self._batch):
-            own = slice(start, start + self._batch)
-            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+            yield self._batch_of(slice(start, start + self._batch))
+
+    def _batch_of(self, own: Tensor | slice) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
 
 
 def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tuple[Tensor, Tensor]:

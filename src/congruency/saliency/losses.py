@@ -58,13 +58,9 @@ def nss_loss(saliency: Tensor, target: Target) -> Tensor:
 
 
 LOSSES: dict[str, Callable[[Tensor, Target], Tensor]] = {
-    "l1": l1_loss,
-    "cosine": cosine_loss,
-    "bhattacharyya": bhattacharyya_loss,
-    "kl": kl_loss,
-    "cc": cc_loss,
+    "l1": l1_loss, "cosine": cosine_loss, "bhattacharyya": bhattacharyya_loss, "kl": kl_loss, "cc": cc_loss,
     "nss": nss_loss,
-}
+}  # fmt: skip
 
 
 class SaliencyLoss:

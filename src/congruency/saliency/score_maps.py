@@ -33,8 +33,7 @@ class MapScores:
     Attributes:
         means: The mean of each metric over the images with fixations.
         images: Image name -> metric -> score; nan for an image without fixations.
-        scored: Number of images with fixations.
-        without_fixations: Number of images without, excluded from the means.
+        scored, without_fixations: Number of images with fixations, and of those without, excluded from the means.
         resized: Number of maps that were resized to their image's size.
         unused: Number of maps without an image in the data set.
         pictures: Number of maps stored as images, whose black is the map's minimum, not its zero.
@@ -76,10 +75,7 @@ def score_maps(
             split (default: all images).
         density: What CC, KL and SIM compare with: ``"fixations"``, blurred by ``sigma``, or ``"official"``, the maps
             published with SALICON and MIT1003 (:func:`congruency.saliency.data.official_density`).
-        sigma: Standard deviation of the blur in pixels; default: the data set's.
-        protocol: Of the AUCs: ``"exact"``, or as computed by the ``"mit"`` or ``"salicon"`` benchmark.
-        seed: Of the protocol's random draws.
-        device: Where the scores are computed.
+        sigma, protocol, seed, device: See :func:`congruency.saliency.scorer.score`.
     """
     _check(metrics, protocol, density, sigma)
     files = map_files(Path(maps))

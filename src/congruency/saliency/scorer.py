@@ -32,9 +32,7 @@ class GroundTruth:
         density: (B, H, W) blurred counts.
         others: (B, H, W) counts of all other images' fixations, rescaled to this size.
         negatives: (B, H, W) negatives of the shuffled AUC, by the protocol (:func:`ground_truths`).
-        sigma: Standard deviation of the blur.
-        protocol: Of the AUCs.
-        seed: Of the protocol's random draws.
+        sigma, protocol, seed: See :func:`score`.
     """
 
     indices: tuple[int, ...]
@@ -68,14 +66,7 @@ def ground_truths(
     other images with a fixation on each pixel; for ``"mit"`` the fixations of (up to) ten other images with fixations,
     drawn per image from the seed and its index.
 
-    Args:
-        data: The data set.
-        sigma: Standard deviation of the blur in pixels; default: the data set's.
-        device: Of the maps.
-        batch: Images per batch.
-        points: Fixations per image to use instead of those of all viewers.
-        protocol: Of the AUCs.
-        seed: Of the protocol's random draws.
+    ``points`` are the fixations per image to use instead of those of all viewers; for the rest see :func:`score`.
     """
     points = [v.points for v in data.viewings] if points is None else points
     frames = [(v.height, v.width) for v in data.viewings]

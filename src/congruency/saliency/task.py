@@ -74,13 +74,10 @@ class Recipe:
     """How one network is trained; the defaults are the paper's.
 
     Attributes:
-        model: ``"salicon"`` or ``"dinet"``.
-        backbone: A timm network.
-        weights: A file of weights for the backbone; None to train it from scratch.
-        pretrained: Download timm's weights for it.
+        model, backbone, weights, pretrained: See :func:`congruency.saliency.models.create`.
         optimizer: ``"adam"`` (learning rate 2e-4) or ``"rmsprop"`` (5e-4, momentum 0.9); weight decay 1e-5 in both.
         method: See :func:`method_named`; it corrects the last layer.
-        epochs: Passes over the data; the paper's 12,500 steps on SALICON are 10.
+        epochs: The paper's 12,500 steps on SALICON are 10.
         halve_every: Epochs between halvings of the learning rate.
         batch: Images per step.
         loss: See :func:`congruency.saliency.losses.make_loss`.
@@ -225,12 +222,10 @@ def scores_of(
     """Return the mean scores of a network on a set, at the images' own size, computed on the network's device."""
     device = next(model.parameters()).device
     model.eval()
-    images = prepared.images
 
     def predict(indices: Sequence[int]) -> Tensor:
-        chosen = images[torch.tensor(indices)].to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            saliency: Tensor = model(chosen)
+            saliency: Tensor = model(prepared.images[torch.tensor(indices)].to(device))
         return saliency
 
     return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
@@ -238,12 +233,7 @@ def scores_of(
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of :func:`train_network`.
-
-    Attributes:
-        scores: of the trained network; None where SIGTERM came before the last epoch.
-        stopped: SIGTERM came.
-    """
+    """The scores of a trained network, None if SIGTERM stopped it before the last epoch."""
 
     scores: dict[str, float] | None
     stopped: bool = False
@@ -275,13 +265,10 @@ def train_network(
         train_set: The images to train on.
         test_set: The images to score.
         folder: Of this run.
-        device: ``"auto"`` takes a GPU where there is one.
-        precision: Of training and scoring.
+        device, precision, progress: See :class:`congruency.training.TrainingConfig`.
         capture: Replay the passes as CUDA graphs; None does so where it is possible.
         keep_model: Write ``model.pt``.
-        progress: Show a progress bar.
-        notice: Called after every step with its number and the number of all steps.
-        origin: What the record says about where the run comes from.
+        notice, origin: See :func:`congruency.training.train`.
     """
     folder = Path(folder)
     finished = folder / SCORES_FILE
@@ -290,18 +277,11 @@ def train_network(
     cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     short = recipe.epochs * len(train_set.images) <= _SHORT
     config = TrainingConfig(
-        epochs=recipe.epochs,
-        seed=seed,
-        method=recipe.correction,
-        accelerator=device,
-        precision=precision,
-        channels_last=cuda,
+        epochs=recipe.epochs, seed=seed, method=recipe.correction, accelerator=device, precision=precision,
+        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress,
         capture=cuda and precision != "16" and process_count() == 1 if capture is None else capture,
-        tf32=cuda,
         checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
-        record_steps=10,
-        progress=progress,
-    )
+    )  # fmt: skip
     networks: list[nn.Module] = []
 
     def build(place: Place) -> Task:

@@ -12,9 +12,9 @@ from torch import nn
 
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.batches import IGNORED, Batches
-from congruency.classification.pretrained import installed, read_weights
 from congruency.classification.task import Setup, build, error_counts, evaluate
 from congruency.datasets import catalogue, load
+from congruency.pretrained import installed, read_weights
 from congruency.studies.classification.jobs import Data
 from congruency.studies.classification.recipes import RECIPES, find
 from congruency.studies.classification.runner import ImageSource

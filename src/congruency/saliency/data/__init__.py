@@ -7,24 +7,7 @@ from congruency.saliency.data.prepared import Prepared, load_prepared, prepare, 
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
 
 __all__ = [
-    "Batch",
-    "DataError",
-    "Prepared",
-    "SaliencyData",
-    "Viewing",
-    "collate",
-    "density",
-    "fixation_counts",
-    "folder",
-    "load_prepared",
-    "mit1003",
-    "official_density",
-    "open_data",
-    "open_split",
-    "osie",
-    "osie_split",
-    "prepare",
-    "prepare_in_memory",
-    "read_image",
-    "salicon",
-]
+    "Batch", "DataError", "Prepared", "SaliencyData", "Viewing", "collate", "density", "fixation_counts", "folder",
+    "load_prepared", "mit1003", "official_density", "open_data", "open_split", "osie", "osie_split", "prepare",
+    "prepare_in_memory", "read_image", "salicon",
+]  # fmt: skip

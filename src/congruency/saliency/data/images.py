@@ -66,11 +66,8 @@ def map_bits(path: Path) -> int | None:
 def official_density(viewing: Viewing, size: tuple[int, int] | None = None) -> Tensor:
     """The density map published with a data set (SALICON's ``maps/``, MIT1003's ``fixMap``): float32, 0 to 255.
 
-    Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels.
-
-    Args:
-        viewing: The image.
-        size: (height, width) to resize the map to; default: that of the image.
+    Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels. The map
+    is resized to ``size`` = (height, width) if given.
     """
     if viewing.density is None:
         raise DataError(

@@ -55,10 +55,7 @@ def open_data(path: str | Path, split: str = "train") -> SaliencyData:
 def open_split(path: str | Path, split: str | None, default: str = "train") -> SaliencyData:
     """Open one split of a data set: SALICON's by name, ``"train"`` or ``"test"`` of OSIE's fixed split.
 
-    Args:
-        path: See :func:`open_data`.
-        split: The split; None for the whole data set, and for ``default`` of SALICON, which is stored in splits.
-        default: SALICON's split if none is given.
+    Without a split, it is the whole data set; ``default`` of SALICON, which is stored in splits.
     """
     data = open_data(path, default if split is None else split)
     if split is None or (data.name == "SALICON" and Path(path).is_dir()):
@@ -210,10 +207,10 @@ def fixations_in_gaze(
     found, start = [], 0
     while start + shortest <= len(points):
         end = start + shortest
-        if not all(valid[start:end]) or _spread(points[start:end]) > dispersion:
+        low, high = points[start:end].min(0), points[start:end].max(0)
+        if not all(valid[start:end]) or (high - low).sum() > dispersion:
             start += 1
             continue
-        low, high = points[start:end].min(0), points[start:end].max(0)
         while end < len(points) and valid[end]:
             low, high = np.minimum(low, points[end]), np.maximum(high, points[end])
             if (high - low).sum() > dispersion:
@@ -222,10 +219,6 @@ def fixations_in_gaze(
         found.append(np.median(points[start:end], axis=0))
         start = end
     return torch.from_numpy(np.array(found, dtype=np.float64).reshape(-1, 2))
-
-
-def _spread(points: np.ndarray) -> float:
-    return float((points.max(0) - points.min(0)).sum())
 
 
 # SALICON (Jiang et al., 2015): COCO images with mouse-tracked attention, as JSON or as one .mat file per image.
@@ -362,13 +355,14 @@ def folder(
     Images are named with or without their suffix. An image that the file does not name has no fixations; a name that
     fits no image or two images is an error.
 
-    Args:
-        images: The folder of images, without subfolders.
-        fixations: The file; default: ``fixations.csv`` or ``fixations.json`` in the folder of images.
-        pixels_per_degree: Pixels per degree of visual angle, if known.
+    The folder has no subfolders; by default ``fixations.csv`` or ``fixations.json`` in it is the file. Give the pixels
+    per degree of visual angle if they are known.
     """
     images = Path(images)
-    path = _fixation_file(images) if fixations is None else Path(fixations)
+    found = [images / name for name in ("fixations.csv", "fixations.json") if (images / name).is_file()]
+    if fixations is None and not found:
+        raise DataError(f"{images} has no fixations.csv and no fixations.json; give the fixations file")
+    path = found[0] if fixations is None else Path(fixations)
     named, files, viewings = read_fixations(path), image_files(images), []
     _check_names(named, files, path)
     for image in files:
@@ -386,7 +380,11 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
     if not path.is_file():
         raise DataError(f"the fixations file {path} is missing")
     try:
-        named = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
+        if path.suffix.lower() == ".json":
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            named: _Points = {image: v if isinstance(v, dict) else {"": v} for image, v in content.items()}
+        else:
+            named = _from_csv(path)
         return {
             image: {viewer: pairs(points, f"{path}, image {image!r:.80}") for viewer, points in viewers.items()}
             for image, viewers in named.items()
@@ -399,14 +397,12 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
 
 def pairs(points: Any, place: str) -> Tensor:
     """(n, 2) float64 from a list of pairs; anything else is an error, since its numbers could be paired wrongly."""
-    if not isinstance(points, list) or not all(
-        isinstance(point, (list, tuple)) and len(point) == 2 for point in points
-    ):
-        raise DataError(f"{place}: fixations must be pairs of two numbers, [[x, y], ...], got {points!r:.80}")
     try:
-        return torch.tensor(points, dtype=torch.float64).reshape(len(points), 2)
+        if isinstance(points, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in points):
+            return torch.tensor(points, dtype=torch.float64).reshape(len(points), 2)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise DataError(f"{place}: fixations must be pairs of two numbers, got {points!r:.80}") from None
+        pass
+    raise DataError(f"{place}: fixations must be pairs of two numbers, [[x, y], ...], got {points!r:.80}")
 
 
 def _check_names(named: Iterable[str], files: Sequence[Path], path: Path) -> None:
@@ -420,13 +416,6 @@ def _check_names(named: Iterable[str], files: Sequence[Path], path: Path) -> Non
             raise DataError(f"{path} names {image.stem}, which could be {both}; name it with its suffix")
         if image.name in names:
             raise DataError(f"{path} names one image in two ways, {image.stem} and {image.name}; name it in one")
-
-
-def _fixation_file(images: Path) -> Path:
-    for name in ("fixations.csv", "fixations.json"):
-        if (images / name).is_file():
-            return images / name
-    raise DataError(f"{images} has no fixations.csv and no fixations.json; give the fixations file")
 
 
 def _from_csv(path: Path) -> _Points:
@@ -445,8 +434,3 @@ def _from_csv(path: Path) -> _Points:
                 raise DataError(f"{path}, line {rows.line_num}: x and y must be numbers, got {row}") from None
             named[row["image"]][row.get("viewer") or ""].append(point)
     return named
-
-
-def _from_json(path: Path) -> _Points:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {image: value if isinstance(value, dict) else {"": value} for image, value in content.items()}

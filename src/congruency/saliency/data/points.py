@@ -22,14 +22,13 @@ def fixation_counts(
 ) -> Tensor:
     """(B, height, width) float32: the number of fixations on each pixel of a grid.
 
+    Points outside the grid are not counted.
+
     Args:
         points: Per image (n, 2) points ``(x, y)`` in pixels; the centre of the top left pixel is (0, 0).
         size: (height, width) of the grid.
-        frames: (height, width) of the image that each points were recorded on, if not ``size``: points are rescaled,
-            so that images of different sizes fit one batch.
+        frames: (height, width) of each original image, if not ``size``: its points are rescaled.
         device: Of the result.
-
-    Points outside the grid are not counted.
     """
     height, width = size
     numbers = torch.repeat_interleave(torch.tensor([len(p) for p in points], dtype=torch.long))

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import replacing
 from congruency.saliency.data.images import open_rgb, read_image
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
 
@@ -67,10 +67,9 @@ def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 
         "outside": [v.outside for v in data.viewings],
         "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
     }
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    path = Path(path)
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    with replacing(Path(path)) as file:
+        torch.save(content, file)
+    return Path(path)
 
 
 def load_prepared(path: str | Path) -> Prepared:
@@ -95,26 +94,18 @@ def load_prepared(path: str | Path) -> Prepared:
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
     grey = content.get("grey", [False] * len(names))  # absent in files of older releases
-    viewings = tuple(
-        Viewing(
-            Path(name),
-            int(height),
-            int(width),
-            tuple(p.double().reshape(-1, 2) for p in points),
-            int(outside),
-            grey=bool(is_grey),
-        )
-        for name, (height, width), points, outside, is_grey in zip(
-            names, content["frames"], content["fixations"], content["outside"], grey, strict=True
-        )
-    )
+    viewings = []
+    columns = names, content["frames"], content["fixations"], content["outside"], grey
+    for name, (height, width), viewers, outside, is_grey in zip(*columns, strict=True):
+        points = tuple(p.double().reshape(-1, 2) for p in viewers)
+        viewings.append(Viewing(Path(name), int(height), int(width), points, int(outside), grey=bool(is_grey)))
     height, width = content["size"]
     parts = content["images"].split(content["lengths"])
     if len(parts) != len(viewings):
         raise ValueError(f"it has {len(parts)} images and {len(viewings)} names")
     decoded = [_decoded(part, (height, width)) for part in parts]
     images = torch.stack(decoded) if decoded else torch.empty(0, 3, height, width, dtype=torch.uint8)
-    data = SaliencyData(content["name"], viewings, content["version"], content["pixels_per_degree"])
+    data = SaliencyData(content["name"], tuple(viewings), content["version"], content["pixels_per_degree"])
     return Prepared(data, images)
 
 

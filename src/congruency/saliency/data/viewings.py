@@ -24,8 +24,7 @@ class Viewing:
 
     Attributes:
         image: The image file.
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
+        height, width: Of the image, in pixels.
         fixations: Per viewer (n, 2) points ``(x, y)`` in pixels, float64, all within the image. The centre of the top
             left pixel is (0, 0): MATLAB's (1, 1).
         outside: The number of fixations dropped because they lie outside the image.
@@ -97,15 +96,11 @@ class SaliencyData:
         outside = sum(v.outside for v in self.viewings)
         unlabelled = sum(len(v.points) == 0 for v in self.viewings)
         version = f" {self.version}" if self.version else ""
-        line = f"{self.name}{version}: {len(self)} images{self._kinds()}, {fixations} fixations"
-        return line + f"; {outside} fixations outside the frame left out, {unlabelled} images without fixations"
-
-    def _kinds(self) -> str:
-        """In brackets: the number of sizes if several, and of grey images if any."""
-        sizes = len({(v.height, v.width) for v in self.viewings})
-        grey = sum(v.grey for v in self.viewings)
+        sizes, grey = len({(v.height, v.width) for v in self.viewings}), sum(v.grey for v in self.viewings)
         parts = [f"of {sizes} sizes"] * (sizes > 1) + [f"{grey} grey"] * (grey > 0)
-        return f" ({', '.join(parts)})" if parts else ""
+        kinds = f" ({', '.join(parts)})" if parts else ""
+        line = f"{self.name}{version}: {len(self)} images{kinds}, {fixations} fixations"
+        return line + f"; {outside} fixations outside the frame left out, {unlabelled} images without fixations"
 
 
 def viewing(

@@ -24,23 +24,6 @@ from congruency.saliency.metrics.density import cc, information_gain, kl, nss, s
 from congruency.saliency.metrics.roc import Protocol, auc_borji, auc_judd, auc_shuffled, shuffled_negatives
 
 __all__ = [
-    "CC",
-    "KL",
-    "NSS",
-    "SIM",
-    "AUCBorji",
-    "AUCJudd",
-    "AUCShuffled",
-    "ImageMean",
-    "InformationGain",
-    "Protocol",
-    "auc_borji",
-    "auc_judd",
-    "auc_shuffled",
-    "cc",
-    "information_gain",
-    "kl",
-    "nss",
-    "shuffled_negatives",
-    "sim",
-]
+    "CC", "KL", "NSS", "SIM", "AUCBorji", "AUCJudd", "AUCShuffled", "ImageMean", "InformationGain", "Protocol",
+    "auc_borji", "auc_judd", "auc_shuffled", "cc", "information_gain", "kl", "nss", "shuffled_negatives", "sim",
+]  # fmt: skip

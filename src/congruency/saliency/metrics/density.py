@@ -20,9 +20,8 @@ def nss(saliency: Tensor, fixations: Tensor, *, ddof: int = 0) -> Tensor:
 
     Args:
         saliency: (B, H, W), any real dtype; need not be normalised.
-        fixations: (B, H, W), the number of fixations on each pixel; two on one pixel count twice. The MIT benchmark
-            counts each pixel once: pass ``fixations > 0`` for that. A density instead of counts is not detected and
-            gives a lower value.
+        fixations: (B, H, W) counts; two on one pixel count twice. The MIT benchmark counts each pixel once: pass
+            ``fixations > 0`` for that. A density instead of counts is not detected and gives a lower value.
         ddof: The standard deviation divides by P - ddof: 0 as numpy and the SALICON toolkit, 1 as MATLAB.
 
     Returns:
@@ -44,13 +43,9 @@ def cc(saliency: Tensor, density: Tensor) -> Tensor:
     ``CC = <s - mean(s), q - mean(q)> / (|s - mean(s)| |q - mean(q)|)``; no ddof appears, it cancels. In [-1, 1], and
     unchanged by ``a s + b`` for a > 0 of either map.
 
-    Args:
-        saliency: (B, H, W).
-        density: (B, H, W), the fixations blurred (``congruency.saliency.data.density``). The value depends on
-            the width of the blur, so state it; raw counts are accepted and give a much lower value.
-
-    Returns:
-        (B,). nan where the density is constant (no fixations); 0 where the saliency is.
+    The density, (B, H, W), is the fixations blurred (``congruency.saliency.data.density``). The value depends on the
+    width of the blur, so state it; raw counts are accepted and give a much lower value. The result (B,) is nan where
+    the density is constant (no fixations), 0 where the saliency is.
     """
 
     def score(saliency: Tensor, density: Tensor) -> Tensor:
@@ -68,14 +63,8 @@ def kl(saliency: Tensor, density: Tensor, *, epsilon: float = EPSILON) -> Tensor
     computes it. A saliency of 0 at a fixated pixel costs ``q log(q / epsilon)``, so maps that are thresholded or
     quantised to 256 levels score badly. ``epsilon=0`` is the exact divergence, infinite there.
 
-    Args:
-        saliency: (B, H, W), not negative. Convert logits to probabilities first.
-        density: (B, H, W), not negative.
-        epsilon: Keeps the cost of a zero in the saliency finite.
-
-    Returns:
-        (B,). nan where the density sums to 0 or either map has a negative value; an all-zero saliency counts as
-        uniform.
+    Both are (B, H, W) and not negative: convert logits to probabilities first. The result (B,) is nan where the density
+    sums to 0 or either map has a negative value; an all-zero saliency counts as uniform.
     """
 
     def score(saliency: Tensor, density: Tensor) -> Tensor:
@@ -97,13 +86,8 @@ def sim(saliency: Tensor, density: Tensor) -> Tensor:
     Both maps are divided by their sums. The MIT benchmark first subtracts each map's minimum; pass
     ``saliency - saliency.amin((-2, -1), keepdim=True)`` for that: a constant added to a map changes this value.
 
-    Args:
-        saliency: (B, H, W), not negative.
-        density: (B, H, W), not negative. The value depends strongly on its blur.
-
-    Returns:
-        (B,). nan where the density sums to 0 or either map has a negative value; an all-zero saliency counts as
-        uniform.
+    The value depends strongly on the blur of the density. Empty, negative and all-zero maps are
+    treated as in :func:`kl`.
     """
 
     def score(saliency: Tensor, density: Tensor) -> Tensor:
@@ -121,16 +105,9 @@ def information_gain(saliency: Tensor, fixations: Tensor, baseline: Tensor, *, e
     ``IG = sum_p n_p (log2(epsilon + p_p) - log2(epsilon + b_p)) / sum_p n_p``, saliency and baseline divided by their
     sums. 0 is no better than the baseline, which is usually the centre bias (the mean density of other images).
 
-    Args:
-        saliency: (B, H, W), not negative. A zero at a fixation costs up to 52 bits, which affects quantised maps and
-            maps whose minimum was set to 0.
-        fixations: (B, H, W), the number of fixations on each pixel; not a density.
-        baseline: (B, H, W), or (H, W) for all images, not negative.
-        epsilon: Added before taking logarithms.
-
-    Returns:
-        (B,). nan for an image without fixations or where a map or a count is negative; an all-zero map counts as
-        uniform.
+    Maps are (B, H, W), a baseline also (H, W) for all images, and not negative. A zero at a fixation costs up to 52
+    bits, which affects quantised maps and maps whose minimum was set to 0. The result (B,) is nan for an image without
+    fixations or where a map or a count is negative; an all-zero map counts as uniform.
     """
 
     def score(saliency: Tensor, fixations: Tensor, baseline: Tensor) -> Tensor:

@@ -30,15 +30,9 @@ def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact
     - ``"salicon"``: the SALICON toolkit has no such score; this is its procedure (see :func:`auc_borji`) with the
       negatives drawn from the pixels without a fixation.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), the number of fixations on each pixel; with a density nearly every pixel would be a
-            positive.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of ``"mit"`` and ``"salicon"``, which depend on it and the image's fixations only.
-
-    Returns:
-        (B,). nan for an image without fixations, with one on every pixel, or with a negative count.
+    ``seed`` and the image's fixations determine the random draws of ``"mit"`` and ``"salicon"``. Fixations are counts:
+    with a density nearly every pixel would be a positive. The result (B,) is nan for an image without fixations, with
+    one on every pixel, or with a negative count.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
@@ -64,14 +58,8 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
     The coarse thresholds of the last two lower the value, most for maps whose values are concentrated in a small part
     of their range, so their values differ from those of ``"exact"``.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), the number of fixations on each pixel; not a density.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of ``"mit"`` and ``"salicon"``, which depend on it and the image's fixations only.
-
-    Returns:
-        (B,). nan for an image without fixations or with a negative count; 1/2 for a constant map.
+    ``seed`` is as in :func:`auc_judd`. The result (B,) is nan for an image without fixations or with a negative count,
+    1/2 for a constant map.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
@@ -107,18 +95,10 @@ def auc_shuffled(
 
     ``congruency.saliency.scorer`` selects the negatives of each protocol.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), the number of fixations on each pixel; not a density.
-        negatives: (B, H, W), or (H, W) for all images: counts of the other images' fixations on each pixel
-            (:func:`shuffled_negatives`), without the image's own. For ``"exact"``, all other images are the
-            deterministic choice.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of ``"mit"``, which depend on it and the image's fixations only.
-
-    Returns:
-        (B,). nan for an image without fixations or negatives (for ``"salicon"``: negatives elsewhere than its
-        fixations), or with a negative count; 1/2 for a constant map.
+    ``negatives``, (B, H, W) or (H, W) for all images, counts the other images' fixations on each pixel
+    (:func:`shuffled_negatives`), without the image's own. ``seed`` determines the draws of ``"mit"``, as in
+    :func:`auc_judd`. The result (B,) is nan for an image without fixations or negatives (for ``"salicon"``: negatives
+    elsewhere than its fixations), or with a negative count; 1/2 for a constant map.
     """
     given, fixations = working_pair(saliency, fixations, "fixations")
     _, other = working_pair(saliency, negatives, "negatives")

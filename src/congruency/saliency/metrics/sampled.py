@@ -22,7 +22,6 @@ class Recipe:
         repeats: Number of random splits to average.
         samples: Number of negatives to draw; None: as many as there are positives.
         step: Between thresholds, which start at 0.
-        thresholds: The thresholds.
         reaches_top: Whether the highest value of all positives and negatives may itself be a threshold.
     """
 
@@ -40,12 +39,7 @@ SALICON = Recipe(1, 100_000, 0.01, tuple(i * 0.01 for i in range(100)), reaches_
 def uniform(saliency: Tensor, fixations: Tensor, allowed: Tensor, recipe: Recipe, seed: int) -> Tensor:
     """AUC with negatives drawn uniformly with replacement from the allowed pixels; every fixation is a positive.
 
-    Args:
-        saliency: (..., P) in [0, 1].
-        fixations: (..., P) weights of the positives.
-        allowed: (..., P) bool, the candidate pixels for negatives.
-        recipe: Its ``samples`` must be given.
-        seed: Of the draws.
+    Saliency in [0, 1], fixations and the mask of allowed pixels are (..., P); the recipe's ``samples`` must be given.
     """
     assert recipe.samples is not None
     shape, pixels = saliency.shape[:-1], saliency.shape[-1]
@@ -60,14 +54,7 @@ def uniform(saliency: Tensor, fixations: Tensor, allowed: Tensor, recipe: Recipe
 
 
 def weighted(saliency: Tensor, positive: Tensor, negative: Tensor, recipe: Recipe) -> Tensor:
-    """AUC of all positives against all negatives, each with its weight; deterministic.
-
-    Args:
-        saliency: (N, P) in [0, 1].
-        positive: (N, P) weights.
-        negative: (N, P) weights.
-        recipe: Its thresholds are used.
-    """
+    """AUC of all positives against all negatives, (N, P) weights of a saliency in [0, 1]; deterministic."""
     value = _area((saliency, positive), (saliency, negative), recipe)  # nan (0 / 0) without positives or negatives
     return value.masked_fill(saliency.amax(-1).isnan(), _NAN).to(saliency.dtype)
 
@@ -77,13 +64,8 @@ def splits(
 ) -> Tensor:
     """Mean AUC over random splits, each with as many negatives as positives (or all candidates if fewer).
 
-    Args:
-        saliency: (..., P) in [0, 1].
-        fixations: (..., P) weights of the positives; their rounded sum is the number of negatives per split.
-        candidates: (..., P), positive where a negative may be drawn.
-        recipe: Its ``repeats`` is the number of splits.
-        seed: Of the draws.
-        replacement: Whether a split may draw a pixel twice.
+    All maps are (..., P). The saliency is in [0, 1], the rounded sum of the fixations' weights is the number of
+    negatives per split, and candidates are positive where a negative may be drawn, twice only with ``replacement``.
     """
     shape, pixels = saliency.shape[:-1], saliency.shape[-1]
     maps, weights, allowed = (x.reshape(-1, pixels) for x in (saliency, fixations, candidates))
