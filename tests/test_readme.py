@@ -1,13 +1,17 @@
 """The README: its code runs, and what it names exists."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 from learning import SEEDS, assert_learns, run_block
+from typer.testing import CliRunner
 
 import congruency
+from congruency import cli
+from congruency.training import read_record
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -59,3 +63,13 @@ def test_commands_are_the_makefiles():
     makefile = (Path(__file__).parent.parent / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^    make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_quick_training_command_learns(tmp_path, monkeypatch):
+    """As the README writes it; its record must show a falling loss."""
+    (line,) = re.findall(r"^    congruency (train .*)$", README, re.MULTILINE)
+    words = shlex.split(line, comments=True)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.build(), [*words, "--no-progress"])
+    assert result.exit_code == 0, result.output
+    assert_learns([step["loss"] for step in read_record(words[words.index("--out") + 1]).steps], line)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learning import assert_learns
 from rich.console import Console
 
 from congruency.report.page import render
@@ -38,6 +39,12 @@ def test_the_same_seed_gives_the_same_numbers(data):
             assert one.curves == other.curves
             assert {**one.metrics, "seconds": 0} == {**other.metrics, "seconds": 0}
     assert first["baseline"][0].curves != first["baseline"][1].curves
+
+
+def test_every_method_learns(data):
+    for name, runs in demo.train_all(demo.Settings(seeds=2, epochs=4), data).items():
+        for run in runs:
+            assert_learns(run.curves["train_loss"], name)
 
 
 def test_a_dcl_that_never_corrects_repeats_the_baseline(data):
