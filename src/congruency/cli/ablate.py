@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["ablate"]
 
@@ -20,14 +20,11 @@ _NONE = ("none", "inf")
 
 
 def ablate(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE", show_default=False,
-            help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
-            "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
-        ),
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(
+        metavar="RECIPE", show_default=False,
+        help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
+        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
+    )] = None,
     window: Annotated[list[str] | None, _grid(
         "DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)", "STEPS|none",
     )] = None,
@@ -58,11 +55,11 @@ def ablate(
     model: Annotated[str | None, _training(
         "As in `congruency train`. (default: the recipe's, or resnet9)", "NAME",
     )] = None,
-    epochs: Annotated[int | None, _training("(default: the recipe's, or 30)", "N", min=1)] = None,
-    batch_size: Annotated[int | None, _training("(default: the recipe's, or 128)", "N", min=1)] = None,
+    epochs: Annotated[int | None, _training("Passes over the set. (default: the recipe's, or 30)", "N", min=1)] = None,
+    batch_size: Annotated[int | None, _training("Images per step. (default: the recipe's, or 128)", "N", min=1)] = None,
     lr: Annotated[float | None, _training("The highest learning rate. (default: the recipe's, or 0.1)", "RATE")] = None,
     weight_decay: Annotated[float | None, _training(
-        "Of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
+        "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
     )] = None,
     pretrained: Annotated[str | None, _training(
         "A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. (default: "
@@ -79,7 +76,7 @@ def ablate(
         "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
     )] = None,
     device: options.Device = "auto",
-    precision: Annotated[options.PrecisionName, options.option("bf16 and 16 are mixed.")] = "32",
+    precision: options.Precision = "32",
     processes: options.Processes = 1,
     threads: Annotated[int, options.where(
         "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
@@ -98,8 +95,8 @@ def ablate(
     """
     out = out.absolute()
     check_folder(out, "--out")
-    if device == "cuda" and ray is None:
-        check_device(device, "--device")
+    if ray is None:
+        check_accelerator(device)
     windows = _windows(window or ())
     _check(recipe, dataset, budget, pretrained, size)
     changes = {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["bound"]
 
@@ -44,5 +44,5 @@ def bound(
 
         problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
         results = {name: (one, work.compare_all(one, sorted(step or _STEPS), steps)) for name, one in problems.items()}
-        paths = work.write(results, steps, out, f"congruency {typed() or ''}".rstrip())
+        paths = work.write(results, steps, out, command_line())
         show(work.summary(results), work.findings(results), paths[0])

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["illustrate"]
 
@@ -68,7 +68,7 @@ def illustrate(
             descent.Correction(references=references, offset=offset, margin=margin, trigger=trigger),
         )
         results = work.illustrate(settings)
-        paths = work.write(settings, results, out, f"congruency {typed() or ''}".rstrip(), animated=animated)
+        paths = work.write(settings, results, out, command_line(), animated=animated)
         show(work.table(results), work.findings(results), paths[0])
 
 

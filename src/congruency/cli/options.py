@@ -13,38 +13,10 @@ if TYPE_CHECKING:
     from congruency.studies.executor import Place
 
 __all__ = [
-    "SETS",
-    "BatchSize",
-    "Budget",
-    "Data",
-    "Dataset",
-    "Device",
-    "Epochs",
-    "FirstSeed",
-    "LearningRate",
-    "Minutes",
-    "Mode",
-    "Model",
-    "Modes",
-    "Order",
-    "OrderSeed",
-    "Precision",
-    "PrecisionName",
-    "Pretrained",
-    "Processes",
-    "Ray",
-    "Retries",
-    "Rows",
-    "Scope",
-    "Scopes",
-    "Seeds",
-    "Threads",
-    "check_order_seed",
-    "data_folder",
-    "dataset_path",
-    "option",
-    "place_of",
-    "where",
+    "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
+    "Minutes", "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
+    "Processes", "Ray", "Retries", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
+    "data_folder", "dataset_path", "option", "place_of", "where",
 ]  # fmt: skip
 
 
@@ -61,12 +33,18 @@ where = partial(option, panel="Where runs are executed")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
+OrderName = Literal["seed", "fixed", "independent"]
 PrecisionName = Literal["32", "bf16", "16"]
 SETS = (
     "digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or archive with "
     "train/<class>/ and test/<class>/ images"
 )
 """What --dataset takes."""
+ORDERS = (
+    "Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the paper's fixed "
+    "permutations); or none, every method in an order of its own (the paper's stochastic ones)."
+)
+"""What --order takes."""
 
 
 class Modes(str, Enum):
@@ -89,12 +67,16 @@ Rows = Annotated[list[str] | None, option(
     "Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
     "NAME", name="--row",
 )]  # fmt: skip
+TableOut = Annotated[Path | None, option(
+    "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+    "FOLDER",
+)]  # fmt: skip
 Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
 Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
 Model = Annotated[str | None, option("Another network in all rows, such as resnet18.", "NAME")]
-Epochs = Annotated[int | None, option("Another number in all rows.", "N", min=1)]
-BatchSize = Annotated[int | None, option("Another batch size in all rows.", "N", min=1)]
-LearningRate = Annotated[float | None, option("Another learning rate in all rows.", "RATE")]
+Epochs = Annotated[int | None, option("Another number of epochs in all rows, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, option("Another batch size in all rows, such as 128.", "N", min=1)]
+LearningRate = Annotated[float | None, option("Another learning rate in all rows, such as 0.1.", "RATE")]
 Pretrained = Annotated[str | None, option(
     "A file of weights for rows that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
@@ -106,11 +88,7 @@ Budget = Annotated[Literal["paper", "small"], option(
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
-Precision = Annotated[PrecisionName | None, option("bf16 and 16 are mixed. (default: 32; bf16 for short runs on GPUs)")]
-Order = Annotated[Literal["seed", "fixed", "independent"] | None, option(
-    "Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the paper's "
-    "fixed permutations); or none, every method in an order of its own (its stochastic ones). (default: seed)",
-)]  # fmt: skip
+Precision = Annotated[PrecisionName, option("Number format of training; bf16 and 16 are mixed precision.")]
 OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
 Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
 Threads = Annotated[int | None, where(

@@ -9,7 +9,7 @@ import typer
 
 from congruency.cli.options import Data, option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["pairs"]
 
@@ -17,14 +17,11 @@ _MOST_SAMPLES = 100  # a matrix has their square
 
 
 def pairs(
-    checkpoints: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="CHECKPOINT...",
-            help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
-            "such as those of several seeds: do samples of one class agree more than those of two?",
-        ),
-    ],
+    checkpoints: Annotated[list[Path], typer.Argument(
+        metavar="CHECKPOINT...",
+        help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
+        "such as those of several seeds: do samples of one class agree more than those of two?",
+    )],
     dataset: Annotated[str, option(
         "The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder of images"
         " with fixations, or a file that congruency saliency prepare wrote.", "SET|PATH",
@@ -68,7 +65,7 @@ def pairs(
             return found
 
         samples.all_different(checkpoints)
-        command = f"congruency {typed() or ''}".rstrip()
+        command = command_line()
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
         if len(results) == 1:

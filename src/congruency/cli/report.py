@@ -9,7 +9,7 @@ import typer
 
 from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["report"]
 
@@ -54,7 +54,7 @@ def report(
             raise ValueError("; ".join([*loaded.messages, "no run is left to report on"]))
         groups = group(loaded.runs)
         study, results = work.study_of(groups)
-        page = work.compose(loaded, f"congruency {typed() or ''}".rstrip())
+        page = work.compose(loaded, command_line())
         contents: dict[Path, str | bytes] = {out: render(page)}
         if json_file is not None:
             contents[json_file] = to_json(results)

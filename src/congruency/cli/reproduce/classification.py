@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["classification"]
 
@@ -29,10 +29,7 @@ def classification(
     row: options.Rows = None,
     data: options.Data = None,
     dataset: options.Dataset = None,
-    out: Annotated[Path | None, options.option(
-        "For the page, table.md and results.json; runs that are finished there are not repeated. (default: "
-        "congruency-TABLE)", "FOLDER",
-    )] = None,
+    out: options.TableOut = None,
     show: Annotated[bool, options.option("Run nothing, show what is finished in --out.", name="--show")] = False,
     budget: options.Budget = "paper",
     model: options.Model = None,
@@ -40,7 +37,7 @@ def classification(
     batch_size: options.BatchSize = None,
     lr: options.LearningRate = None,
     pretrained: options.Pretrained = None,
-    order: options.Order = None,
+    order: Annotated[options.OrderName | None, options.option(f"{options.ORDERS} (default: seed)")] = None,
     order_seed: options.OrderSeed = None,
     record_steps: Annotated[int, options.option(
         "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
@@ -48,7 +45,9 @@ def classification(
     )] = 0,
     cache: Annotated[Path | None, options.option("Keep decoded images here, to start faster.", "FOLDER")] = None,
     device: options.Device = "auto",
-    precision: options.Precision = None,
+    precision: Annotated[options.PrecisionName | None, options.option(
+        "bf16 and 16 are mixed precision. (default: 32; bf16 for the grids on a GPU)",
+    )] = None,
     capture: Annotated[bool | None, _machine(
         "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
     )] = None,
@@ -68,8 +67,8 @@ def classification(
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
     check_folder(folder, "--out")
-    if device == "cuda" and ray is None:
-        check_device(device, "--device")
+    if ray is None:
+        check_accelerator(device)
     options.check_order_seed(order, order_seed)
     place = options.place_of(processes, threads, ray, retries, minutes)
     changes = {

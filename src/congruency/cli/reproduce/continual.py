@@ -7,39 +7,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from congruency.cli.options import (
-    Data,
-    Dataset,
-    FirstSeed,
-    Minutes,
-    Processes,
-    Ray,
-    Retries,
-    Rows,
-    Seeds,
-    Threads,
-    option,
-    place_of,
-)
+from congruency.cli import options
+from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder, interruptible
 
 __all__ = ["continual"]
 
 
 def continual(
-    table: Annotated[
-        Literal["mnist_r", "mnist_p", "icifar100"],
-        typer.Argument(help="mnist_r (rotations), mnist_p (permutations) or icifar100."),
-    ],
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    rows: Rows = None,
-    data: Data = None,
-    dataset: Dataset = None,
-    out: Annotated[Path | None, option(
-        "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
-        "FOLDER",
-    )] = None,
+    table: Annotated[Literal["mnist_r", "mnist_p", "icifar100"], typer.Argument(
+        help="mnist_r (rotations), mnist_p (permutations) or icifar100.",
+    )],
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    rows: options.Rows = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
+    out: options.TableOut = None,
     labels: Annotated[Literal["clean", "noisy", "given"], option(
         "Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set as it is "
         "and says so.",
@@ -53,11 +37,11 @@ def continual(
         "Search learning rate and strength of a baseline on held-out seeds instead.",
     )] = None,
     device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE")] = "cpu",
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a continual-learning table of the paper.
 
@@ -68,7 +52,7 @@ def continual(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_device(device, "--device")
-    place = place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     with interruptible("stopped; the same command resumes where it stopped"):
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line

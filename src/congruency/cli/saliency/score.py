@@ -36,14 +36,11 @@ class Metric(str, Enum):
 
 def score(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
-    fixations: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FIXATIONS",
-            help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), "
-            "or a CSV or JSON file of fixation points alone.",
-        ),
-    ],
+    fixations: Annotated[Path, typer.Argument(
+        metavar="FIXATIONS",
+        help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), or a CSV or JSON file of "
+        "fixation points alone.",
+    )],
     metric: Annotated[list[Metric] | None, option("Only this metric; may be repeated. (default: all)")] = None,
     protocol: Annotated[Literal["exact", "mit", "salicon"], option(
         "AUCs exact, or as the mit or salicon benchmark computes them.",

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.saliency.options import (
-    METHOD_HELP,
-    Accelerator,
-    BatchSize,
-    Height,
-    Precision,
-    Width,
-    check_accelerator,
-)
-from congruency.cli.terminal import check_folder, interruptible, plain_errors
+from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
@@ -29,14 +22,11 @@ __all__ = ["train"]
 
 
 def train(
-    dataset: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET",
-            help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
-            "saliency prepare wrote.",
-        ),
-    ],
+    dataset: Annotated[Path, typer.Argument(
+        metavar="DATASET",
+        help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
+        "saliency prepare wrote.",
+    )],
     out: Annotated[Path, option("The record, scores.json and model.pt.", "FOLDER")],
     test: Annotated[Path | None, option(
         "What to score on. (default: SALICON's validation set; of other sets, held-out images)", "DATASET",
@@ -47,18 +37,18 @@ def train(
     model: Annotated[Literal["dinet", "salicon"], option("The saliency model.")] = "dinet",
     backbone: Annotated[str, option("Its network, by timm's name.", "NAME")] = "resnet50",
     pretrained: Annotated[str, option("The backbone's weights; download: timm's.", "FILE|download|none")] = "none",
-    optimizer: Annotated[Literal["adam", "rmsprop"], option("")] = "adam",
+    optimizer: Annotated[Literal["adam", "rmsprop"], option("The optimizer, as in the paper.")] = "adam",
     method: Annotated[str, option(METHOD_HELP, "NAME")] = "baseline",
     epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
     halve_every: Annotated[int, option("Halve the learning rate this often.", "EPOCHS", min=1)] = 1,
     batch_size: BatchSize = 8,
     lr: Annotated[float | None, option("Learning rate. (default: the paper's)", "RATE")] = None,
     loss: Annotated[str, option("l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc.", "SUM")] = "l1",
-    seed: Annotated[int, option("Of weights and order.", "N", min=0)] = 0,
+    seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
     width: Width = 320,
     height: Height = 240,
-    precision: Precision = "32",
-    device: Accelerator = "auto",
+    precision: options.Precision = "32",
+    device: options.Device = "auto",
 ) -> None:  # fmt: skip
     """Train one saliency network, plainly or with DCL or GEM, and score it.
 
