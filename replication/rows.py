@@ -31,15 +31,10 @@ Rows = Iterable[Row[Any]]
 Definition = Study[Any]
 
 _NETWORKS = {
-    "resnext29_16x64": "ResNeXt-29",
-    "densenet100_12": "DenseNet-100-12",
-    "densenet169": "DenseNet-169-32",
-    "efficientnet_b1": "EfficientNet-B1",
-    "resnet101": "ResNet-101",
-    "resnet50": "ResNet-50",
-    "torchvision/resnet50": "ResNet-50 from scratch",
-    "tf_efficientnet_lite0": "EfficientNet-Lite0 fine-tuned",
-}
+    "resnext29_16x64": "ResNeXt-29", "densenet100_12": "DenseNet-100-12", "densenet169": "DenseNet-169-32",
+    "efficientnet_b1": "EfficientNet-B1", "resnet101": "ResNet-101", "resnet50": "ResNet-50",
+    "torchvision/resnet50": "ResNet-50 from scratch", "tf_efficientnet_lite0": "EfficientNet-Lite0 fine-tuned",
+}  # fmt: skip
 
 _ABLATIONS = {
     "ablation_digits": Axes(modes=("concentrate", "anchor")),

@@ -167,7 +167,7 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
     assert result.exit_code == 2
-    assert "there is no density map of the set's own for 1001.jpg" in unboxed(result)
+    assert "there is no official density map for 1001.jpg" in unboxed(result)
 
 
 def test_the_test_images_of_osie_are_scored_alone(tmp_path):

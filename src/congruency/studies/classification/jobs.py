@@ -53,10 +53,7 @@ class Data:
     """The images of a run.
 
     Attributes:
-        name: of the set.
         classes: how many the set must have, None for any.
-        per_class: only so many training images per class.
-        test_per_class: only so many test images per class.
         synthetic: random images of the set's shape instead, for times that do not depend on what images show.
         shape: (C, H, W) of synthetic images.
     """
@@ -75,8 +72,6 @@ class ImageJob:
 
     Attributes:
         setup: network, batches and schedule; its seed is replaced by that of each run.
-        method: how gradients are corrected.
-        data: the images.
         columns: which figure of a finished run fills which column.
         label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
         short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
