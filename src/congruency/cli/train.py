@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from congruency.report.tables import Table
     from congruency.training import Result, TrainingConfig
 
-__all__ = ["Training", "run", "train"]
+__all__ = ["train"]
 
 _method = partial(option, panel="The method")
 _schedule = partial(option, panel="How long and how fast")
@@ -187,7 +187,7 @@ def train(
             "pretrained": True if pretrained == "download" else pretrained, "sample_order": order,
             "order_seed": order_seed,
         }  # fmt: skip
-        code = run(Training(images=images, config=config, setup=setup, out=out, resume=resume))
+        code = run(images, config, setup, out, resume)
     raise typer.Exit(code)
 
 
@@ -206,105 +206,74 @@ def _check_capture(device: str) -> None:
         raise typer.BadParameter("needs a GPU; leave it off", param_hint="--capture")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """A run as the command line describes it; ``setup`` lacks the augmentation, which depends on the images."""
+def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], out: Path, resume: bool) -> int:
+    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it.
 
-    images: ImageOptions
-    config: TrainingConfig
-    setup: dict[str, Any]
-    out: Path
-    resume: bool = False
-
-
-def run(training: Training) -> int:
-    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it."""
+    ``settings`` are those of the setup without the augmentation, which depends on the images.
+    """
     from rich.console import Console
 
-    from congruency.classification.image_options import read_sets
+    from congruency.classification.image_options import augmentation, read_sets
     from congruency.classification.models import check
-    from congruency.classification.task import build
+    from congruency.classification.task import Setup, build, ordered
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin
     from congruency.training import train as train_loop
     from congruency.training.processes import first_process
+    from congruency.training.record import RECORD_NAME
 
-    check(training.setup["model"])
-    _check_free(training)
+    check(settings["model"])
+    if not resume and (out / RECORD_NAME).exists():
+        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
     console = Console(quiet=not first_process(), highlight=False)
     with plain_warnings(first_process()):
-        sets = read_sets(training.images)
-        setup = _setup(training, sets[0])
-        _check_same(training, setup, sets)
-        console.print(_introduction(training, setup, sets), markup=False)
-        origin = Origin(command=typed(), data=_data_name(training.images))
-        result = train_loop(build(setup, *sets), training.config, training.out, resume=training.resume, origin=origin)
+        sets = read_sets(images)
+        made = augmentation(images, sets[0], settings["model"], bool(settings["pretrained"]))
+        setup = ordered(
+            Setup(augmentation=made, seed=config.seed, accumulate=config.accumulate, **settings), config.method
+        )
+        if resume and (out / RECORD_NAME).exists():
+            _check_same(out, setup, sets)
+        console.print(_introduction(config, setup, sets), markup=False)
+        origin = Origin(command=typed(), data=images.source if images.known else Path(images.source).name)
+        result = train_loop(build(setup, *sets), config, out, resume=resume, origin=origin)
     if first_process():
         _report(result, console)
     return result.exit_code
 
 
-def _setup(training: Training, images: Images) -> Setup:
-    from congruency.classification.image_options import augmentation
-    from congruency.classification.task import Setup, ordered
-
-    settings = training.setup
-    made = augmentation(training.images, images, settings["model"], bool(settings["pretrained"]))
-    setup = Setup(augmentation=made, seed=training.config.seed, accumulate=training.config.accumulate, **settings)
-    return ordered(setup, training.config.method)
-
-
-def _data_name(images: ImageOptions) -> str:
-    """The set's name, or that of its folder or archive, without the place on this machine."""
-    return images.source if images.known else Path(images.source).name
-
-
-def _check_free(training: Training) -> None:
-    """Refuse a folder that holds a run before the images are read."""
-    from congruency.training.record import RECORD_NAME
-
-    if not training.resume and (training.out / RECORD_NAME).exists():
-        raise FileExistsError(f"{training.out} already holds a run; give --resume to continue it, or another --out")
-
-
-def _check_same(training: Training, setup: Setup, sets: tuple[Images, Images]) -> None:
+def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
     """Refuse to resume another run; the loop checks its own settings itself."""
     from congruency.classification.task import Setup, describe
     from congruency.training import read_record
-    from congruency.training.record import RECORD_NAME
 
-    if not training.resume or not (training.out / RECORD_NAME).exists():
-        return
-    began = read_record(training.out).run.get("task", {})
+    began = read_record(out).run.get("task", {})
     here = json.loads(json.dumps(describe(setup, *sets)))
     usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
     different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
     if different:
         listed = "; ".join(f"{name} was {began.get(name)!r} and is {here[name]!r}" for name in different)
-        raise ValueError(f"{training.out} holds another run ({listed}); give its options, or another --out")
+        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
 
 
-def _introduction(training: Training, setup: Setup, sets: tuple[Images, Images]) -> str:
+def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
+    from congruency.report.numbers import counted
     from congruency.training.processes import process_count
 
     train_images, test_images = sets
-    method = training.config.method
+    method = config.method
     scope = "the last layer" if method.scope == "head" else "the whole network"
     how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {scope}"
     if method.name == "dcl":
         window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        references = _count(method.references, "reference")
+        references = counted(method.references, "reference")
         how += f" ({method.mode}, margin {method.effective_margin:g}, {references}, {window})"
 
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "
-        f"{len(test_images):,}; {_count(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
+        f"{len(test_images):,}; {counted(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _report(result: Result, console: Any) -> None:

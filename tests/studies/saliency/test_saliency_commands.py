@@ -183,7 +183,7 @@ def test_the_test_images_of_osie_are_scored_alone(tmp_path):
     missing = call(*words, "--split", "train")
     assert "has no map for 500 of 500 images" in unboxed(missing)
     unknown = call(*words, "--split", "val")
-    assert "OSIE has the parts train and test, got 'val'" in unboxed(unknown)
+    assert "OSIE has the splits train and test, got 'val'" in unboxed(unknown)
     small = ["--split", "test", "--width", 32, "--height", 32]
     assert call("prepare", tmp_path / "osie", tmp_path / "test.pt", *small).exit_code == 0
     assert len(data.load_prepared(tmp_path / "test.pt").data) == 3
@@ -196,10 +196,10 @@ def test_a_part_of_what_has_none_is_refused(tmp_path):
     for place in (mit, tmp_path / "points.csv"):
         result = call("score", tmp_path / "maps", place, "--split", "test")
         assert result.exit_code == 2
-        assert "is not divided into parts; do not name the part 'test'" in unboxed(result)
+        assert "has no splits; do not name one, got 'test'" in unboxed(result)
     salicon = data.salicon(small_salicon(tmp_path / "salicon"))
     prepared = data.prepare(salicon, tmp_path / "salicon.pt", (24, 32))
-    with pytest.raises(data.DataError, match="holds one part of SALICON, prepared before"):
+    with pytest.raises(data.DataError, match="is a prepared split of SALICON; do not name a split"):
         open_split(prepared, "val")
     assert len(open_split(tmp_path / "salicon", "train")) == len(open_split(prepared, None)) == 2
 
@@ -278,8 +278,8 @@ def test_prepare_makes_one_small_file(tmp_path):
         (["predict", "a.jpg", "--checkpoint", "nowhere.pt"], "the checkpoint nowhere.pt is missing"),
         (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
         (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
-        (["osie", "nowhere.pt"], "nowhere.pt is missing; make it with congruency saliency prepare"),
-        (["osie", "."], "is a folder; make one file of it with: congruency saliency prepare"),
+        (["osie", "nowhere.pt"], "nowhere.pt is missing; create it with congruency saliency prepare"),
+        (["osie", "."], "convert it to one file with: congruency saliency prepare"),
         (["osie", "nowhere.pt", "--method", "EWC"], "method must be one of baseline, GEM"),
         (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
         (["osie", "nowhere.pt", "--optimizer", "sgd"], "'sgd' is not one of 'adam', 'rmsprop'"),

@@ -17,13 +17,14 @@ _machine = partial(options.option, panel="How runs are computed")
 
 
 def classification(
-    table: Annotated[
-        Literal[
-            "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
-            "cifar10_grid", "cifar100_noisy", "tiny_subset",
-        ],
-        typer.Argument(help="Which table; `congruency reproduce --list` says what each is."),
-    ],
+    table: Annotated[Literal[
+        "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
+        "cifar10_grid", "cifar100_noisy", "tiny_subset",
+    ], typer.Argument(
+        metavar="TABLE",
+        help="cifar, tiny_imagenet, imagenet, from_scratch, cost, cost_window, cost_references, cifar10_grid, "
+        "cifar100_noisy or tiny_subset; `congruency reproduce --list` says what each is.",
+    )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     row: options.Rows = None,
