@@ -19,9 +19,7 @@ class Comparison:
     """Rows of one result against others, paired by seed.
 
     Attributes:
-        folder: of ``docs/results``.
         rows: the settings of the rows that are compared, see :mod:`replication.rows`.
-        metric: what is compared.
         expected: what the claim says about it: the first is higher, lower, or the two are the same.
         against: the settings of the other row; None for the row that the study itself compares with.
         same: settings that the two rows share; without ``against``, nothing.
@@ -55,7 +53,6 @@ class Variant:
 
     Attributes:
         name: what distinguishes it from the claim's others.
-        comparisons: all that bear on it.
         detail: more about the name.
     """
 
@@ -74,7 +71,6 @@ class Claim:
 
     Attributes:
         text: the claim, in our words.
-        where: in the paper.
         variants: what decides it, for each reading of the method.
         evidence: a result of another kind that decides it.
         entries: names of the catalogue whose commands would measure it.

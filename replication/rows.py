@@ -17,6 +17,7 @@ from congruency.saliency.task import METHODS, Recipe
 from congruency.studies.ablation.grid import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import row_name
+from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
@@ -31,15 +32,10 @@ Rows = Iterable[Row[Any]]
 Definition = Study[Any]
 
 _NETWORKS = {
-    "resnext29_16x64": "ResNeXt-29",
-    "densenet100_12": "DenseNet-100-12",
-    "densenet169": "DenseNet-169-32",
-    "efficientnet_b1": "EfficientNet-B1",
-    "resnet101": "ResNet-101",
-    "resnet50": "ResNet-50",
-    "torchvision/resnet50": "ResNet-50 from scratch",
-    "tf_efficientnet_lite0": "EfficientNet-Lite0 fine-tuned",
-}
+    "resnext29_16x64": "ResNeXt-29", "densenet100_12": "DenseNet-100-12", "densenet169": "DenseNet-169-32",
+    "efficientnet_b1": "EfficientNet-B1", "resnet101": "ResNet-101", "resnet50": "ResNet-50",
+    "torchvision/resnet50": "ResNet-50 from scratch", "tf_efficientnet_lite0": "EfficientNet-Lite0 fine-tuned",
+}  # fmt: skip
 
 _ABLATIONS = {
     "ablation_digits": Axes(modes=("concentrate", "anchor")),
@@ -117,9 +113,9 @@ def _classification(study: Study[Any]) -> Rows:
 
 
 def _ablation(axes: Axes) -> Rows:
-    yield Row(name=BASELINE, jobs=(), settings=_correction(_BASELINE))
+    yield Row(name=BASELINE, jobs=(), settings=correction_settings(_BASELINE))
     for cell in cells(axes):
-        yield Row(name=cell.name, jobs=(), against=BASELINE, settings=_correction(cell.method))
+        yield Row(name=cell.name, jobs=(), against=BASELINE, settings=correction_settings(cell.method))
 
 
 def _saliency(recipes: Sequence[Recipe]) -> Rows:
@@ -134,18 +130,7 @@ def _reported(differences: Sequence[Mapping[str, str]], window: int | None) -> R
         for method in methods:
             name = row_name(asdict(method), different)
             against = plain if name != plain else None
-            yield Row(name=name, jobs=(), against=against, settings={**_correction(method), **different})
-
-
-def _correction(method: Correction) -> dict[str, Any]:
-    """What of a correction's settings matters to it."""
-    settings: dict[str, Any] = {"method": method.name}
-    if method.name == "baseline":
-        return settings
-    settings |= {"margin": method.effective_margin, "scope": method.scope}
-    if method.name == "dcl":
-        settings |= {"mode": method.mode, "window": method.window, "references": method.references}
-    return settings
+            yield Row(name=name, jobs=(), against=against, settings={**correction_settings(method), **different})
 
 
 def label(row: Row[Any], names: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def test_demo_writes_the_page(small):
     assert "congruency demo --seeds 2 --epochs 2 --window 10 --references 1 --first-seed 0 --out" in html
 
 
-def test_demo_writes_one_number_a_seed(small):
+def test_demo_writes_one_number_per_seed(small):
     _, out = small
     results = json.loads((out / "results.json").read_text())
     assert list(results) == ["baseline", "DCL concentrate", "DCL anchor"]
@@ -106,7 +106,7 @@ def test_demo_refuses_bad_values_before_any_work(words, message, tmp_path, monke
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
-def test_bench_hands_its_options_on(monkeypatch, tmp_path):
+def test_bench_passes_its_options(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(bench, "run", lambda **options: seen.append(options))
     assert call("bench").exit_code == 0

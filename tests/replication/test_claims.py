@@ -144,9 +144,9 @@ def test_a_line_says_what_counts_as_little_and_how_many_seeds(tmp_path):
     rows = {"GEM": [0.5] * 3, "MLP DCL-30-1 MEM, anchor, margin 0.5": [0.501, 0.502, 0.503]}
     rows["MLP DCL-40-1 MEM, anchor, margin 0.5"] = [0.501, 0.503]
     write(tmp_path, "mnist_r", {row: {"forward_transfer": values} for row, values in rows.items()})
-    told = section(tmp_path, "DCL has little influence on forward transfer.")
-    assert "forward transfer, 2 to 3 seeds, little is up to 0.01: DCL-30-1 +0.0020 ± 0.0025" in told
-    assert "**undecided**" in told, "with two seeds the interval is wide"
+    reported = section(tmp_path, "DCL has little influence on forward transfer.")
+    assert "forward transfer, 2 to 3 seeds, little is up to 0.01: DCL-30-1 +0.0020 ± 0.0025" in reported
+    assert "**undecided**" in reported, "with two seeds the interval is wide"
     with pytest.raises(ValueError, match="little must be given for 'same'"):
         Comparison(folder="x", rows={}, metric="m", expected="same")
 
@@ -163,9 +163,9 @@ def test_a_row_that_never_corrects_is_no_comparison(tmp_path, share, count):
     for name, metrics in rows.items():
         metrics["corrected_share"] = share if name.startswith("DCL-5-5") else [0.4] * 3
     write(tmp_path, "ablation_digits", rows)
-    told = section(tmp_path, "In classification more reference points than one raise the test error.")
-    assert ("DCL-5-5 +" in told) == (count == 2)
-    assert "DCL-10-5 +2.13" in told
+    reported = section(tmp_path, "In classification more reference points than one raise the test error.")
+    assert ("DCL-5-5 +" in reported) == (count == 2)
+    assert "DCL-10-5 +2.13" in reported
     assert f"There are {count} comparisons on this page." in " ".join(index(tmp_path).split())
 
 
@@ -174,13 +174,13 @@ def test_plain_training_never_corrects_and_is_compared_all_the_same(tmp_path):
     rows = {f"baseline (sample order {order})": {"congruency": values, "corrected_share": [0.0] * 3}
             for order, values in (("fixed", [0.1, 0.12, 0.11]), ("independent", [0.101, 0.122, 0.109]))}  # fmt: skip
     write(tmp_path, "order_digits", rows)
-    told = section(tmp_path, "The order of the samples, fixed or independent, matters little")
-    assert "- plain training: **for**" in told
-    assert "baseline -0.0007 ± 0.0038" in told
-    assert "- order_digits, congruency" in told, "no link to a table that is not there"
+    reported = section(tmp_path, "The order of the samples, fixed or independent, matters little")
+    assert "- plain training: **for**" in reported
+    assert "baseline -0.0007 ± 0.0038" in reported
+    assert "- order_digits, congruency" in reported, "no link to a table that is not there"
     (tmp_path / "order_digits" / "table.md").touch()
-    told = section(tmp_path, "The order of the samples, fixed or independent, matters little")
-    assert "- [order_digits](order_digits/table.md), congruency" in told
+    reported = section(tmp_path, "The order of the samples, fixed or independent, matters little")
+    assert "- [order_digits](order_digits/table.md), congruency" in reported
 
 
 @pytest.mark.parametrize("shift", [0.001, 0.3])
@@ -208,26 +208,26 @@ def test_runs_in_both_orders_decide_the_claim_on_orders(tmp_path, shift):
     measured = {"fixed": [0.2, 0.21, 0.22], "independent": [0.2 + shift, 0.2101 + shift, 0.2199 + shift]}
     rows = {one.name: {"seed": one.seeds, "congruency": measured[dict(one.variant)["sample_order"]]} for one in groups}
     write(tmp_path / "results", "order_digits", rows)
-    told = section(tmp_path / "results", "The order of the samples, fixed or independent, matters little")
+    reported = section(tmp_path / "results", "The order of the samples, fixed or independent, matters little")
     word = "for" if shift < 0.02 else "against"
-    assert f"- equations (concentrate, margin 0): **{word}**" in told
+    assert f"- equations (concentrate, margin 0): **{word}**" in reported
 
 
 def test_costs_are_compared_between_columns(tmp_path):
     metrics = {"10": [1.0, 1.1, 1.05], "20": [1.001, 1.102, 1.05], "50": [1.2, 1.31, 1.26]}
     write(tmp_path, "cost_window", {"DCL, concentrate, margin 0": metrics})
-    told = section(tmp_path, "The window does not change what a training image costs.")
-    assert "window 20 in ms against 10, 3 seeds, little is up to 0.021 ms: DCL +0.0010 ± 0.0025" in told
-    assert "**against (1 of 2 clear)**" in told
+    reported = section(tmp_path, "The window does not change what a training image costs.")
+    assert "window 20 in ms against 10, 3 seeds, little is up to 0.021 ms: DCL +0.0010 ± 0.0025" in reported
+    assert "**against (1 of 2 clear)**" in reported
 
 
 def test_dcl_is_compared_with_gem_too(tmp_path):
     rows = {"baseline": [0.1, 0.11, 0.12], "GEM, margin 0.5, head": [0.3, 0.32, 0.31],
             "DCL-5-1, anchor, margin 0.5, head": [0.2, 0.215, 0.22]}  # fmt: skip
     write(tmp_path, "cifar10_grid", {row: {"congruency": values} for row, values in rows.items()})
-    told = section(tmp_path, "DCL raises the congruency of training")
-    assert "published code (anchor, margin 0.5): **mixed (1 for, 1 against, of 2)**" in told
-    assert "congruency against GEM, 3 seeds: DCL-5-1, head -0.0983" in told
+    reported = section(tmp_path, "DCL raises the congruency of training")
+    assert "published code (anchor, margin 0.5): **mixed (1 for, 1 against, of 2)**" in reported
+    assert "congruency against GEM, 3 seeds: DCL-5-1, head -0.0983" in reported
 
 
 def test_the_summary_keeps_what_limits_a_claim():
@@ -293,8 +293,8 @@ def test_the_loss_by_task_bears_on_the_claim_of_figure_14(tmp_path):
         (tmp_path / "icifar100" / "results.json").write_text(json.dumps(content))
         section = index(tmp_path).partition("## The claims")[2].partition(heading)[2].partition("<a id=")[0]
         assert word in section
-        told = "validation loss by task, 3 seeds: DCL-4-1 -0.0967 ± 0.0379 (p 0.008)"
-        assert (told in section) == (metric == "validation_loss"), section
+        reported = "validation loss by task, 3 seeds: DCL-4-1 -0.0967 ± 0.0379 (p 0.008)"
+        assert (reported in section) == (metric == "validation_loss"), section
 
 
 def test_a_folder_that_is_missing_is_refused(tmp_path):

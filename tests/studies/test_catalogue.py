@@ -134,8 +134,8 @@ def test_available_data(tmp_path, monkeypatch):
     assert available_data(entry, None).count("is missing: no data folder was given") == 3
     (tmp_path / "mnist").mkdir()
     (tmp_path / "osie" / "stimuli").mkdir(parents=True)
-    told = available_data(entry, tmp_path)
-    assert told == "MNIST is available (mnist), OSIE is available (osie), MIT1003 is missing"
+    reported = available_data(entry, tmp_path)
+    assert reported == "MNIST is available (mnist), OSIE is available (osie), MIT1003 is missing"
     assert available_data(Entry(name="x", title="", family="analysis"), None) == "none is needed"
 
 

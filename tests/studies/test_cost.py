@@ -1,6 +1,5 @@
 """The saliency run that is timed: the recipe of the table ``salicon``, on synthetic images."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,10 @@ from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
 from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.models import create
+from congruency.saliency.task import METHODS
 from congruency.studies.cost import PRINTED, SETUPS, TimedSetup, method_name, synthetic_set
-from congruency.studies.saliency.recipes import METHODS, paper_recipes
-from congruency.studies.saliency.study import reproduce_table
+from congruency.studies.saliency.recipes import paper_recipes
+from congruency.studies.saliency.runner import Sets
 from congruency.training import Correction, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
@@ -32,13 +32,13 @@ def test_it_is_the_recipe_of_the_table_salicon(method):
     """But for the weights it begins with, on which times do not depend, and its length."""
     recipe = replace(SETUPS["paper"].recipe(method), pretrained=True, epochs=10)
     assert recipe in paper_recipes("salicon")
-    assert inspect.signature(reproduce_table).parameters["size"].default == SETUPS["paper"].size
+    assert Sets("salicon", ()).size == SETUPS["paper"].size
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_are_found_by_what_they_do(method):
     assert method_name(METHODS[method]) == method
-    assert method_name(replace(METHODS[method], margin=METHODS[method].strength)) == method
+    assert method_name(replace(METHODS[method], margin=METHODS[method].effective_margin)) == method
 
 
 def test_another_method_is_refused():
@@ -99,7 +99,7 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"batch_size": 0}, "batch_size must be a positive number, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
@@ -107,8 +107,8 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop'"),
     ],
 )
-def test_bad_setups_are_refused(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_setups_are_refused(changes, reported):
+    with pytest.raises(ValueError, match=reported):
         TimedSetup(**changes)
 
 

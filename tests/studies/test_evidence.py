@@ -1,10 +1,14 @@
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from congruency.studies.statistics import mean_interval, paired_difference, together
+from congruency.studies import summary
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.results import Comparison
+from congruency.studies.statistics import Difference, holm, mean_interval, paired_difference
 
 T_2 = 4.302652729911275  # 97.5 % point of Student's t, 2 degrees of freedom, from a printed table
 T_3 = 3.182446305284263
@@ -99,8 +103,38 @@ def test_unequal_lengths_are_refused():
         paired_difference([1.0, 2.0], [1.0])
 
 
-def test_many_tests_together():
-    # Holm: 0.01 * 3 = 0.03 is clear, 0.04 * 2 = 0.08 is not; the one that is nan was no test.
-    told = "2 of 3 comparisons have p < 0.05, where 0.15 would by chance alone; 1 is left after Holm's correction"
-    assert together([0.04, math.nan, 0.01, 0.6]).startswith(told)
-    assert "0 are left" in together([0.04, 0.04])
+def comparison(row, p):
+    difference = Difference(-1.0, -2.0, 0.0, 3, p)
+    return Comparison(row, "error", difference, identical=False)
+
+
+def study_of(rows):
+    made = tuple(Row(name=name, jobs=(), against="baseline") for name in rows)
+    return Study(name="tests", title="", lead="", rows=made, columns=(Column(key="error"),))
+
+
+@pytest.mark.parametrize(
+    ("ps", "expected"),
+    [
+        # Holm: 0.01 * 3 = 0.03 is clear, 0.04 * 2 = 0.08 is not; the one that is nan was no test.
+        (
+            {"a": 0.04, "b": math.nan, "c": 0.01, "d": 0.6},
+            "2 of 3 comparisons have p < 0.05, where 0.15 would by chance alone; 1 is left after Holm's correction",
+        ),
+        (
+            {"a": 0.04, "b": 0.04},
+            "2 of 2 comparisons have p < 0.05, where 0.1 would by chance alone; none is left after Holm's correction",
+        ),
+    ],
+)
+def test_many_tests_together(ps, expected, monkeypatch):
+    made = {(row, "error"): comparison(row, p) for row, p in ps.items()}
+    adjusted = holm(list(ps.values()))
+    made = {key: replace(one, adjusted=p) for (key, one), p in zip(made.items(), adjusted, strict=True)}
+    monkeypatch.setattr(summary, "comparisons", lambda *_: made)
+    assert summary.findings(study_of(ps), {})[-1].startswith(expected)
+
+
+def test_holms_correction():
+    adjusted = holm([0.04, math.nan, 0.01, 0.6])
+    assert adjusted == pytest.approx([0.08, math.nan, 0.03, 0.6], nan_ok=True)

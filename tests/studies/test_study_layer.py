@@ -91,7 +91,7 @@ def test_failed_runs_are_named_and_tried_again_and_the_others_continue(tmp_path,
     assert not (out / "failed.json").exists()
 
 
-def test_wrong_input_is_said_before_anything_is_executed(tmp_path):
+def test_wrong_input_is_reported_before_anything_is_executed(tmp_path):
     with pytest.raises(ValueError, match="is no folder"):
         carry_out(toy_study(), ToyRunner(tmp_path / "nowhere"), [0], tmp_path / "out")
     assert not (tmp_path / "out" / "finished.jsonl").exists()

@@ -1,4 +1,4 @@
-"""A study small enough for tests: each run averages random numbers, and may be told to fail, wait or be killed."""
+"""A study small enough for tests: each run averages random numbers, and may be asked to fail, wait or be killed."""
 
 from __future__ import annotations
 

@@ -3,160 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["ablate"]
 
-_GRID = "The grid (each takes several values: --window 5 10 none)"
-_TRAINING = "What is trained"
+_grid = partial(options.option, panel="The grid (each takes several values: --window 5 10 none)")
+_training = partial(options.option, panel="What is trained")
 _NONE = ("none", "inf")
 
 
 def ablate(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE", show_default=False,
-            help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
-            "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
-        ),
-    ] = None,
-    window: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--window", metavar="STEPS|none", rich_help_panel=_GRID,
-            help="DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)",
-        ),
-    ] = None,
-    references: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--references", min=1, max=64, metavar="N", rich_help_panel=_GRID,
-            help="Reference points of DCL. (default: 1 2 3 5)",
-        ),
-    ] = None,
-    mode: Annotated[
-        list[options.Modes] | None,
-        typer.Option(
-            "--mode", rich_help_panel=_GRID,
-            help="The paper's equations, or its published code. (default: concentrate)",
-        ),
-    ] = None,
-    margin: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--margin", min=0.0, metavar="NUMBER", rich_help_panel=_GRID,
-            help="Lower bound of the multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
-        ),
-    ] = None,
-    scope: Annotated[
-        list[options.Scopes] | None,
-        typer.Option(
-            "--scope", rich_help_panel=_GRID,
-            help="Correct the last layer, as in the paper, or the whole network. (default: head)",
-        ),
-    ] = None,
-    baseline: Annotated[
-        bool,
-        typer.Option("--baseline/--no-baseline", help="Train without DCL too, to compare with.", rich_help_panel=_GRID),
-    ] = True,
+    recipe: Annotated[str | None, typer.Argument(
+        metavar="RECIPE", show_default=False,
+        help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
+        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
+    )] = None,
+    window: Annotated[list[str] | None, _grid(
+        "DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)", "STEPS|none",
+    )] = None,
+    references: Annotated[list[int] | None, _grid(
+        "Reference points of DCL. (default: 1 2 3 5)", "N", min=1, max=64,
+    )] = None,
+    mode: Annotated[list[options.Modes] | None, _grid(
+        "The paper's equations, or its published code. (default: concentrate)",
+    )] = None,
+    margin: Annotated[list[float] | None, _grid(
+        "Lower bound of the multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
+        "NUMBER", min=0.0,
+    )] = None,
+    scope: Annotated[list[options.Scopes] | None, _grid(
+        "Correct the last layer, as in the paper, or the whole network. (default: head)",
+    )] = None,
+    baseline: Annotated[bool, _grid("Train without DCL too, to compare with.")] = True,
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, results.json and the record of every run. Runs that are finished there are not "
-            "repeated; one that was interrupted resumes from its checkpoint.",
-        ),
-    ] = Path("congruency-ablation"),
+    out: Annotated[Path, options.option(
+        "For the page, results.json and the record of every run. Runs that are finished there are not repeated; one "
+        "that was interrupted resumes from its checkpoint.", "FOLDER",
+    )] = Path("congruency-ablation"),
     data: options.Data = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset", metavar="SET|PATH", rich_help_panel=_TRAINING,
-            help=f"{options.SETS}. With a RECIPE: instead of its images.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="NAME", rich_help_panel=_TRAINING,
-            help="As in `congruency train`. (default: the recipe's, or resnet9)",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            "--epochs", min=1, metavar="N", help="(default: the recipe's, or 30)", rich_help_panel=_TRAINING
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", min=1, metavar="N", help="(default: the recipe's, or 128)", rich_help_panel=_TRAINING
-        ),
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            "--lr", metavar="RATE", rich_help_panel=_TRAINING,
-            help="The highest learning rate. (default: the recipe's, or 0.1)",
-        ),
-    ] = None,
-    weight_decay: Annotated[
-        float | None,
-        typer.Option(
-            "--weight-decay", min=0.0, metavar="NUMBER", rich_help_panel=_TRAINING,
-            help="Of SGD. (default: the recipe's, or 5e-4)",
-        ),
-    ] = None,
-    pretrained: Annotated[
-        str | None,
-        typer.Option(
-            "--pretrained", metavar="WEIGHTS", rich_help_panel=_TRAINING,
-            help="A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. "
-            "(default: downloaded)",
-        ),
-    ] = None,
-    budget: Annotated[
-        Literal["paper", "small"] | None,
-        typer.Option(
-            "--budget", rich_help_panel=_TRAINING,
-            help="Of a recipe of the paper: its own, hours to days of a GPU per run, or one of minutes that shows how "
-            "it is done, not the result. (default: paper)",
-        ),
-    ] = None,
-    per_class: Annotated[
-        int | None,
-        typer.Option(
-            "--per-class", min=1, metavar="N", rich_help_panel=_TRAINING,
-            help="Only so many training images per class. (default: all)",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size", min=1, metavar="PIXELS", rich_help_panel=_TRAINING,
-            help="The side of the images that the network sees. (default: the set's)",
-        ),
-    ] = None,
+    dataset: Annotated[str | None, _training(
+        f"{options.SETS}. With a RECIPE: instead of its images.", "SET|PATH",
+    )] = None,
+    model: Annotated[str | None, _training(
+        "As in `congruency train`. (default: the recipe's, or resnet9)", "NAME",
+    )] = None,
+    epochs: Annotated[int | None, _training("Passes over the set. (default: the recipe's, or 30)", "N", min=1)] = None,
+    batch_size: Annotated[int | None, _training("Images per step. (default: the recipe's, or 128)", "N", min=1)] = None,
+    lr: Annotated[float | None, _training("The highest learning rate. (default: the recipe's, or 0.1)", "RATE")] = None,
+    weight_decay: Annotated[float | None, _training(
+        "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
+    )] = None,
+    pretrained: Annotated[str | None, _training(
+        "A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. (default: "
+        "downloaded)", "WEIGHTS",
+    )] = None,
+    budget: Annotated[Literal["paper", "small"] | None, _training(
+        "Of a recipe of the paper: its own, hours to days of a GPU per run, or one of minutes that shows how it is "
+        "done, not the result. (default: paper)",
+    )] = None,
+    per_class: Annotated[int | None, _training(
+        "Only so many training images per class. (default: all)", "N", min=1,
+    )] = None,
+    size: Annotated[int | None, _training(
+        "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
+    )] = None,
     device: options.Device = "auto",
-    precision: Annotated[options.PrecisionName, typer.Option("--precision", help="bf16 and 16 are mixed.")] = "32",
+    precision: options.Precision = "32",
     processes: options.Processes = 1,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads", min=1, max=1024, metavar="N", rich_help_panel="Where runs are executed",
-            help="CPU threads of each run: equal numbers give equal bits, here and on Ray.",
-        ),
-    ] = 1,
+    threads: Annotated[int, options.where(
+        "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
+    )] = 1,
     ray: options.Ray = None,
     retries: options.Retries = 3,
     minutes: options.Minutes = None,
@@ -171,8 +95,8 @@ def ablate(
     """
     out = out.absolute()
     check_folder(out, "--out")
-    if device == "cuda" and ray is None:
-        check_device(device, "--device")
+    if ray is None:
+        check_accelerator(device)
     windows = _windows(window or ())
     _check(recipe, dataset, budget, pretrained, size)
     changes = {

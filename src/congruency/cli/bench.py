@@ -8,43 +8,26 @@ from typing import Annotated
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder, interruptible
 
 __all__ = ["bench"]
 
 
 def bench(
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device",  # named, because typer 0.27 would take the metavar for the name
-            metavar="DEVICE",
-            help="Where to measure: cpu, cuda, cuda:1, ...; may be repeated. "
-            "(default: the CPU, and the GPU if there is one)",
-        ),
-    ] = None,
-    size: Annotated[
-        list[float] | None,
-        typer.Option(
-            min=1,
-            metavar="PARAMETERS",
-            help="Measure one tensor of so many parameters, as in 1e6; may be repeated. "
-            "(default: many sizes, and the shapes of real networks)",
-        ),
-    ] = None,
-    references: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1, max=64, metavar="N",
-            help="Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A folder to write the measurements to, as JSON.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small sizes and short runs: to see that it works.")
-    ] = False,
+    device: Annotated[list[str] | None, option(
+        "Where to measure: cpu, cuda, cuda:1, ...; may be repeated. (default: the CPU, and the GPU if there is one)",
+        "DEVICE",
+    )] = None,
+    size: Annotated[list[float] | None, option(
+        "Measure one tensor of so many parameters, as in 1e6; may be repeated. (default: many sizes, and the shapes "
+        "of real networks)", "PARAMETERS", min=1,
+    )] = None,
+    references: Annotated[list[int] | None, option(
+        "Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)", "N", min=1, max=64,
+    )] = None,
+    out: Annotated[Path | None, option("A folder to write the measurements to, as JSON.", "FOLDER")] = None,
+    quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip
     """Measure what DCL costs.
 

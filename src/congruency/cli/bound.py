@@ -6,10 +6,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["bound"]
 
@@ -24,22 +23,15 @@ class Problem(str, Enum):
 
 
 def bound(
-    problem: Annotated[
-        list[Problem] | None, typer.Option("--problem", help="Which function; may be repeated. (default: both)")
-    ] = None,
-    step: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--step", metavar="NUMBER", help="A step size, times L: 1 is 1/L; may be repeated. (default: 0.02 to 1.9)"
-        ),
-    ] = None,
-    steps: Annotated[
-        int, typer.Option("--steps", min=2, max=10_000, metavar="N", help="Iterations of gradient descent.")
-    ] = 40,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="The folder for the page (index.html) and results.json.")
-    ] = Path("congruency-bound"),
-) -> None:
+    problem: Annotated[list[Problem] | None, option("Which function; may be repeated. (default: both)")] = None,
+    step: Annotated[list[float] | None, option(
+        "A step size, times L: 1 is 1/L; may be repeated. (default: 0.02 to 1.9)", "NUMBER",
+    )] = None,
+    steps: Annotated[int, option("Iterations of gradient descent.", "N", min=2, max=10000)] = 40,
+    out: Annotated[Path, option(
+        "The folder for the page (index.html) and results.json.", "FOLDER",
+    )] = Path("congruency-bound"),
+) -> None:  # fmt: skip
     """Compare the lower bound of Theorem 1 with measured congruency.
 
     Gradient descent on a quadratic and on logistic regression, whose Lipschitz
@@ -52,5 +44,5 @@ def bound(
 
         problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
         results = {name: (one, work.compare_all(one, sorted(step or _STEPS), steps)) for name, one in problems.items()}
-        paths = work.write(results, steps, out, f"congruency {typed() or ''}".rstrip())
+        paths = work.write(results, steps, out, command_line())
         show(work.summary(results), work.findings(results), paths[0])

@@ -7,29 +7,24 @@ from typing import Annotated
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible
 
 __all__ = ["demo"]
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each method, from different weights.")] = 12,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Epochs of each run.")] = 25,
-    window: Annotated[
-        int, typer.Option(min=2, metavar="STEPS", help="DCL records a new reference point every so many steps.")
-    ] = 50,
-    references: Annotated[
-        int,
-        typer.Option(min=1, max=64, metavar="N", help="How many reference points DCL keeps; fewer than the window."),
-    ] = 1,
-    first_seed: Annotated[
-        int, typer.Option(min=0, max=2**31, metavar="N", help="The first of the consecutive seeds.")
-    ] = 0,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="The folder for the page (index.html) and its numbers (results.json)."),
-    ] = Path("congruency-demo"),
-) -> None:
+    seeds: Annotated[int, option("Runs of each method, from different weights.", "N", min=1)] = 12,
+    epochs: Annotated[int, option("Epochs of each run.", "N", min=1)] = 25,
+    window: Annotated[int, option("DCL records a new reference point every so many steps.", "STEPS", min=2)] = 50,
+    references: Annotated[int, option(
+        "How many reference points DCL keeps; fewer than the window.", "N", min=1, max=64,
+    )] = 1,
+    first_seed: Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)] = 0,
+    out: Annotated[Path, option(
+        "The folder for the page (index.html) and its numbers (results.json).", "FOLDER",
+    )] = Path("congruency-demo"),
+) -> None:  # fmt: skip
     """See what DCL does, in about a minute.
 
     Trains a small network on 8x8 pictures of digits, from several seeds:

@@ -7,74 +7,45 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
+from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["illustrate"]
 
 
 def illustrate(
-    function: Annotated[
-        Literal["paper", "rosenbrock", "himmelblau", "ravine", "waves"],
-        typer.Option("--function", help="The function of two variables; paper is that of its Figure 5."),
-    ] = "paper",
-    start: Annotated[
-        tuple[float, float] | None,
-        typer.Option("--start", metavar="X Y", help="The starting point, such as 0.5 1. (default: the function's own)"),
-    ] = None,
-    optimizer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--optimizer", metavar="NAME",
-            help="gd, rmsprop, adam as in the paper's figure, or any of torch.optim (AdamW, NAdam, ...); may be "
-            "repeated. (default: those three)",
-        ),
-    ] = None,
-    lr: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--lr", metavar="RATE", help="A learning rate to compare; may be repeated. (default: the figure's two)"
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--setting", metavar="NAME=VALUE", help="A keyword of the optimizer, such as eps=0.1; may be repeated."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, max=100_000, metavar="N", help="Steps of each path. (default: the figure's)"),
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            "--window", min=0, metavar="STEPS",
-            help="Steps between new reference points of DCL; 0 for one that is never renewed. (default: the figure's)",
-        ),
-    ] = None,
-    references: Annotated[
-        int, typer.Option("--references", min=1, max=64, metavar="N", help="How many reference points DCL keeps.")
-    ] = 1,
-    offset: Annotated[
-        int, typer.Option("--offset", min=0, metavar="STEPS", help="The step of the window at which they are recorded.")
-    ] = 0,
-    margin: Annotated[
-        float, typer.Option("--margin", min=0.0, metavar="NUMBER", help="How strongly the mode anchor pulls back.")
-    ] = 0.5,
-    trigger: Annotated[
-        Literal["violated", "always"],
-        typer.Option("--trigger", help="Whether the mode anchor pulls only where it is violated, or always."),
-    ] = "violated",
-    animated: Annotated[bool, typer.Option("--animation/--no-animation", help="Make the GIF too.")] = True,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FOLDER", help="The folder for the page (index.html), the pictures and results.json."
-        ),
-    ] = Path("congruency-illustrate"),
+    function: Annotated[Literal["paper", "rosenbrock", "himmelblau", "ravine", "waves"], option(
+        "The function of two variables; paper is that of its Figure 5.",
+    )] = "paper",
+    start: Annotated[tuple[float, float] | None, option(
+        "The starting point, such as 0.5 1. (default: the function's own)", "X Y",
+    )] = None,
+    optimizer: Annotated[list[str] | None, option(
+        "gd, rmsprop, adam as in the paper's figure, or any of torch.optim (AdamW, NAdam, ...); may be repeated. "
+        "(default: those three)", "NAME",
+    )] = None,
+    lr: Annotated[list[float] | None, option(
+        "A learning rate to compare; may be repeated. (default: the figure's two)", "RATE",
+    )] = None,
+    setting: Annotated[list[str] | None, option(
+        "A keyword of the optimizer, such as eps=0.1; may be repeated.", "NAME=VALUE",
+    )] = None,
+    steps: Annotated[int | None, option("Steps of each path. (default: the figure's)", "N", min=1, max=100000)] = None,
+    window: Annotated[int | None, option(
+        "Steps between new reference points of DCL; 0 for one that is never renewed. (default: the figure's)",
+        "STEPS", min=0,
+    )] = None,
+    references: Annotated[int, option("How many reference points DCL keeps.", "N", min=1, max=64)] = 1,
+    offset: Annotated[int, option("The step of the window at which they are recorded.", "STEPS", min=0)] = 0,
+    margin: Annotated[float, option("How strongly the mode anchor pulls back.", "NUMBER", min=0.0)] = 0.5,
+    trigger: Annotated[Literal["violated", "always"], option(
+        "Whether the mode anchor pulls only where it is violated, or always.",
+    )] = "violated",
+    animated: Annotated[bool, option("Make the GIF too.", name="--animation/--no-animation")] = True,
+    out: Annotated[Path, option(
+        "The folder for the page (index.html), the pictures and results.json.", "FOLDER",
+    )] = Path("congruency-illustrate"),
 ) -> None:  # fmt: skip
     """See the path of a descent on a surface, with and without DCL.
 
@@ -97,7 +68,7 @@ def illustrate(
             descent.Correction(references=references, offset=offset, margin=margin, trigger=trigger),
         )
         results = work.illustrate(settings)
-        paths = work.write(settings, results, out, f"congruency {typed() or ''}".rstrip(), animated=animated)
+        paths = work.write(settings, results, out, command_line(), animated=animated)
         show(work.table(results), work.findings(results), paths[0])
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,48 +13,38 @@ if TYPE_CHECKING:
     from congruency.studies.executor import Place
 
 __all__ = [
-    "SETS",
-    "BatchSize",
-    "Budget",
-    "Data",
-    "Dataset",
-    "Device",
-    "Epochs",
-    "FirstSeed",
-    "LearningRate",
-    "Minutes",
-    "Mode",
-    "Model",
-    "Modes",
-    "Order",
-    "OrderSeed",
-    "Precision",
-    "PrecisionName",
-    "Pretrained",
-    "Processes",
-    "Ray",
-    "Retries",
-    "Rows",
-    "Scope",
-    "Scopes",
-    "Seeds",
-    "Threads",
-    "check_order_seed",
-    "data_folder",
-    "dataset_path",
-    "place_of",
+    "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
+    "Minutes", "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
+    "Processes", "Ray", "Retries", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
+    "data_folder", "dataset_path", "option", "place_of", "where",
 ]  # fmt: skip
 
-_WHERE = "Where runs are executed"
+
+def option(
+    help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,
+    min: float | None = None, max: float | None = None,
+) -> Any:  # fmt: skip
+    """An option of a command, named as its parameter where ``name`` is not given; a flag alone needs its name."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max)
+
+
+where = partial(option, panel="Where runs are executed")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
+OrderName = Literal["seed", "fixed", "independent"]
 PrecisionName = Literal["32", "bf16", "16"]
 SETS = (
     "digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or archive with "
     "train/<class>/ and test/<class>/ images"
 )
 """What --dataset takes."""
+ORDERS = (
+    "Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the paper's fixed "
+    "permutations); or none, every method in an order of its own (the paper's stochastic ones)."
+)
+"""What --order takes."""
 
 
 class Modes(str, Enum):
@@ -70,106 +61,47 @@ class Scopes(str, Enum):
     all = "all"
 
 
-Seeds = Annotated[
-    int, typer.Option("--seeds", min=1, metavar="N", help="Runs per row, from different initial weights.")
-]
-FirstSeed = Annotated[
-    int, typer.Option("--first-seed", min=0, max=2**31, metavar="N", help="The first of the consecutive seeds.")
-]
-Rows = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--row", metavar="NAME",
-        help="Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
-    ),
-]  # fmt: skip
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="FOLDER", help="The folder of the data sets. (default: $CONGRUENCY_DATA)"),
-]
-Dataset = Annotated[
-    str | None, typer.Option("--dataset", metavar="SET|PATH", help=f"Another image set instead: {SETS}.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="Another network in all rows, such as resnet18.")
-]
-Epochs = Annotated[int | None, typer.Option("--epochs", min=1, metavar="N", help="Another number in all rows.")]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Another batch size in all rows.")
-]
-LearningRate = Annotated[float | None, typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows.")]
-Pretrained = Annotated[
-    str | None,
-    typer.Option(
-        "--pretrained", metavar="WEIGHTS",
-        help="A file of weights for rows that are fine-tuned, or 'installed' for those of a package. "
-        "(default: downloaded)",
-    ),
-]  # fmt: skip
-Budget = Annotated[
-    Literal["paper", "small"],
-    typer.Option(
-        "--budget",
-        help="The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not "
-        "the result.",
-    ),
-]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"],
-    typer.Option("--device", help="auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES."),
-]
-Precision = Annotated[
-    PrecisionName | None,
-    typer.Option("--precision", help="bf16 and 16 are mixed. (default: 32; bf16 for short runs on GPUs)"),
-]
-Order = Annotated[
-    Literal["seed", "fixed", "independent"] | None,
-    typer.Option(
-        "--order",
-        help="Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the "
-        "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones). "
-        "(default: seed)",
-    ),
-]
-OrderSeed = Annotated[
-    int | None,
-    typer.Option("--order-seed", min=0, metavar="N", help="The seed of the order of --order fixed. (default: 0)"),
-]
-Processes = Annotated[
-    int,
-    typer.Option(
-        "--processes", min=1, max=64, metavar="N", help="Runs at once on this machine.", rich_help_panel=_WHERE
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", min=1, metavar="N", rich_help_panel=_WHERE,
-        help="CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)",
-    ),
-]  # fmt: skip
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray", metavar="ADDRESS", rich_help_panel=_WHERE,
-        help="Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray "
-        "here. All machines must see --out and the data.",
-    ),
-]  # fmt: skip
-Retries = Annotated[
-    int,
-    typer.Option(
-        "--retries", min=0, metavar="N", rich_help_panel=_WHERE,
-        help="How often a run is attempted again after its process was killed.",
-    ),
-]  # fmt: skip
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        "--minutes", min=0, metavar="N", rich_help_panel=_WHERE,
-        help="Start no run that would not be finished by then; the same command continues. (default: no limit)",
-    ),
-]  # fmt: skip
+Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
+FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
+Rows = Annotated[list[str] | None, option(
+    "Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
+    "NAME", name="--row",
+)]  # fmt: skip
+TableOut = Annotated[Path | None, option(
+    "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+    "FOLDER",
+)]  # fmt: skip
+Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
+Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
+Model = Annotated[str | None, option("Another network in all rows, such as resnet18.", "NAME")]
+Epochs = Annotated[int | None, option("Another number of epochs in all rows, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, option("Another batch size in all rows, such as 128.", "N", min=1)]
+LearningRate = Annotated[float | None, option("Another learning rate in all rows, such as 0.1.", "RATE")]
+Pretrained = Annotated[str | None, option(
+    "A file of weights for rows that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
+    "WEIGHTS",
+)]  # fmt: skip
+Budget = Annotated[Literal["paper", "small"], option(
+    "The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not the "
+    "result.",
+)]  # fmt: skip
+Device = Annotated[Literal["auto", "cpu", "cuda"], option(
+    "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
+)]  # fmt: skip
+Precision = Annotated[PrecisionName, option("Number format of training; bf16 and 16 are mixed precision.")]
+OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
+Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
+Threads = Annotated[int | None, where(
+    "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,
+)]  # fmt: skip
+Ray = Annotated[str | None, where(
+    "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
+    "machines must see --out and the data.", "ADDRESS",
+)]  # fmt: skip
+Retries = Annotated[int, where("How often a run is attempted again after its process was killed.", "N", min=0)]
+Minutes = Annotated[float | None, where(
+    "Start no run that would not be finished by then; the same command continues. (default: no limit)", "N", min=0,
+)]  # fmt: skip
 
 
 def check_order_seed(order: str | None, order_seed: int | None) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import Data
+from congruency.cli.options import Data, option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["pairs"]
 
@@ -17,39 +17,26 @@ _MOST_SAMPLES = 100  # a matrix has their square
 
 
 def pairs(
-    checkpoints: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="CHECKPOINT...",
-            help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
-            "such as those of several seeds: do samples of one class agree more than those of two?",
-        ),
-    ],
-    dataset: Annotated[
-        str,
-        typer.Option(
-            "--dataset", metavar="SET|PATH",
-            help="The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder "
-            "of images with fixations, or a file that congruency saliency prepare wrote.",
-        ),
-    ],
-    classes: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--classes", metavar="A B", help="Two classes to compare, by name. (default: a mixture)"),
-    ] = None,
-    count: Annotated[
-        int,
-        typer.Option("--samples", min=2, max=100, metavar="N", help="Images of each class; in all, without --classes."),
-    ] = 10,
-    split: Annotated[
-        str | None,
-        typer.Option("--split", metavar="NAME", help="Which part of the set. (default: test; SALICON's: train)"),
-    ] = None,
+    checkpoints: Annotated[list[Path], typer.Argument(
+        metavar="CHECKPOINT...",
+        help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
+        "such as those of several seeds: do samples of one class agree more than those of two?",
+    )],
+    dataset: Annotated[str, option(
+        "The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder of images"
+        " with fixations, or a file that congruency saliency prepare wrote.", "SET|PATH",
+    )],
+    classes: Annotated[tuple[str, str] | None, option(
+        "Two classes to compare, by name. (default: a mixture)", "A B",
+    )] = None,
+    count: Annotated[int, option(
+        "Images of each class; in all, without --classes.", "N", name="--samples", min=2, max=100,
+    )] = 10,
+    split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
     data: Data = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="FOLDER", help="The folder for the page (index.html), matrices and numbers."),
-    ] = Path("congruency-pairs"),
+    out: Annotated[Path, option(
+        "The folder for the page (index.html), matrices and numbers.", "FOLDER",
+    )] = Path("congruency-pairs"),
 ) -> None:  # fmt: skip
     """Compare samples by their gradients in a trained network.
 
@@ -78,7 +65,7 @@ def pairs(
             return found
 
         samples.all_different(checkpoints)
-        command = f"congruency {typed() or ''}".rstrip()
+        command = command_line()
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
         if len(results) == 1:

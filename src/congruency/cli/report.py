@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
-from congruency.studies.console import typed
+from congruency.studies.console import command_line
 
 __all__ = ["report"]
 
@@ -21,12 +22,11 @@ def report(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write the figures of every seed to this file too, row by row."),
-    ] = None,
-    unfinished: Annotated[bool, typer.Option("--unfinished", help="Include runs that are not finished.")] = False,
-) -> None:
+    json_file: Annotated[Path | None, option(
+        "Write the figures of every seed to this file too, row by row.", "FILE", name="--json",
+    )] = None,
+    unfinished: Annotated[bool, option("Include runs that are not finished.", name="--unfinished")] = False,
+) -> None:  # fmt: skip
     """Make one page of any set of runs.
 
     Reads the records of runs (record.jsonl) and groups runs that differ in
@@ -54,7 +54,7 @@ def report(
             raise ValueError("; ".join([*loaded.messages, "no run is left to report on"]))
         groups = group(loaded.runs)
         study, results = work.study_of(groups)
-        page = work.compose(loaded, f"congruency {typed() or ''}".rstrip())
+        page = work.compose(loaded, command_line())
         contents: dict[Path, str | bytes] = {out: render(page)}
         if json_file is not None:
             contents[json_file] = to_json(results)

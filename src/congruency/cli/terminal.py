@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "INTERRUPTED", "check_device", "check_folder", "given", "interruptible", "plain_errors", "show",
+    "INTERRUPTED", "check_accelerator", "check_device", "check_folder", "given", "interruptible", "plain_errors",
+    "show",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -55,6 +56,12 @@ def check_device(name: str, option: str) -> None:
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         reason = str(error).splitlines()[0]
         raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option) from None
+
+
+def check_accelerator(name: str) -> None:
+    """The same where ``"auto"`` takes a GPU if there is one."""
+    if name != "auto":
+        check_device(name, "--device")
 
 
 @contextmanager

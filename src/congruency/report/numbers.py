@@ -1,6 +1,7 @@
-"""Format numbers, alike for the terminal and HTML pages."""
+"""Format numbers and lists, alike for the terminal and HTML pages."""
 
 import math
+from collections.abc import Sequence
 
 NOTHING = "-"
 _HUGE = 1e6  # decimals are meaningless from here on
@@ -35,3 +36,13 @@ def p_value(p: float) -> str:
 def short(value: float) -> str:
     """`value` to three significant digits, for labels and hover texts."""
     return f"{value:.3g}" if math.isfinite(value) else NOTHING
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 seed``, ``12 seeds``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -283,13 +283,9 @@ def machine(device: torch.device) -> dict[str, Any]:
     """Return what the numbers were measured on."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "gpu": gpu,
-        "torch": torch.__version__,
-        "congruency": congruency.__version__,
-        "python": platform.python_version(),
-    }
+        "processor": _processor(), "threads": torch.get_num_threads(), "gpu": gpu, "torch": torch.__version__,
+        "congruency": congruency.__version__, "python": platform.python_version(),
+    }  # fmt: skip
 
 
 def _processor() -> str:

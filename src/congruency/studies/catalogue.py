@@ -12,23 +12,17 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of", "lines",
-    "runnable",
+    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of",
+    "described_by_name", "lines", "runnable",
 ]  # fmt: skip
 
 Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
 """The first three are subcommands of ``congruency reproduce``."""
 
 DATA_TITLES = {
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tiny_imagenet": "Tiny ImageNet",
-    "imagenet": "ImageNet",
-    "SALICON": "SALICON",
-    "OSIE": "OSIE",
-    "MIT1003": "MIT1003",
-}
+    "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet", "SALICON": "SALICON", "OSIE": "OSIE", "MIT1003": "MIT1003",
+}  # fmt: skip
 """The data sets that entries name."""
 
 
@@ -39,8 +33,6 @@ class Entry:
     Attributes:
         place: where the paper has it; empty for our own.
         name: its name here, which ``congruency reproduce FAMILY`` takes where ``runs`` is True.
-        title: what it shows, in a line.
-        family: who makes it.
         commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
             of results. None for a drawing.
         data: the sets it needs, names of :data:`DATA_TITLES`.
@@ -313,7 +305,7 @@ def _found(name: str, data: Path | None) -> str:
         return "is missing"
     except ValueError:
         return "is missing: no data folder was given"
-    return ", ".join(["is available", *_partial(place)]) + f" ({place.name})"
+    return ", ".join(["is available", *described_by_name(place)]) + f" ({place.name})"
 
 
 def _find(name: str, data: Path | None) -> Path:
@@ -323,5 +315,6 @@ def _find(name: str, data: Path | None) -> Path:
     return find_set(name, data) if name in _SALIENCY else find(name, data)
 
 
-def _partial(place: Path) -> list[str]:
+def described_by_name(place: Path) -> list[str]:
+    """Return what the name of a set's file says about it: a subset, noisy labels."""
     return [words for part, words in _PARTIAL.items() if part in place.name.lower()]

@@ -52,20 +52,15 @@ def conduct(
     """Execute the runs that are not finished, keep them, show the table and write the page.
 
     Args:
-        study: What to run.
-        runner: How its family executes a run.
         seeds: One run of every job each.
         out: The folder; what is finished there is not run again.
-        place: Where runs are executed.
         settings: What all runs of the folder must share.
-        command: What was typed.
         remembered: Written down beside the settings the first time.
         made: How and on what the runs were computed, for the page; a function is called after the runs.
         figures: The family's own charts; those of the paired differences where None.
         bounds: Rows without runs that the table ends with.
         pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
             ``table.md``.
-        console: Where to print.
 
     Returns:
         The exit code: 0, 1 where runs failed, 75 where SIGTERM stopped the command.

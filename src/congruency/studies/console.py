@@ -35,9 +35,9 @@ _SECONDS_BETWEEN_LINES = 20.0
 
 @contextmanager
 def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
-    """Show what is told, with the time left; counted in ``unit``, or as a share where None."""
+    """Show what is reported, with the time left; counted in ``unit``, or as a share where None."""
     if not console.is_terminal:
-        yield _Log(console, unit).tell
+        yield _Log(console, unit)
         return
     counted: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn(f"{unit},")] if unit else [TaskProgressColumn()]
     columns = (
@@ -47,19 +47,18 @@ def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("reading the data", total=None)
 
-        def tell(label: str, done: float, total: float) -> None:
-            bar.update(task, description=label, completed=done, total=total)
-
-        yield tell
+        yield lambda label, done, total: bar.update(task, description=label, completed=done, total=total)
 
 
 class _Log:
+    """Progress as a line now and then, where there is no terminal."""
+
     def __init__(self, console: Console, unit: str | None) -> None:
         self._console, self._unit = console, unit
         self._began = perf_counter()
         self._last = -math.inf
 
-    def tell(self, label: str, done: float, total: float) -> None:
+    def __call__(self, label: str, done: float, total: float) -> None:
         now = perf_counter()
         if now - self._last >= _SECONDS_BETWEEN_LINES or (self._unit and done == 1):
             self._last = now
@@ -84,12 +83,12 @@ def typed() -> str | None:
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
 
-    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if shown:
             print(f"warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():
-        warnings.showwarning = tell
+        warnings.showwarning = show
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("default", module=r"congruency\.")

@@ -44,10 +44,7 @@ _SALICON_COLUMNS: Mapping[str, Measured] = {"SALICON params": "parameters", "SAL
 _FIXATIONS = 50  # of the synthetic image
 _STEPS: Mapping[Budget, int] = {"paper": 60, "small": 12}  # of a measurement, after the references were recorded
 _SHAPES = {"tiny_imagenet": (3, 64, 64), "imagenet": (3, 224, 224)}
-_UNITS: dict[Measured, dict[str, Any]] = {
-    "parameters": {"unit": "million", "compared": False},
-    "ms": {"unit": "ms"},
-}
+_UNITS: dict[Measured, dict[str, Any]] = {"parameters": {"unit": "million", "compared": False}, "ms": {"unit": "ms"}}
 
 _COST_NOTE = (
     "Milliseconds",
@@ -70,10 +67,7 @@ _PARAMETERS_NOTE = (
 def cost_study(name: str, budget: Budget = "paper", *, real_images: bool = False) -> Study[ImageJob]:
     """Return a table of costs, one of :data:`TITLES`.
 
-    Args:
-        name: of the table.
-        budget: the paper's, or a small one for minutes on a laptop.
-        real_images: measure on the data sets, not on synthetic images of their shape.
+    A small budget takes minutes on a laptop; ``real_images`` measures on the data sets, not on synthetic images.
     """
     salicon = name == "cost"  # the one table with columns of a saliency network
 
@@ -151,12 +145,8 @@ class TimedSetup:
         model: the backbone, a timm network.
         size: (height, width) of the images: what the table ``salicon`` trains at.
         optimizer: that of the table's first rows.
-        epochs: through the images.
         batch_size: of all processes together.
         learning_rate: None for the optimizer's own.
-        seed: of the order.
-        sample_order: which runs share it, see :data:`congruency.training.SampleOrder`.
-        order_seed: of the one order, where it is fixed.
     """
 
     model: str = "resnet50"
@@ -187,16 +177,10 @@ class TimedSetup:
     def recipe(self, method: str) -> SaliencyRecipe:
         """Return the recipe of the saliency tables; from scratch, for times do not depend on weights."""
         return SaliencyRecipe(
-            model="salicon",
-            backbone=self.model,
-            optimizer=self.optimizer,
-            method=method,
-            epochs=self.epochs,
-            batch=self.batch_size,
-            lr=self.learning_rate,
-            sample_order=self.sample_order,
+            model="salicon", backbone=self.model, optimizer=self.optimizer, method=method, epochs=self.epochs,
+            batch=self.batch_size, lr=self.learning_rate, sample_order=self.sample_order,
             order_seed=self.order_seed or 0,
-        )
+        )  # fmt: skip
 
     @property
     def description(self) -> str:
@@ -233,7 +217,7 @@ SETUPS: Mapping[Literal["paper", "small"], TimedSetup] = {
 
 
 def method_name(method: Correction) -> str:
-    """Return the name of a method in :data:`congruency.studies.saliency.recipes.METHODS`."""
+    """Return the name of a method in :data:`congruency.saliency.task.METHODS`."""
     for name, known in METHODS.items():
         if replace(known, margin=known.effective_margin) == replace(method, margin=method.effective_margin):
             return name

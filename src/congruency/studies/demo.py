@@ -27,6 +27,7 @@ import congruency
 from congruency.files import write_together
 from congruency.measure.meter import CongruencyMeter
 from congruency.report.charts import Series, line_chart
+from congruency.report.numbers import counted
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import to_rich
 from congruency.studies.console import progress
@@ -272,7 +273,7 @@ def study_of(settings: Settings, names: Sequence[str]) -> Study[Any]:
     return Study(
         name="demo",
         title="Direction Concentration Learning on 8x8 digits",
-        lead=f"A small network, trained for {_count(settings.epochs, 'epoch')} from {_count(settings.seeds, 'seed')} "
+        lead=f"A small network, trained for {counted(settings.epochs, 'epoch')} from {counted(settings.seeds, 'seed')} "
         "in three ways: with plain SGD (baseline) and with DCL in its two modes (concentrate and anchor). Within a "
         "seed all three start from the same weights and see the same digits in the same order, so they are paired.",
         rows=tuple(Row(name=name, jobs=(), against=None if name == BASELINE else BASELINE) for name in names),
@@ -371,7 +372,7 @@ def _notes(settings: Settings) -> list[tuple[str, str]]:
             "The network and its training",
             f"64-{HIDDEN}-{HIDDEN}-10 with ReLU, {parameters:,} parameters; SGD with momentum {MOMENTUM} and batches "
             f"of {BATCH}; DCL on the whole network, a window of {settings.window} steps, "
-            f"{_count(settings.references, 'reference point')}. One learning rate for all, {LEARNING_RATE}, chosen by "
+            f"{counted(settings.references, 'reference point')}. One learning rate for all, {LEARNING_RATE}, chosen by "
             "the baseline's test error alone; nothing was tuned for DCL.",
         ),
         (
@@ -386,7 +387,3 @@ def _notes(settings: Settings) -> list[tuple[str, str]]:
             f"Seeds {settings.first_seed} to {settings.first_seed + settings.seeds - 1}.",
         ),
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

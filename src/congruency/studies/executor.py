@@ -90,14 +90,7 @@ class Place:
 def execute(
     runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None = None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    """Check the input, then execute runs; yield each with its outcome as they end.
-
-    Args:
-        runs: What to execute.
-        runner: How.
-        place: Where.
-        store: The attempts are written down there.
-        notify: Called with the progress.
+    """Check the input, then execute runs; yield each with its outcome as they end. ``store`` keeps the attempts.
 
     Raises:
         Stopped: SIGTERM came.

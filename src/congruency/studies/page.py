@@ -41,13 +41,9 @@ def compose(
     """Return the page of a study.
 
     Args:
-        study: What was run.
-        results: Its results.
-        command: What repeats it.
         made: How and on what it was computed.
         figures: Its charts; those of the paired differences where None.
         figures_note: How to read them.
-        failures: Runs that failed, by key.
         repeated: How often a run was resumed after an interruption.
     """
     digests = {job.digest(): row.name for row in study.rows for job in row.jobs}
@@ -74,11 +70,7 @@ def compose(
 def write(page: Page, results: Results, out: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
     """Write the page, the table as Markdown, the results and the charts into a folder.
 
-    Args:
-        page: What to write.
-        results: Its results.
-        out: The folder.
-        pictures: Captions of pictures in the folder by file name, shown in the Markdown.
+    ``pictures`` are captions of pictures in the folder by file name, shown in the Markdown.
     """
     svgs = {f"figure-{i:02d}.svg": _standalone(figure.chart) for i, figure in enumerate(page.figures, 1)}
     texts = {"index.html": render(page), "table.md": to_page_markdown(page, pictures), RESULTS_FILE: to_json(results)}

@@ -16,7 +16,6 @@ def printed(
 
     Args:
         table: as ``congruency reproduce`` names it.
-        row: of that table.
         data: the data set, for a row of classification that the paper has several numbers for.
         fine_tuned: whether the run started from pretrained weights, for the same reason.
     """

@@ -107,8 +107,6 @@ class Study(Generic[JobT]):
         name: on the command line.
         title: what it shows, in a line.
         lead: how it is made, in a few sentences.
-        rows: from top to bottom.
-        columns: what is measured.
         caption: what the columns are, for the table.
         notes: terms and their explanations.
         extras: figures shown at the end of a line, without comparison.

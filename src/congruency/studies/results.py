@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from congruency.studies.plan import JobT, Row, Study
+from congruency.studies.plan import JobT, Study
 from congruency.studies.statistics import Difference, holm, paired_difference
 from congruency.studies.store import RunResult
 
@@ -97,8 +97,6 @@ class Comparison:
     """A row and the one it is compared with, in one column.
 
     Attributes:
-        row: the name of the row.
-        column: the key of the column.
         difference: the row's values minus the other's, over the seeds that both have.
         identical: every seed has the same value in both rows, on at least two seeds.
         adjusted: the p-value after Holm's correction for all comparisons of the study that have one.
@@ -122,7 +120,7 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
     Rows that are known to equal those they are compared with (``inactive``) are left out.
     """
     made = [
-        _comparison(row, column.key, pair)
+        Comparison(row.name, column.key, paired_difference(*pair), len(pair[0]) > 1 and pair[0] == pair[1])
         for row in study.rows
         if row.against is not None and not row.inactive
         for column in study.columns
@@ -130,10 +128,6 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
     ]
     adjusted = holm([one.p for one in made])
     return {(one.row, one.column): replace(one, adjusted=p) for one, p in zip(made, adjusted, strict=True)}
-
-
-def _comparison(row: Row[Any], column: str, pair: tuple[list[float], list[float]]) -> Comparison:
-    return Comparison(row.name, column, paired_difference(*pair), len(pair[0]) > 1 and pair[0] == pair[1])
 
 
 def _is_row(metrics: Any) -> bool:

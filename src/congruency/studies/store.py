@@ -49,11 +49,7 @@ class Failure:
 
 
 class Store:
-    """The runs of one folder; several processes may add to it.
-
-    Args:
-        folder: Where ``finished.jsonl`` is, or will be.
-    """
+    """The runs of one folder; several processes may add to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,9 +81,10 @@ class Store:
             failed[run.key] = _described(run) | {"reason": outcome.reason.splitlines()}
         else:
             figures = {name: value if math.isfinite(value) else None for name, value in outcome.figures.items()}
+            arrays = _replaced(outcome.arrays, math.nan, None)
             self._append(
                 _FINISHED,
-                _described(run) | {"figures": figures} | _if_any(arrays=_replaced(outcome.arrays, math.nan, None)),
+                _described(run) | {"figures": figures} | ({"arrays": arrays} if arrays else {}),
             )
         if failed:
             write_together(self.folder, {_FAILED: json.dumps(list(failed.values()), indent=1) + "\n"})
@@ -128,9 +125,7 @@ class Store:
     def check_settings(self, settings: Mapping[str, Any], remembered: Mapping[str, Any] | None = None) -> None:
         """Write down what the folder's runs have in common, or refuse settings that differ from those written down.
 
-        Args:
-            settings: What must agree.
-            remembered: Written down with them the first time, and never compared.
+        ``remembered`` is written down with them the first time, and never compared.
         """
         held = self.settings()
         if held is None:
@@ -161,9 +156,10 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a+b") as file:
             _lock(file)
-            file.seek(0, os.SEEK_END)
-            if file.tell() and _last_byte(file) != b"\n":  # half a line, from a process that was killed
-                file.write(b"\n")
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # half a line, from a process that was killed
+                    file.write(b"\n")
             file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -171,10 +167,6 @@ class Store:
 
 def _described(run: Run[Job]) -> dict[str, Any]:
     return {"row": run.row, "label": run.job.label, "seed": run.seed, "job": run.job.digest()}
-
-
-def _if_any(**parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: part for name, part in parts.items() if part}
 
 
 def _replaced(value: Any, old: float | None, new: float | None) -> Any:
@@ -194,11 +186,6 @@ def _same(held: Any, wanted: Any) -> bool:
             value for name, value in wanted.items() if name not in held
         )
     return bool(held == wanted)
-
-
-def _last_byte(file: IO[bytes]) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1)
 
 
 def _lock(file: IO[bytes]) -> None:

@@ -24,10 +24,7 @@ _SIGNIFICANT = 0.05
 def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
     """Return one line per row: every column with its paired difference and the paper's number where there are some.
 
-    Args:
-        study: What was run.
-        results: Its results. Rows that are no rows of the study (bounds) follow at the end.
-        failed: How many runs of a row failed.
+    Results that are no rows of the study (bounds) follow at the end; ``failed`` counts the failed runs of a row.
     """
     compared = comparisons(study, results)
     columns = [column for column in study.columns if column.in_table]
@@ -135,18 +132,11 @@ def as_paragraphs(table: Table, width: int = 78) -> str:
 
 
 def findings(
-    study: Study[JobT],
-    results: Results,
-    failures: Mapping[tuple[str, int], Failure] | None = None,
-    repeated: int = 0,
+    study: Study[JobT], results: Results, failures: Mapping[tuple[str, int], Failure] | None = None, repeated: int = 0
 ) -> list[str]:
     """Return what the comparisons say, in sentences: the clear ones, the others, all of them with Holm's correction.
 
-    Args:
-        study: What was run.
-        results: Its results.
-        failures: Runs that failed, by key.
-        repeated: How often a run was resumed after an interruption.
+    ``repeated`` is how often a run was resumed after an interruption.
     """
     compared = comparisons(study, results)
     sentences = _compared(study, compared) if any(row.against for row in study.rows) else []

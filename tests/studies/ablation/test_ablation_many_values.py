@@ -24,7 +24,7 @@ MANY = {"--window", "-w", "--margin"}
         ("", ""),
     ],
 )
-def test_the_flag_is_said_again_before_each_further_value(words, wanted):
+def test_the_flag_is_repeated_before_each_further_value(words, wanted):
     once = spread(words.split(), MANY)
     assert once == wanted.split()
     assert spread(once, MANY) == once

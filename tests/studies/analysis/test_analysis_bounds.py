@@ -69,10 +69,10 @@ def test_a_descent_that_explodes_or_stops_is_cut():
 
 def test_findings_say_which_bounds_held():
     problem = PROBLEMS["quadratic"]()
-    told = bound.findings({"quadratic": (problem, compare_all(problem, (0.1, 1.5), 20))})
-    assert told[0] == "The sharp and the expanded bound held at every iteration."
-    assert "broken with 1 of 2 step sizes" in told[1]
-    assert "1.5 / L: never tight, vacuous from 1" in told[2]
+    reported = bound.findings({"quadratic": (problem, compare_all(problem, (0.1, 1.5), 20))})
+    assert reported[0] == "The sharp and the expanded bound held at every iteration."
+    assert "broken with 1 of 2 step sizes" in reported[1]
+    assert "1.5 / L: never tight, vacuous from 1" in reported[2]
 
 
 def test_the_command(tmp_path):

@@ -76,7 +76,7 @@ def test_runs_are_put_together_by_method_and_differing_settings(tmp_path, runs):
     assert names == ["baseline (order -)", "baseline (order repeated)", "DCL-5-1 concentrate (order -)"]
 
 
-def test_names_say_no_more_than_tells_groups_apart(tmp_path):
+def test_names_are_as_short_as_distinguishes_groups(tmp_path):
     for data, mean, classes in (("cifar10", 0.49, 10), ("cifar100", 0.51, 100)):
         for order in ("fixed", "independent"):
             write_run(tmp_path / data / order, first={"data": data}, mean=mean, sample_order=order, classes=classes)
@@ -124,16 +124,16 @@ def test_every_setting_that_a_method_trains_by_makes_another_row(tmp_path, name)
     assert len(set(rows)) == len(rows) == 1 + len(changes[name])
 
 
-def test_a_second_run_of_a_row_and_seed_is_said_to_be_left_out(tmp_path, runs):
+def test_a_second_run_of_a_row_and_seed_is_reported_as_left_out(tmp_path, runs):
     write_run(runs / "once-more", DCL, seed=1, error=99.0)
     result = call(runs, "-o", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
-    told = (
+    reported = (
         "runs/once-more/record.jsonl was left out: DCL-5-1 concentrate has seed 1 already, by runs/dcl-1/record.jsonl"
     )
     page = (tmp_path / "page.html").read_text()
-    assert told in page
-    assert told in result.output
+    assert reported in page
+    assert reported in result.output
     assert "Report on 6 runs" in page
     assert "-1.00 ± 1.24 (p 0.074)" in page, "the run that was left out does not count"
 
@@ -236,10 +236,10 @@ def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
         (runs / name).mkdir()
         (runs / name / "record.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
     write_run(runs / "short", seed=7, planned=10)
-    write_run(runs / "begun", seed=8, epochs=0, planned=10)
+    write_run(runs / "started", seed=8, epochs=0, planned=10)
     result = call(runs, "-o", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
-    for name in [*contents, "short", "begun"]:
+    for name in [*contents, "short", "started"]:
         assert f"{name}/record.jsonl was skipped" in result.output
     assert "3 of 10 epochs" in result.output
     assert str(tmp_path) not in re.sub(r"(<code>.*?</code>)", "", (tmp_path / "page.html").read_text())
@@ -335,8 +335,8 @@ def test_what_differs_is_listed_setting_by_setting(tmp_path):
     assert table.columns[:2] == ["Row", "method"]
     assert rows["baseline"]["sample order"] == "seed"
     assert rows["baseline"]["window"] == rows["baseline"]["mode"] == "-", "they do not apply"
-    told = rows["dcl"]
-    assert [told[name] for name in ("window", "sample order", "order seed", "device")] == [
+    reported = rows["dcl"]
+    assert [reported[name] for name in ("window", "sample order", "order seed", "device")] == [
         "5",
         "fixed",
         "3",
@@ -357,7 +357,7 @@ def test_only_a_methods_own_settings_are_listed_with_the_values_it_had(tmp_path)
     assert [one["window"] for one in (base, dcl, gem)] == ["-", "None", "-"]
 
 
-def test_a_setting_of_the_method_is_told_from_one_of_the_training_of_that_name(tmp_path):
+def test_a_setting_of_the_method_differs_from_a_run_setting_of_that_name(tmp_path):
     for place, (rows, batches) in enumerate([("weights", 1), ("gradients", 4)]):
         write_run(tmp_path / str(place), {**DCL, "accumulate": rows}, accumulate=batches)
     table = report.differing(group(loaded(tmp_path).runs))
@@ -444,10 +444,10 @@ def test_the_exact_command_of_every_run_is_on_the_page(tmp_path):
         write_run(tmp_path / "runs" / f"b-{seed}", DCL, seed, first={"command": f"train --seed {seed} --out 'a <b>'"})
     write_run(tmp_path / "runs" / "c", {"name": "gem"}, first={"command": None})
     groups = group(loaded(tmp_path / "runs").runs)
-    told = dict(report.commands(groups))
-    assert told["baseline, seeds 0 (runs/a-0), 1 (runs/a-1)"] == "congruency reproduce cifar --seeds 2"
-    assert told["DCL-5-1 concentrate, seed 1 (runs/b-1)"] == "congruency train --seed 1 --out 'a <b>'"
-    assert told["GEM, seed 0 (runs/c)"] is None
+    reported = dict(report.commands(groups))
+    assert reported["baseline, seeds 0 (runs/a-0), 1 (runs/a-1)"] == "congruency reproduce cifar --seeds 2"
+    assert reported["DCL-5-1 concentrate, seed 1 (runs/b-1)"] == "congruency train --seed 1 --out 'a <b>'"
+    assert reported["GEM, seed 0 (runs/c)"] is None
     assert call(tmp_path / "runs", "-o", tmp_path / "page.html").exit_code == 0
     page = (tmp_path / "page.html").read_text()
     assert "<code>congruency train --seed 0 --out &#x27;a &lt;b&gt;&#x27;</code>" in page

@@ -74,16 +74,16 @@ def test_every_chart_and_box_has_a_name_for_those_who_do_not_see_it(browser, pag
     assert browser.run("document.documentElement.lang") == "en"
 
 
-def test_the_values_are_told_under_the_pointer(browser, page):
+def test_the_values_are_shown_under_the_pointer(browser, page):
     browser.open(page)
     strips = "document.querySelector('.figures svg').querySelectorAll('rect.hover')"
     seen = "[...document.querySelectorAll('.tip')].filter(each => getComputedStyle(each).visibility == 'visible')"
     assert browser.run(f"{seen}.length") == 0
     for place in (0, 1):
         browser.move(*middle(browser, f"{strips}[{place}]"))
-        told = browser.run(f"{seen}.map(each => [...each.querySelectorAll('text')].map(text => text.textContent))")
-        assert len(told) == 1
-        heading, *lines = told[0]
+        reported = browser.run(f"{seen}.map(each => [...each.querySelectorAll('text')].map(text => text.textContent))")
+        assert len(reported) == 1
+        heading, *lines = reported[0]
         assert heading == f"epoch {place + 1}"
         assert [re.fullmatch(r"(.+): [\d.]+ ± [\d.]+", line)[1] for line in lines] == list(NAMES)
     browser.move(2, 2)

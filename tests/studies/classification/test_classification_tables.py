@@ -177,7 +177,7 @@ def test_what_is_finished_is_not_repeated_and_what_was_stopped_is_resumed(tmp_pa
     monkeypatch.setattr(task, "evaluate", preempted)
     stopped = call("reproduce", *words, "--out", tmp_path / "cut")
     assert stopped.exit_code == 75, stopped.output
-    assert len(evaluations) == 4  # the run was at its end when the signal came: it is finished, no other is begun
+    assert len(evaluations) == 4  # the run was at its end when the signal came: it is finished, no other is started
     assert call("reproduce", *words, "--out", tmp_path / "cut").exit_code == 0
     assert len(evaluations) == 2 * 2 * 2  # sets, seeds, epochs: none twice
     whole, cut = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "cut"))

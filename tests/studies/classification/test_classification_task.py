@@ -128,7 +128,7 @@ def test_an_evaluation_is_the_same_in_batches_of_any_size():
     assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
-def test_what_does_not_fit_is_said_before_training():
+def test_what_does_not_fit_is_reported_before_training():
     train_set, test_set = digits()
     other = dataclasses.replace(test_set, classes=tuple("abcdefghij"))
     with pytest.raises(ValueError, match="10 classes and the test set 10, or others"):

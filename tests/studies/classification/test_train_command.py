@@ -133,25 +133,25 @@ def test_any_folder_of_images(tmp_path, folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words", "told"),
+    ("spoil", "words", "reported"),
     [
         (lambda images: (images / "red" / "3.png").write_bytes(b"no image"), ["--size", "16"], "cannot be decoded"),
         (lambda images: (images / "green").mkdir(), ["--size", "16"], "holds no image"),
         (lambda images: None, [], "give a size"),
     ],
 )
-def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words, told):
+def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words, reported):
     spoil(folder)
     result = call(
         "train", "--dataset", folder, "--holdout", "0.2", *words, "--device", "cpu", "--out", tmp_path / "run"
     )
     assert result.exit_code == 2
-    assert told in said(result)
+    assert reported in said(result)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--dataset", "digit"], "did you mean 'digits'"),
         (["--model", "resnet900"], "no network is called 'resnet900'"),
@@ -183,7 +183,7 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
         (["--out", "{file}"], "a folder is needed"),
     ],
 )
-def test_bad_options_are_refused_before_training(tmp_path, words, told):
+def test_bad_options_are_refused_before_training(tmp_path, words, reported):
     file = tmp_path / "file"
     file.touch()
     chosen = {"--dataset": "digits", "--model": "convnet", "--out": str(tmp_path / "run"), "--device": "cpu"}
@@ -192,7 +192,7 @@ def test_bad_options_are_refused_before_training(tmp_path, words, told):
         given += [option, chosen[option]]
     result = call("train", *given)
     assert result.exit_code == 2, result.output
-    assert told in said(result)
+    assert reported in said(result)
     assert not (tmp_path / "run" / "record.jsonl").exists()
 
 
@@ -215,9 +215,9 @@ def test_the_record_has_what_was_asked_for(tmp_path):
         "--measure",
         "all",
     ]
-    told = said(trained(tmp_path, *words, epochs=1))
-    assert "1 epoch in batches" in told
-    assert "Congruency: of the whole network's gradients" in told
+    reported = said(trained(tmp_path, *words, epochs=1))
+    assert "1 epoch in batches" in reported
+    assert "Congruency: of the whole network's gradients" in reported
     first = json.loads((tmp_path / "record.jsonl").read_text().splitlines()[0])
     config = first["config"]
     assert (config["accumulate"], config["clip"], config["measure"], first["seed"]) == (2, 1.5, "all", 7)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import Data
+from congruency.cli.options import Data, option
 from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
 from congruency.cli.reproduce.saliency import saliency
@@ -24,12 +24,11 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def reproduce(
     context: typer.Context,
-    listing: Annotated[
-        bool,
-        typer.Option("--list", help="List every table and figure that can be run: its command, its data, its time."),
-    ] = False,
+    listing: Annotated[bool, option(
+        "List every table and figure that can be run: its command, its data, its time.", name="--list",
+    )] = False,
     data: Data = None,
-) -> None:
+) -> None:  # fmt: skip
     """List what can be run where no family is named."""
     if not listing and context.invoked_subcommand is not None:
         return

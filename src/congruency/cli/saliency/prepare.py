@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.saliency.options import Height, Width, check_file
 from congruency.cli.terminal import interruptible, plain_errors
 
@@ -18,13 +19,10 @@ def prepare(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as osie.pt.")],
     width: Width = 320,
     height: Height = 240,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split", metavar="NAME", help="SALICON's part (default: train), or test or train of OSIE. (default: all)"
-        ),
-    ] = None,
-) -> None:
+    split: Annotated[str | None, option(
+        "SALICON's part (default: train), or test or train of OSIE. (default: all)", "NAME",
+    )] = None,
+) -> None:  # fmt: skip
     """Put a data set into one small file: resized images, all fixations."""
     check_file(out, "FILE")
     from congruency.saliency import data

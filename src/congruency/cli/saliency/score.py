@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from congruency.cli.options import option
 from congruency.cli.saliency.options import Device, check_file, device_named
 from congruency.cli.terminal import interruptible, plain_errors
 
@@ -35,44 +36,28 @@ class Metric(str, Enum):
 
 def score(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
-    fixations: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FIXATIONS",
-            help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), "
-            "or a CSV or JSON file of fixation points alone.",
-        ),
-    ],
-    metric: Annotated[
-        list[Metric] | None, typer.Option("--metric", help="Only this metric; may be repeated. (default: all)")
-    ] = None,
-    protocol: Annotated[
-        Literal["exact", "mit", "salicon"],
-        typer.Option("--protocol", help="AUCs exact, or as the mit or salicon benchmark computes them."),
-    ] = "exact",
-    split: Annotated[
-        str | None,
-        typer.Option(
-            "--split", metavar="NAME", help="SALICON's part (default: val), or test or train of OSIE. (default: all)"
-        ),
-    ] = None,
-    density: Annotated[
-        Literal["fixations", "official"],
-        typer.Option(
-            "--density",
-            help="What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON and MIT1003.",
-        ),
-    ] = "fixations",
-    sigma: Annotated[
-        float | None,
-        typer.Option("--sigma", metavar="PIXELS", help="Blur of the densities of CC, KL, SIM. (default: the set's)"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the protocol's random draws.")] = 0,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every image's scores here.")
-    ] = None,
+    fixations: Annotated[Path, typer.Argument(
+        metavar="FIXATIONS",
+        help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), or a CSV or JSON file of "
+        "fixation points alone.",
+    )],
+    metric: Annotated[list[Metric] | None, option("Only this metric; may be repeated. (default: all)")] = None,
+    protocol: Annotated[Literal["exact", "mit", "salicon"], option(
+        "AUCs exact, or as the mit or salicon benchmark computes them.",
+    )] = "exact",
+    split: Annotated[str | None, option(
+        "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
+    )] = None,
+    density: Annotated[Literal["fixations", "official"], option(
+        "What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON and MIT1003.",
+    )] = "fixations",
+    sigma: Annotated[float | None, option(
+        "Blur of the densities of CC, KL, SIM. (default: the set's)", "PIXELS",
+    )] = None,
+    seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
+    json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
     device: Device = "auto",
-) -> None:
+) -> None:  # fmt: skip
     """Score a folder of saliency maps of any model."""
     if json_out is not None:
         check_file(json_out, "--json")

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.saliency.options import (
-    METHOD_HELP,
-    Accelerator,
-    BatchSize,
-    Height,
-    Precision,
-    Width,
-    check_accelerator,
-)
-from congruency.cli.terminal import check_folder, interruptible, plain_errors
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
@@ -28,54 +22,34 @@ __all__ = ["train"]
 
 
 def train(
-    dataset: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATASET",
-            help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
-            "saliency prepare wrote.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The record, scores.json and model.pt.")],
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            "--test",
-            metavar="DATASET",
-            help="What to score on. (default: SALICON's validation set; of other sets, held-out images)",
-        ),
-    ] = None,
-    holdout: Annotated[
-        int | None,
-        typer.Option("--holdout", min=1, metavar="N", help="Images to hold out. (default: a fifth; of OSIE its 200)"),
-    ] = None,
-    model: Annotated[Literal["dinet", "salicon"], typer.Option("--model", help="The saliency model.")] = "dinet",
-    backbone: Annotated[
-        str, typer.Option("--backbone", metavar="NAME", help="Its network, by timm's name.")
-    ] = "resnet50",
-    pretrained: Annotated[
-        str,
-        typer.Option("--pretrained", metavar="FILE|download|none", help="The backbone's weights; download: timm's."),
-    ] = "none",
-    optimizer: Annotated[Literal["adam", "rmsprop"], typer.Option("--optimizer")] = "adam",
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help=METHOD_HELP)] = "baseline",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Passes over the data.")] = 10,
-    halve_every: Annotated[
-        int, typer.Option("--halve-every", min=1, metavar="EPOCHS", help="Halve the learning rate this often.")
-    ] = 1,
+    dataset: Annotated[Path, typer.Argument(
+        metavar="DATASET",
+        help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
+        "saliency prepare wrote.",
+    )],
+    out: Annotated[Path, option("The record, scores.json and model.pt.", "FOLDER")],
+    test: Annotated[Path | None, option(
+        "What to score on. (default: SALICON's validation set; of other sets, held-out images)", "DATASET",
+    )] = None,
+    holdout: Annotated[int | None, option(
+        "Images to hold out. (default: a fifth; of OSIE its 200)", "N", min=1,
+    )] = None,
+    model: Annotated[Literal["dinet", "salicon"], option("The saliency model.")] = "dinet",
+    backbone: Annotated[str, option("Its network, by timm's name.", "NAME")] = "resnet50",
+    pretrained: Annotated[str, option("The backbone's weights; download: timm's.", "FILE|download|none")] = "none",
+    optimizer: Annotated[Literal["adam", "rmsprop"], option("The optimizer, as in the paper.")] = "adam",
+    method: Annotated[str, option(METHOD_HELP, "NAME")] = "baseline",
+    epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
+    halve_every: Annotated[int, option("Halve the learning rate this often.", "EPOCHS", min=1)] = 1,
     batch_size: BatchSize = 8,
-    lr: Annotated[
-        float | None, typer.Option("--lr", metavar="RATE", help="Learning rate. (default: the paper's)")
-    ] = None,
-    loss: Annotated[
-        str, typer.Option("--loss", metavar="SUM", help="l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc.")
-    ] = "l1",
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of weights and order.")] = 0,
+    lr: Annotated[float | None, option("Learning rate. (default: the paper's)", "RATE")] = None,
+    loss: Annotated[str, option("l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc.", "SUM")] = "l1",
+    seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
     width: Width = 320,
     height: Height = 240,
-    precision: Precision = "32",
-    device: Accelerator = "auto",
-) -> None:
+    precision: options.Precision = "32",
+    device: options.Device = "auto",
+) -> None:  # fmt: skip
     """Train one saliency network, plainly or with DCL or GEM, and score it.
 
     model.pt is for saliency predict. The same command resumes after an

@@ -19,12 +19,8 @@ from congruency.training.config import Correction
 __all__ = ["DEFAULTS", "Base", "from_options", "from_recipe"]
 
 DEFAULTS: dict[str, Any] = {
-    "model": "resnet9",
-    "epochs": 30,
-    "batch_size": 128,
-    "learning_rate": 0.1,
-    "weight_decay": 5e-4,
-}
+    "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
+}  # fmt: skip
 """Of an image set: as in ``congruency train``, with a cosine from the first step to the last."""
 
 Candidate = tuple[Study[ImageJob], Row[ImageJob]]
@@ -36,8 +32,6 @@ class Base:
 
     Attributes:
         name: on the command line.
-        title: what is trained, in a line.
-        lead: how, in a few sentences.
         jobs: the runs, without correction.
         channels: of the images, None for as they are.
         size: images of a path are scaled to this side.

@@ -50,8 +50,6 @@ class Cell:
         window: beta_w, None for infinity.
         references: N_r.
         mode: the paper's equations, or its published code, which records a reference after the step (offset 1).
-        margin: lower bound of the multiplier of every constraint.
-        scope: which parameters are corrected.
     """
 
     window: int | None
@@ -95,10 +93,7 @@ class Axes:
 
     Attributes:
         windows: None for infinity.
-        references: numbers of reference points.
-        modes: of DCL.
         margins: of DCL; None takes that of each mode, :data:`MARGINS`.
-        scopes: of DCL.
         baseline: train without DCL too, to compare with.
     """
 
@@ -198,12 +193,7 @@ def _variant(row: Row[ImageJob]) -> Variant:
 
 
 def _charts(
-    lines: dict[str, list[str | None]],
-    results: Results,
-    column: Column,
-    places: Sequence[str],
-    x_label: str,
-    by: str,
+    lines: dict[str, list[str | None]], results: Results, column: Column, places: Sequence[str], x_label: str, by: str
 ) -> list[Figure]:
     """One chart, or several where there are more lines than colours."""
     named = list(lines.items())

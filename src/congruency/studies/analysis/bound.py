@@ -42,7 +42,6 @@ class Problem:
     """A function to descend on.
 
     Attributes:
-        name: in tables.
         description: the function, and where its constant comes from.
         gradient: (p,) -> (p,), float64.
         start: (p,).
@@ -62,8 +61,6 @@ class Comparison:
 
     Attributes:
         relative: the step size times L.
-        measured: the congruency.
-        bounds: each form of the bound.
     """
 
     relative: float

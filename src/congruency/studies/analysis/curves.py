@@ -84,7 +84,8 @@ def spread_by_epoch(groups: Sequence[Group], name: str) -> list[Series]:
             value = number(line, name)
             if math.isfinite(value):
                 values.setdefault(line["epoch"], []).append(value)
-        return [_deviation(values.get(epoch, [])) for epoch in range(len(run.epochs))]
+        steps = [values.get(epoch, []) for epoch in range(len(run.epochs))]
+        return [statistics.stdev(each) if len(each) > 1 else math.nan for each in steps]
 
     return [_series(group, spread) for group in groups]
 
@@ -130,7 +131,3 @@ def _series(group: Group, curve: Curve) -> Series:
         means.append(estimate.mean)
         margins.append(estimate.margin)
     return Series(group.name, list(range(1, length + 1)), means, margins)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else math.nan

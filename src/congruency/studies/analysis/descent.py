@@ -89,12 +89,8 @@ class Descent:
     """An optimizer with its settings in the figure.
 
     Attributes:
-        name: in tables.
         kind: a class of ``torch.optim``.
-        rates: the learning rates to compare.
         window: of DCL, in steps.
-        steps: the number of steps.
-        settings: the optimizer's other keywords.
     """
 
     name: str
@@ -153,8 +149,6 @@ class Path:
     """The path of a descent.
 
     Attributes:
-        mode: how gradients were corrected.
-        rate: the learning rate.
         points: (steps + 1, 2) float64, the start first; fewer where it diverged.
         heights: (steps + 1,).
         corrected: how many of the steps DCL changed.

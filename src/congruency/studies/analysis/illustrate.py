@@ -10,7 +10,7 @@ from typing import Any
 
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
-from congruency.report.numbers import fixed
+from congruency.report.numbers import fixed, listed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table
@@ -113,13 +113,13 @@ def _verdict(results: Sequence[Illustration]) -> list[str]:
             "With every optimizer the learning rates end at the same minimum without correction, so nothing is left "
             "for a correction to bring together."
         ]
-    names = _listed([result.descent.name for result in split])
+    names = listed([result.descent.name for result in split])
     parts = []
     for mode in ("anchor", "concentrate"):
         united = [result.descent.name for result in split if _agree(result, mode)]
-        does = f"does with {_listed(united)}" if united else "does not with any of them"
+        does = f"does with {listed(united)}" if united else "does not with any of them"
         missed = [result.descent.name for result in split if not _agree(result, mode)]
-        parts.append(f"{mode} {does}{f', not with {_listed(missed)}' if united and missed else ''}")
+        parts.append(f"{mode} {does}{f', not with {listed(missed)}' if united and missed else ''}")
     return [
         f"Without correction the learning rates end at different minima with {names}. The paper's figure shows DCL "
         f"making them agree on one. Here {'; '.join(parts)}."
@@ -143,10 +143,10 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
     never = [result for result in results if result.never_corrects]
     text = []
     if never:
-        windows = _listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
+        windows = listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
         count = never[0].references
         text.append(
-            f"With {_listed([result.descent.name for result in never])} DCL could never correct a step: recording "
+            f"With {listed([result.descent.name for result in never])} DCL could never correct a step: recording "
             f"{count} reference{'s' * (count > 1)} takes up the whole window of {windows}. Its paths are the "
             "baseline's, point for point; give a --window larger than --references."
         )
@@ -159,7 +159,7 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
     ]
     if same:
         text.append(
-            f"With {_listed(same)} no gradient ever opposed the gradient accumulated within the window, so concentrate "
+            f"With {listed(same)} no gradient ever opposed the gradient accumulated within the window, so concentrate "
             "corrected nothing and its path is the baseline's, point for point."
         )
     return text
@@ -167,10 +167,6 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
 
 def _agree(result: Illustration, mode: str) -> bool | None:
     return next(verdict.agree for verdict in result.agreements if verdict.mode == mode)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @dataclass(frozen=True)

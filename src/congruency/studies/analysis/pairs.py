@@ -52,7 +52,6 @@ class Pairs:
     Attributes:
         congruency: (n, n) cosines of their gradients in the last layer.
         similarity: (n, n) cosines of the raw inputs, as the network sees them.
-        labels: of the samples.
     """
 
     congruency: Tensor
@@ -139,17 +138,10 @@ def _pooled(every: Sequence[Kind], name: str) -> float:
 def compose(samples: Samples, pairs: Pairs, command: str) -> Page:
     """Return the page of one network: matrices, and pictures beside their references."""
     return Page(
-        title=_TITLE,
-        lead=_lead(samples),
-        command=command,
-        table=summary(pairs),
-        findings=findings(pairs),
-        figures=_figures(samples, pairs),
-        figures_title="Matrices and pictures",
-        figures_note=_FIGURES_NOTE,
-        notes=_NOTES,
-        made=provenance(),
-    )
+        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs),
+        figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
+        notes=_NOTES, made=provenance(),
+    )  # fmt: skip
 
 
 _TITLE = "Which samples agree on the update"
@@ -307,14 +299,9 @@ def findings_of(study: Study[Any], results: Results) -> list[str]:
 def write_several(
     samples: Samples, every: Sequence[Pairs], out: Path, command: str, trained: Sequence[str]
 ) -> tuple[Page, list[Path]]:
-    """Write ``index.html``, ``results.json`` and ``table.md``.
+    """Write ``index.html``, ``results.json`` and ``table.md``; ``samples`` are of the first network.
 
-    Args:
-        samples: of the first network.
-        every: the pairs of each network.
-        out: a folder.
-        command: what was typed.
-        trained: the commands that trained the networks, where they are known.
+    ``trained`` are the commands that trained the networks, where they are known.
     """
     results = results_of(every)
     commands = "\n    ".join([*trained, command])

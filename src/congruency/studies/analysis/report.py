@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from congruency.report.charts import Series, colour, line_chart
-from congruency.report.numbers import NOTHING
+from congruency.report.numbers import NOTHING, counted, listed
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 from congruency.studies.analysis import curves
@@ -70,10 +70,11 @@ def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
         caption += (
             " The paper's numbers are those of the row that the runs repeat, whatever images and budget they have."
         )
+    methods = listed(list(dict.fromkeys(each.method for each in groups)))
     study = Study(
         name="report",
-        title=f"Report on {count} run{'' if count == 1 else 's'}",
-        lead=f"{_listed([each.method for each in groups])}. Runs that differ in their seeds alone are one row.",
+        title=f"Report on {counted(count, 'run')}",
+        lead=f"{methods[0].upper()}{methods[1:]}. Runs that differ in their seeds alone are one row.",
         rows=tuple(rows),
         columns=tuple(columns),
         caption=caption,
@@ -278,9 +279,3 @@ def _notes(groups: Sequence[Group]) -> list[tuple[str, str]]:
         ("Seeds", "; ".join(f"{one.name}: {', '.join(map(str, one.seeds))}" for one in groups) + "."),
         ("What all runs share", shared + "."),
     ]
-
-
-def _listed(methods: Sequence[str]) -> str:
-    names = list(dict.fromkeys(methods))
-    text = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return text[0].upper() + text[1:]

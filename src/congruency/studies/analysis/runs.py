@@ -58,16 +58,13 @@ class Run:
     Attributes:
         name: where it was read from, for messages.
         method: in words.
-        seed: of the run.
         planned: how many epochs it was to have.
         settings: what else was run, by name.
         kind: the method's own name: ``baseline``, ``gem`` or ``dcl``.
         correction: the settings by which that method corrected gradients, by name.
         machine: the device and versions it was computed with, by name.
-        origin: where it comes from.
         scores: its scores after training, by metric, if it has some.
-        steps: the lines of its steps.
-        epochs: the lines of its epochs.
+        steps, epochs: the lines of the record.
     """
 
     name: str
@@ -102,7 +99,6 @@ class Group:
 
     Attributes:
         name: the method, and as few settings as distinguish it from other groups.
-        method: the method alone.
         variant: the settings in which groups differ.
         runs: by rising seed, one per seed.
         left_out: further runs of those seeds.

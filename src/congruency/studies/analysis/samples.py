@@ -35,11 +35,8 @@ class Samples:
 
     Attributes:
         model: in evaluation mode.
-        loss: of a batch.
         inputs: (n, ...), what the network takes.
         seen: (n, ...), the images normalised, whose plain similarity is compared with.
-        targets: (n, ...).
-        labels: what each sample is called.
         pictures: of each sample, as PNG.
         about: a sentence on network and data.
     """
@@ -75,8 +72,6 @@ def classifier_samples(
         data: a name or path of :func:`congruency.datasets.load`; it must have the classes that were trained on.
         classes: the names of those to take; none for a mixture of all.
         count: the number of images of each class; of a mixture, in all, evenly over the classes.
-        split: train or test.
-        folder: of the data sets, for a name.
     """
     run, path = _run_of(checkpoint)
     task, augmentation = _described(run)

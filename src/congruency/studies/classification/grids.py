@@ -107,16 +107,9 @@ def _tiny_subset() -> Study[ImageJob]:
     )
     lite = AUGMENTATIONS["tiny_imagenet"].normalised_as((127 / 255,) * 3, (128 / 255,) * 3)
     tuned = replace(
-        scratch,
-        model="tf_efficientnet_lite0",
-        augmentation=replace(lite, scale=(0.35, 1.0), size=128),
-        epochs=6,
-        batch_size=64,
-        learning_rate=0.01,
-        weight_decay=1e-4,
-        warmup=1,
-        pretrained="installed",
-    )
+        scratch, model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6,
+        batch_size=64, learning_rate=0.01, weight_decay=1e-4, warmup=1, pretrained="installed",
+    )  # fmt: skip
     rows = (
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (60,), ("head",)), scratch, data, "ResNet-50 from scratch"),
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (8,), ("head",)), tuned, data, "EfficientNet-Lite0 fine-tuned"),
@@ -134,18 +127,9 @@ def _tiny_subset() -> Study[ImageJob]:
 def _fast(augmentation: Augmentation) -> Setup:
     """What trains a ResNet-9 well in a few epochs: the usual rate, 0.1 for 128 images, in batches of 512."""
     return Setup(
-        model="resnet9_small",
-        augmentation=augmentation,
-        epochs=4,
-        batch_size=512,
-        learning_rate=0.4,
-        nesterov=True,
-        schedule="cosine",
-        warmup=1.0,
-        smoothing=0.1,
-        drop_last=True,
-        evaluation_batch_size=2000,
-    )
+        model="resnet9_small", augmentation=augmentation, epochs=4, batch_size=512, learning_rate=0.4, nesterov=True,
+        schedule="cosine", warmup=1.0, smoothing=0.1, drop_last=True, evaluation_batch_size=2000,
+    )  # fmt: skip
 
 
 def _methods(
@@ -159,13 +143,9 @@ def _methods(
             for window in windows:
                 name = f"DCL-{'inf' if window is None else window}-1, {mode}, margin {margin:g}, {scope}"
                 methods[name] = {
-                    "name": "dcl",
-                    "scope": scope,
-                    "mode": mode,
-                    "margin": margin,
-                    "window": window,
+                    "name": "dcl", "scope": scope, "mode": mode, "margin": margin, "window": window,
                     "offset": int(mode == "anchor"),
-                }
+                }  # fmt: skip
     return methods
 
 

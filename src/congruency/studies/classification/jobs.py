@@ -16,7 +16,10 @@ from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, SampleOrder
 from congruency.training.task import Build
 
-__all__ = ["Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "describe_changes", "extras", "settings_of"]
+__all__ = [
+    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "correction_settings", "describe_changes", "extras",
+    "settings_of",
+]  # fmt: skip
 
 ImageSets = tuple[Images, Images | None]
 """Training images, and test images where something is evaluated."""
@@ -53,10 +56,7 @@ class Data:
     """The images of a run.
 
     Attributes:
-        name: of the set.
         classes: how many the set must have, None for any.
-        per_class: only so many training images per class.
-        test_per_class: only so many test images per class.
         synthetic: random images of the set's shape instead, for times that do not depend on what images show.
         shape: (C, H, W) of synthetic images.
     """
@@ -75,8 +75,6 @@ class ImageJob:
 
     Attributes:
         setup: network, batches and schedule; its seed is replaced by that of each run.
-        method: how gradients are corrected.
-        data: the images.
         columns: which figure of a finished run fills which column.
         label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
         short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
@@ -104,7 +102,7 @@ class ImageJob:
 
 def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
     """Return what the jobs of a row have in common, for :attr:`congruency.studies.plan.Row.settings`."""
-    described = [_settings(job) for job in jobs]
+    described = [{"model": job.setup.model, "data": job.data.name, **correction_settings(job.method)} for job in jobs]
     return {
         name: value
         for name, value in (described[0] if described else {}).items()
@@ -112,9 +110,9 @@ def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
     }
 
 
-def _settings(job: ImageJob) -> dict[str, Any]:
-    method = job.method
-    found: dict[str, Any] = {"model": job.setup.model, "data": job.data.name, "method": method.name}
+def correction_settings(method: Correction) -> dict[str, Any]:
+    """Return what of a correction's settings matters to it."""
+    found: dict[str, Any] = {"method": method.name}
     if method.name != "baseline":
         found |= {"scope": method.scope, "margin": method.effective_margin}
     if method.name == "dcl":

@@ -11,12 +11,12 @@ from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.studies.plan import PaperNumber
 
-__all__ = ["RECIPES", "Measured", "Recipe", "find", "rows", "tables"]
+__all__ = ["CLASSES", "RECIPES", "Measured", "Recipe", "find", "rows", "tables"]
 
 Measured = Literal["error", "top5_error", "ms", "parameters"]
 """Figures of a finished run that columns show."""
 
-_CLASSES = {"cifar10": 10, "cifar100": 100, "tiny_imagenet": 200, "imagenet": 1000}
+CLASSES = {"cifar10": 10, "cifar100": 100, "tiny_imagenet": 200, "imagenet": 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,32 +24,22 @@ class Recipe:
     """One training run of the paper (its section 5.1.5), and what the paper reports for it.
 
     Attributes:
-        table: the name of the table.
-        row: the name of its row, as the paper writes it.
-        data: the data set, a name of :data:`congruency.datasets.SETS`.
-        model: the network, a name of :func:`congruency.classification.models.create`.
+        row: as the paper writes it.
+        data: a name of :data:`congruency.datasets.SETS`.
+        model: a name of :func:`congruency.classification.models.create`.
         columns: the columns that this run fills, and with which figure.
         paper: the paper's numbers by column. Errors in percent, costs in ms per image, parameters in millions.
         label: what distinguishes it from the row's other runs; empty where there is one.
         measures: ``"error"``, or ``"cost"``: (batch time - data time) / batch size.
-        method: ``"baseline"``, ``"dcl"`` or ``"gem"``.
         window: DCL's beta_w, None for infinity.
         references: DCL's N_r.
         memory: the samples in GEM's memory, renewed every epoch.
-        scope: which parameters are corrected.
-        pretrained: start from ImageNet weights.
         size: the side of the images that the network sees; None for that of the data set.
-        epochs: through the training set.
         batch_size: of all processes together.
-        learning_rate: at the start.
         milestones: epochs, counted from 0, from which the learning rate is multiplied by ``decay`` once more.
-        decay: see ``milestones``.
-        momentum: of SGD.
-        weight_decay: of SGD.
         per_class: only so many training images of every class; None for all.
         quoted: the paper takes this row's numbers from elsewhere.
         assumed: what the paper leaves open, and what we chose.
-        budget: ``"paper"`` or ``"small"``.
         changes: how a small budget differs from the paper.
     """
 
@@ -82,11 +72,6 @@ class Recipe:
     changes: tuple[str, ...] = field(default=())
 
     @property
-    def classes(self) -> int:
-        """How many classes the data set has."""
-        return _CLASSES[self.data]
-
-    @property
     def augmentation(self) -> Augmentation:
         """Of the training images: the data set's, at the size of this recipe, normalised as the weights expect."""
         augmentation = replace(AUGMENTATIONS[self.data], size=self.size or AUGMENTATIONS[self.data].size)
@@ -115,16 +100,10 @@ class Recipe:
         milestones = tuple(max(1, round(epochs * milestone / self.epochs)) for milestone in self.milestones)
         model, pretrained = _SMALL_MODELS.get(self.model, self.model), self.pretrained and self.model in _LITE
         made = replace(
-            self,
-            epochs=epochs,
-            milestones=milestones,
-            per_class=int(changed["per_class"]),
-            size=changed["size"] if self.size else None,
-            batch_size=min(self.batch_size, 64),
-            model=model,
-            pretrained=pretrained,
-            budget="small",
-        )
+            self, epochs=epochs, milestones=milestones, per_class=int(changed["per_class"]),
+            size=changed["size"] if self.size else None, batch_size=min(self.batch_size, 64), model=model,
+            pretrained=pretrained, budget="small",
+        )  # fmt: skip
         return replace(made, changes=_differences(self, made))
 
     def setup(self, *, pretrained: str | bool | None = True, **changes: Any) -> Setup:
@@ -171,13 +150,10 @@ _SMALL: dict[str, dict[str, int]] = {
     "imagenet": {"epochs": 3, "per_class": 2, "size": 64},
 }
 _SMALL_MODELS = {
-    "resnext29_16x64": "resnext29_4x16",
-    "densenet100_12": "densenet40_12",
-    "efficientnet_b1": "tf_efficientnet_lite0",
-    "resnet101": "resnet18",
-    "resnet50": "resnet18",
+    "resnext29_16x64": "resnext29_4x16", "densenet100_12": "densenet40_12",
+    "efficientnet_b1": "tf_efficientnet_lite0", "resnet101": "resnet18", "resnet50": "resnet18",
     "densenet169": "densenet121",
-}
+}  # fmt: skip
 _LITE = {"efficientnet_b1"}  # its small stand-in has weights that install offline
 
 _CIFAR_CROPS = "crops of 32 from images padded by 4, and flips"
@@ -189,25 +165,13 @@ _IMAGENET_SCHEDULE = "90 epochs at 0.2, a tenth from epoch 30 and 60 on, weight 
 _IMAGENET_CROPS = "random resized crops to 224 and flips; the middle of validation images"
 
 _TINY: dict[str, Any] = {
-    "data": "tiny_imagenet",
-    "epochs": 30,
-    "batch_size": 64,
-    "learning_rate": 0.001,
-    "milestones": (10, 20),
-    "weight_decay": 1e-4,
-    "size": 224,
-}
+    "data": "tiny_imagenet", "epochs": 30, "batch_size": 64, "learning_rate": 0.001, "milestones": (10, 20),
+    "weight_decay": 1e-4, "size": 224,
+}  # fmt: skip
 _IMAGENET: dict[str, Any] = {
-    "data": "imagenet",
-    "model": "resnet50",
-    "epochs": 90,
-    "batch_size": 512,
-    "learning_rate": 0.2,
-    "milestones": (30, 60),
-    "weight_decay": 1e-4,
-    "size": 224,
-    "assumed": (_IMAGENET_SCHEDULE, _IMAGENET_CROPS),
-}
+    "data": "imagenet", "model": "resnet50", "epochs": 90, "batch_size": 512, "learning_rate": 0.2,
+    "milestones": (30, 60), "weight_decay": 1e-4, "size": 224, "assumed": (_IMAGENET_SCHEDULE, _IMAGENET_CROPS),
+}  # fmt: skip
 _GEM: dict[str, Any] = {"method": "gem"}
 _TOP: dict[str, Measured] = {"Top-1 error": "error", "Top-5 error": "top5_error"}
 
@@ -264,18 +228,11 @@ def _tiny_imagenet() -> list[Recipe]:
     assumed = (_FINE_TUNED, _TINY_CROPS, _TINY_EPOCHS)
     return [
         Recipe(
-            table="tiny_imagenet",
-            row=f"{network} {rest}",
-            model=models[network],
-            pretrained=True,
-            columns=_TOP,
-            paper={"Top-1 error": top1, "Top-5 error": top5},
-            assumed=assumed,
-            **_TINY,
-            **method,
+            table="tiny_imagenet", row=f"{network} {rest}", model=models[network], pretrained=True, columns=_TOP,
+            paper={"Top-1 error": top1, "Top-5 error": top5}, assumed=assumed, **_TINY, **method,
         )
         for network, rest, method, top1, top5 in reported
-    ]
+    ]  # fmt: skip
 
 
 def _imagenet() -> list[Recipe]:
@@ -342,19 +299,11 @@ def _cost() -> list[Recipe]:
 def _cost_by(table: str, settings: Mapping[str, dict[str, Any]], milliseconds: Mapping[str, float]) -> list[Recipe]:
     return [
         Recipe(
-            table=table,
-            row="DCL",
-            model="resnet101",
-            measures="cost",
-            columns={column: "ms"},
-            paper={column: milliseconds[column]},
-            label=column,
-            assumed=(_TINY_CROPS,),
-            **_TINY,
-            **method,
+            table=table, row="DCL", model="resnet101", measures="cost", columns={column: "ms"},
+            paper={column: milliseconds[column]}, label=column, assumed=(_TINY_CROPS,), **_TINY, **method,
         )
         for column, method in settings.items()
-    ]
+    ]  # fmt: skip
 
 
 def _all() -> tuple[Recipe, ...]:

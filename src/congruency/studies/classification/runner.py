@@ -79,12 +79,10 @@ class ImageSource:
     """Where images come from; each set is read once per process.
 
     Attributes:
-        data: the folder of data sets.
         dataset: another set, a name or a path, instead of the jobs' own.
         channels: 3 for colour, as all of the paper's sets are; None for as they are.
         size: the side that images of a path are scaled to when they are read; None for as they are.
         cache: a folder for decoded images.
-        device: where they are kept.
     """
 
     data: Path | None = None
@@ -157,10 +155,7 @@ class ClassificationRunner:
     """Executes classification runs, each in a folder of its own, resumed where it was interrupted.
 
     Attributes:
-        folder: of the study.
-        machine: how to compute.
-        images: where the images come from.
-        study: the study's name, for the records of the runs.
+        study: its name, for the records of the runs.
         command: what was typed after ``congruency``, for them too.
         record_steps: keep the line of every n-th step in the records; 0 for none.
         folders_by_row: name folders by row, label and seed rather than by digest.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from congruency.studies.classification import recipes
 from congruency.studies.classification.jobs import Data, ImageJob, extras, settings_of
-from congruency.studies.classification.recipes import Recipe
+from congruency.studies.classification.recipes import CLASSES, Recipe
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction
 
@@ -82,7 +82,7 @@ def error_job(recipe: Recipe, settings: Mapping[str, Any]) -> ImageJob:
     small = recipe.budget == "small"
     data = Data(
         name=recipe.data,
-        classes=recipe.classes,
+        classes=CLASSES[recipe.data],
         per_class=recipe.per_class,
         test_per_class=recipe.per_class if small else None,
     )

@@ -23,11 +23,7 @@ _NETWORKS = 5  # columns of the page
 def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared, count: int) -> Path:
     """Write a page of evenly spaced test images: where people looked, and the maps of the first few networks.
 
-    Args:
-        out: The folder.
-        networks: Files of trained networks by the title of their column.
-        test_set: The images.
-        count: How many.
+    ``networks`` are files of trained networks by the title of their column.
     """
     chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
     images = [test_set.images[i] for i in chosen]

@@ -85,7 +85,6 @@ def table_recipes(
     """Return rows of one of the paper's saliency tables with other settings.
 
     Args:
-        table: ``"salicon"`` or ``"osie"``.
         rows: Names of rows as the paper has them, or their beginnings; empty for all.
         weights: A file of ImageNet weights for the backbone.
         pretrained: Without such a file, download timm's; False trains from scratch, which the paper did not.

@@ -109,10 +109,7 @@ class SaliencyRunner:
     """Trains and scores one network per run; each has a folder of its own and continues from its checkpoint.
 
     Attributes:
-        sets: the data.
-        out: the folder of the study.
         accelerator: ``"auto"`` takes a GPU where there is one.
-        precision: of training.
         capture: see :func:`congruency.saliency.task.train_network`.
         keep_models: the seeds whose networks are kept, as ``model.pt``.
         origin: what the records of the runs say about where they come from; the row is filled in.
@@ -207,13 +204,7 @@ def conduct_saliency(
     """Execute a study's runs, and write its table, its page and examples.jpg; return the exit code.
 
     Args:
-        study: What to run.
-        runner: How, on what and where to.
-        seeds: One run of every row each.
-        place: Where runs are executed.
-        command: What was typed.
         examples: Test images on examples.jpg, which needs the networks of seed 0; 0 for none.
-        console: Where to print.
     """
     console, out = console or Console(), runner.out
     parts = runner.sets.read()
