@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from congruency.studies.continual.store import Store
 from fuzz_harness import attempt, target
 from fuzz_mutations import damaged, mutated
 from hypothesis import strategies as st
 
-from congruency.continual.config import Method
+from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure, Page, render
@@ -20,6 +20,9 @@ from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table, to_html, to_markdown, to_rich
 from congruency.studies.analysis import report
 from congruency.studies.analysis.runs import load
+from congruency.studies.continual.tables import ContinualJob, StreamSettings
+from congruency.studies.plan import Run
+from congruency.studies.store import RunResult, Store
 from congruency.training.record import RECORD_NAME, read_record
 
 HOSTILE = [
@@ -182,23 +185,18 @@ def run_records(data: st.DataObject, folder: Path) -> str:
     return "read"
 
 
-@target("files named after a method stay in their folder, whatever its name", 60)
-def file_names(data: st.DataObject, folder: Path) -> str:
-    import torch
-
-    from congruency.continual import Outcome
-
-    name = data.draw(NAMES)
-    store = Store(folder / "runs", {"tasks": 2})
-    method = Method(name, "gem")
-    outcome = Outcome(torch.zeros(1, 1, 3, 2), torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(1, 1, 3, 2))
-    found = attempt(lambda: store.save(method, 0, outcome), folder)
+@target("a run of a row of any name is kept in one file and comes back; damaged lines are run again", 60)
+def kept_runs(data: st.DataObject, folder: Path) -> str:
+    job = ContinualJob(StreamSettings(table="mnist_r"), LearnerConfig(data.draw(NAMES), "gem"))
+    run, store = Run(job.method.name, job, 0), Store(folder / "study")
+    found = attempt(lambda: store.add(run, RunResult({"accuracy": 0.5}, {"matrix": [[0.5]]})), folder)
     if isinstance(found, Exception):
         return "refused"
-    assert all(path.parent == folder / "runs" for path in folder.rglob("*.json"))
-    back = store.load(method, 0)
-    assert back is not None
-    (path,) = (folder / "runs").glob("*.json")
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["finished.jsonl"]
+    assert store.load()[run.key].figures == {"accuracy": 0.5}
+    path = store.folder / "finished.jsonl"
     path.write_bytes(damaged(data, path.read_bytes()))
-    attempt(lambda: store.load(method, 0), folder, named=(path.name,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which says that a line is damaged
+        attempt(lambda: store.pending([run]), folder)
     return "kept"

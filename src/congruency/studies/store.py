@@ -148,7 +148,7 @@ class Store:
 
     def _lines(self, name: str) -> list[str]:
         try:
-            return (self.folder / name).read_text(encoding="utf-8").splitlines()
+            return (self.folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
 

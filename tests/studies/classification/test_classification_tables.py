@@ -258,17 +258,19 @@ def test_jobs_have_digests_of_their_own():
     assert not set(small) & set(digests)
 
 
-@pytest.mark.parametrize("words", [[], ["--list"]])
-def test_tables_are_listed(words):
-    result = CliRunner().invoke(cli.build(), ["reproduce", *words])
+def test_tables_are_listed():
+    result = CliRunner().invoke(cli.build(), ["reproduce"])
     assert result.exit_code == 0
     for name in (*TITLES, "cifar10_grid", "cifar100_noisy", "tiny_subset"):
         assert f"  classification {name} " in result.output
     for name in ("continual mnist_r", "continual icifar100", "saliency salicon"):
         assert f"  {name} " in result.output
+    whole = CliRunner().invoke(cli.build(), ["reproduce", "--list"])
+    assert whole.exit_code == 0
+    assert "congruency reproduce classification cifar --data FOLDER" in whole.output
     unknown = call("reproduce", "classification", "cfar")
     assert unknown.exit_code == 2
-    assert "there is no table 'cfar'" in said(unknown)
+    assert "'cfar' is not one of" in said(unknown)
     assert "tiny_subset" in unknown.output
 
 
