@@ -1,4 +1,4 @@
-"""Avalanche's GEM on a stream that ``benchmarks/continual.py`` saved: ``avalanche_gem.py FOLDER THREADS BATCH ...``."""
+"""Avalanche's GEM on a stream saved by ``benchmarks/continual.py``: ``avalanche_gem.py FOLDER THREADS BATCH ...``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from avalanche.training.supervised import GEM  # noqa: E402
 
 
 class Labelled(torch.utils.data.TensorDataset):
-    """Tensors with the attribute that Avalanche asks for."""
+    """Tensors with the attribute that Avalanche needs."""
 
     @property
     def targets(self) -> list[int]:
@@ -30,7 +30,7 @@ class Labelled(torch.utils.data.TensorDataset):
 
 
 def main() -> None:
-    """Train, score after every task, write the seconds and the matrix."""
+    """Train, evaluate after every task, write the seconds and the accuracy matrix."""
     folder, threads, batch, memory = Path(sys.argv[1]), *map(int, sys.argv[2:5])
     margin, rate = map(float, sys.argv[5:7])
     torch.set_num_threads(threads)

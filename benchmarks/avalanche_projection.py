@@ -1,6 +1,6 @@
-"""Avalanche's GEM projection on request: ``avalanche_projection.py FOLDER``, one JSON order a line, one answer a line.
+"""A server of Avalanche's GEM projection: ``avalanche_projection.py FOLDER``, one JSON request and answer per line.
 
-``benchmarks/comparison.py`` starts it with a Python that has avalanche-lib, and writes problems into FOLDER. Orders:
+``benchmarks/comparison.py`` starts it with a Python that has avalanche-lib, and writes problems into FOLDER. Requests:
 ``{"do": "about"}``, ``{"do": "solve", "problems": FILE, "answers": FILE}`` and ``{"do": "time", "problem": FILE,
 "repeats": N}``.
 """
@@ -25,7 +25,7 @@ from avalanche.training.plugins import GEMPlugin  # noqa: E402
 
 
 def solve(problems: list[dict], folder: Path, answers: str) -> dict:
-    """What ``solve_quadprog`` says to each problem, None with the error's name where it raised."""
+    """The result of ``solve_quadprog`` for each problem, None with the error's name if it raised."""
     found, errors = [], []
     for problem in problems:
         plugin = GEMPlugin(1, problem["margin"])
@@ -50,7 +50,7 @@ class OneTensor(nn.Module):
 
 
 def time_steps(problem: dict, repeats: int) -> dict:
-    """Seconds of each call of the plugin's own hook after the backward pass, its rows already there."""
+    """Seconds per call of the plugin's hook after the backward pass, its constraints already computed."""
     model = OneTensor(problem["gradient"])
     plugin = GEMPlugin(1, problem["margin"])
     plugin.G = problem["rows"]
@@ -67,20 +67,20 @@ def time_steps(problem: dict, repeats: int) -> dict:
 
 
 def main() -> None:
-    """Answer orders until there are no more."""
+    """Answer requests until the end of the input."""
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    held: dict[str, dict] = {}  # the last problem timed: reading it again would take longer than solving it
+    held: dict[str, dict] = {}  # the last timed problem: reading it again takes longer than solving it
     for line in sys.stdin:
-        order = json.loads(line)
-        if order["do"] == "about":
+        request = json.loads(line)
+        if request["do"] == "about":
             answer = {name: version(name) for name in ("avalanche-lib", "qpsolvers", "quadprog", "torch")}
-        elif order["do"] == "solve":
-            answer = solve(torch.load(folder / order["problems"], weights_only=True), folder, order["answers"])
+        elif request["do"] == "solve":
+            answer = solve(torch.load(folder / request["problems"], weights_only=True), folder, request["answers"])
         else:
-            if order["problem"] not in held:
-                held = {order["problem"]: torch.load(folder / order["problem"], weights_only=True)}
-            answer = time_steps(held[order["problem"]], order["repeats"])
+            if request["problem"] not in held:
+                held = {request["problem"]: torch.load(folder / request["problem"], weights_only=True)}
+            answer = time_steps(held[request["problem"]], request["repeats"])
         print("answer " + json.dumps(answer), flush=True)
 
 

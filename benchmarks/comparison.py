@@ -1,26 +1,26 @@
-r"""One projection, four programs, one run: right answers on ugly problems, and the time of a step.
+r"""One projection, four programs: accuracy on ill-conditioned problems, and the time of a step.
 
     python benchmarks/comparison.py --avalanche PYTHON --out benchmarks/results/comparison-cpu.json \
         --page docs/comparison.md
-    make bench-comparison                   # makes Avalanche's environment, measures, writes the page's numbers
+    make bench-comparison                   # sets up Avalanche's environment, measures, writes the page's numbers
 
-The problem is GEM's and DCL's: the point nearest to a gradient g that no row c_i disagrees with,
+The problem is GEM's and DCL's: the point nearest to a gradient g that agrees with all constraints c_i,
 
     x = argmin 1/2 |x - h|^2   s.t.  <c_i, x> >= 0,        h = g + margin * sum_i c_i.
 
-Each program is asked in the way its documentation has it:
+Each program is used as its documentation says:
 
 - ours: ``congruency.project``, and a ``Corrector`` with ``Directions`` (what GEM and DCL run on);
 - TorchJD: ``DualProj`` on the matrix ``[g; C]`` with the preference vector ``(1, 0, ..., 0)``. It projects the weighted
-  sum of the rows, here g, onto their dual cone, which also asks for ``<g, x> >= 0``. The nearest point of a cone has
-  ``<g, x> = |x|^2``, so that this is no further condition and the problem is the same. With a margin it is not, and
-  is not asked. Also with the smallest regularisation that makes sense (``reg_eps=1e-12, norm_eps=0``);
-- Avalanche: ``GEMPlugin.solve_quadprog`` for the answers, the hook that calls it (``after_backward``) for the time;
-- the host way: float64 numpy and quadprog (``congruency.experiments.host_way``), a ridge of 1e-12 of the trace.
+  sum of the rows, here g, onto their dual cone, which also requires ``<g, x> >= 0``. The nearest point of a cone has
+  ``<g, x> = |x|^2``, so that this adds no condition and the problem is the same. With a margin it is not, and is left
+  out. Also with very little regularisation (``reg_eps=1e-12, norm_eps=0``);
+- Avalanche: ``GEMPlugin.solve_quadprog`` for accuracy, the hook that calls it (``after_backward``) for the time;
+- on the host: float64 numpy and quadprog (``congruency.studies.bench_cases``), a ridge of 1e-12 of the trace.
 
-Answers are compared with an active-set method in rational arithmetic, which makes no rounding error at all. Times are
-of one vector of float32 parameters with all rows in memory already: what it takes to correct the gradient, in turns,
-on one thread. TorchJD is handed its matrix ready made.
+Results are compared with an active-set method in rational arithmetic, without rounding errors. Times are those of
+correcting the gradient of one vector of float32 parameters, all constraints already in memory, in turns, on one thread.
+TorchJD receives its matrix already stacked.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ import torch
 from torch import Tensor, nn
 
 import congruency
-from congruency.experiments.bench import machine
-from congruency.experiments.demo import one_thread
-from congruency.experiments.host_way import HostDCL
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
+from congruency.studies.bench import machine
+from congruency.studies.bench_cases import HostDCL
+from congruency.studies.demo import one_thread
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)
-AGAINST = 1e-3  # an answer this far on the wrong side of a row, in units of |h|, still disagrees with it
+AGAINST = 1e-3  # a result this far on the wrong side of a constraint, in units of |h|, violates it
 SIZES = [(n, p) for p in (10_000, 100_000, 1_000_000) for n in (1, 5, 19)]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A gradient (p,), rows (n, p) and a margin."""
+    """A gradient (p,), constraints (n, p) as rows and a margin."""
 
     gradient: Tensor
     rows: Tensor
     margin: float = 0.0
 
     def start(self) -> Tensor:
-        """h, whose projection is the answer."""
+        """h, whose projection is the solution."""
         return self.gradient + self.margin * self.rows.sum(0)
 
 
@@ -116,20 +116,20 @@ def _close(generator: torch.Generator, sign: float) -> Problem:
 
 
 def _scales(generator: torch.Generator) -> Problem:
-    """Every row and the gradient at a size of its own, from 1e-12 to 1e12."""
+    """Every row and the gradient at its own scale, from 1e-12 to 1e12."""
     problem = _rows(generator)
     size = 10 ** (24 * torch.rand(len(problem.rows) + 1, 1, generator=generator, dtype=torch.float64) - 12)
     return Problem(problem.gradient * size[0], problem.rows * size[1:])
 
 
 def _small(generator: torch.Generator) -> Problem:
-    """Rows of the size 1e-3: how far weights have come after a few steps, or gradients late in training."""
+    """Rows of size 1e-3: displacements after a few steps, or gradients late in training."""
     problem = _rows(generator)
     return Problem(problem.gradient, problem.rows * 1e-3)
 
 
 def _all_small(generator: torch.Generator) -> Problem:
-    """Gradient and rows of the size 1e-3 alike."""
+    """Gradient and rows of size 1e-3."""
     problem = _rows(generator)
     return Problem(problem.gradient * 1e-3, problem.rows * 1e-3)
 
@@ -160,15 +160,15 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# --- the answer without rounding
+# --- the exact solution
 
 
 def exact(problem: Problem) -> Tensor:
     """The active-set method of Lawson and Hanson in rational arithmetic, its conditions checked at the end.
 
-    Free the row that the point disagrees with most, fit the free rows' multipliers u, and where one of them is
-    negative go only as far as the first that reaches 0 and hold it there. A row that the point disagrees with is no
-    combination of the free ones, so that every fit has one solution.
+    Free the most violated constraint, fit the multipliers u of the free ones, and if one of them is negative move only
+    until the first reaches 0 and fix it there. A violated constraint is no combination of the free ones, so that every
+    fit has one solution.
     """
     rows = [[Fraction(value) for value in row] for row in problem.rows.tolist()]
     margin = Fraction(problem.margin)
@@ -187,8 +187,8 @@ def exact(problem: Problem) -> Tensor:
             if all(target[i] > 0 for i in u):
                 u = target
                 break
-            way, first = min((u[i] / (u[i] - target[i]), i) for i in u if target[i] <= 0)
-            u = {i: u[i] + way * (target[i] - u[i]) for i in u if i != first}
+            fraction, first = min((u[i] / (u[i] - target[i]), i) for i in u if target[i] <= 0)
+            u = {i: u[i] + fraction * (target[i] - u[i]) for i in u if i != first}
         x = [s + sum(v * rows[i][k] for i, v in u.items()) for k, s in enumerate(h)]
     assert all(_dot(row, x) >= 0 for row in rows)
     assert all(v >= 0 and _dot(rows[i], x) == 0 for i, v in u.items())
@@ -212,7 +212,7 @@ def _dot(a: Sequence[Fraction], b: Sequence[Fraction]) -> Fraction:
     return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
 
 
-# --- the programs, asked for one answer
+# --- the programs, one solution each
 
 
 def by_project(problem: Problem) -> Tensor:
@@ -221,7 +221,7 @@ def by_project(problem: Problem) -> Tensor:
 
 
 def by_corrector(problem: Problem) -> Tensor:
-    """Ours: what runs inside ``optimizer.step()``."""
+    """Ours: the correction inside ``optimizer.step()``."""
     weight, correct = corrector_of(problem)
     correct()
     assert weight.grad is not None
@@ -229,7 +229,7 @@ def by_corrector(problem: Problem) -> Tensor:
 
 
 def corrector_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
-    """A parameter with the gradient, and what corrects it."""
+    """A parameter with the gradient, and the function that corrects it."""
     weight = nn.Parameter(torch.zeros_like(problem.gradient))
     weight.grad = problem.gradient.clone()
     directions = congruency.Directions(margin=problem.margin)
@@ -239,11 +239,11 @@ def corrector_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
 
 
 class CannotBePosed(Exception):
-    """A program has no way to say this problem."""
+    """A program cannot express this problem."""
 
 
 def by_torchjd(problem: Problem, exactly: bool = False) -> Tensor:
-    """TorchJD: the gradient as the first row, and all the preference on it."""
+    """TorchJD: the gradient as the first row, with the whole preference."""
     matrix, aggregate = torchjd_of(problem, exactly)
     return aggregate(matrix)
 
@@ -262,7 +262,7 @@ def torchjd_of(problem: Problem, exactly: bool = False) -> tuple[Tensor, Callabl
 
 
 def by_host(problem: Problem) -> Tensor:
-    """The straightforward way: rows are points less weights, and the weights are 0."""
+    """On the host: constraints are references minus weights, and the weights are 0."""
     weight, correct = host_of(problem)
     correct()
     assert weight.grad is not None
@@ -270,7 +270,7 @@ def by_host(problem: Problem) -> Tensor:
 
 
 def host_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
-    """A parameter with the gradient, and what corrects it."""
+    """A parameter with the gradient, and the function that corrects it."""
     weight = nn.Parameter(torch.zeros_like(problem.gradient))
     weight.grad = problem.gradient.clone()
     host = HostDCL([weight], len(problem.rows), problem.margin)
@@ -279,7 +279,7 @@ def host_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
 
 
 class Avalanche:
-    """Avalanche's GEM in a process of its own, asked line by line."""
+    """Avalanche's GEM in a separate process, by line-based requests."""
 
     def __init__(self, python: str, folder: Path) -> None:
         self._folder = folder
@@ -291,20 +291,20 @@ class Avalanche:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 
-    def ask(self, **order: Any) -> dict[str, Any]:
-        """One order, one answer."""
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send one request, return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("answer "):
                 found: dict[str, Any] = json.loads(line.removeprefix("answer "))
                 return found
-        raise RuntimeError("Avalanche's process ended; its message stands above")
+        raise RuntimeError("Avalanche's process ended; its message is above")
 
     def answers(self, problems: Sequence[Problem]) -> list[Tensor | str]:
-        """A tensor or an error for each problem."""
+        """A tensor or an error per problem."""
         torch.save([vars(problem) for problem in problems], self._folder / "problems.pt")
         self.ask(do="solve", problems="problems.pt", answers="answers.pt")
         found = torch.load(self._folder / "answers.pt", weights_only=True)
@@ -312,7 +312,7 @@ class Avalanche:
         return [error if answer is None else answer for answer, error in pairs]
 
     def seconds(self, problem: Problem, name: str, repeats: int) -> list[float]:
-        """The time of each of some steps."""
+        """Seconds of each of several steps."""
         path = self._folder / f"{name}.pt"
         if not path.exists():
             torch.save(vars(problem), path)
@@ -326,11 +326,11 @@ class Avalanche:
         self._process.wait()
 
 
-# --- right answers
+# --- accuracy
 
 
 def answered(program: Callable[[Problem], Tensor], problem: Problem) -> Tensor | str | None:
-    """The answer, the error it raised, or None where the problem cannot be posed."""
+    """The solution, the error it raised, or None if the problem cannot be posed."""
     try:
         return program(problem).detach().double()
     except CannotBePosed:
@@ -340,7 +340,7 @@ def answered(program: Callable[[Problem], Tensor], problem: Problem) -> Tensor |
 
 
 def judge(problem: Problem, truth: Tensor, answer: Tensor | str) -> dict[str, Any]:
-    """How far the answer is from the truth, in units of |h|, and whether it still disagrees with a row."""
+    """The error of a solution in units of |h|, and whether it violates a constraint."""
     if isinstance(answer, str):
         return {"raised": answer}
     if not torch.isfinite(answer).all():
@@ -355,7 +355,7 @@ def judge(problem: Problem, truth: Tensor, answer: Tensor | str) -> dict[str, An
 
 
 def summed(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The shares of one program in one family."""
+    """Shares of the problems of one family, for one program."""
     count = len(found)
     errors = [one["error"] for one in found if "error" in one]
     raised = sorted({one["raised"].splitlines()[0][:120] for one in found if "raised" in one})
@@ -400,7 +400,7 @@ def correctness(count: int, seed: int, avalanche: Avalanche | None) -> dict[str,
 
 
 def conflicting(n: int, p: int, seed: int) -> Problem:
-    """Rows that all disagree with the gradient, in float32, so that every program has to solve and to write."""
+    """Violated constraints only, in float32, so that every program has to solve and write."""
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.randn(p, generator=generator)
     rows = torch.randn(n, p, generator=generator) - 0.3 * gradient
@@ -409,7 +409,7 @@ def conflicting(n: int, p: int, seed: int) -> Problem:
 
 
 def timed(correct: Callable[[], object], before: Callable[[], object], repeats: int) -> list[float]:
-    """Seconds of each call, with something done before each that is not counted."""
+    """Seconds of each call, without those of ``before``."""
     seconds = []
     for _ in range(repeats):
         before()
@@ -442,13 +442,13 @@ def cost(n: int, p: int, rounds: int, avalanche: Avalanche | None, seed: int) ->
     if avalanche is not None:
         programs["Avalanche"] = lambda k: avalanche.seconds(problem, f"time-{n}-{p}", k)
     for program in programs.values():
-        program(2)  # caches filled, libraries loaded
+        program(2)  # warm up
     repeats = max(1, min(20, 2_000_000 // (n * p)))
     medians: dict[str, list[float]] = {name: [] for name in programs}
     fastest = dict.fromkeys(programs, float("inf"))
     order = list(programs)
     for turn in range(rounds):
-        for name in order[turn % len(order) :] + order[: turn % len(order)]:  # no one always comes after the same
+        for name in order[turn % len(order) :] + order[: turn % len(order)]:  # vary who runs after whom
             seconds = programs[name](repeats)
             medians[name].append(statistics.median(seconds))
             fastest[name] = min(fastest[name], *seconds)
@@ -473,7 +473,7 @@ def _quartiles(values: Sequence[float]) -> list[float]:
     return [low, high]
 
 
-# --- what is shown
+# --- the report
 
 
 def correctness_table(tables: dict[str, dict[str, Any]], key: str, caption: str) -> Table:
@@ -487,7 +487,7 @@ def correctness_table(tables: dict[str, dict[str, Any]], key: str, caption: str)
 
 
 def cost_table(costs: Sequence[dict[str, Any]]) -> Table:
-    """Milliseconds of ours, and how many times that the others take."""
+    """Milliseconds of ours, and the others as multiples of it."""
     programs = [name for name in costs[0]["seconds"] if name != "congruency.Corrector"]
     rows = []
     for one in costs:
@@ -504,13 +504,13 @@ def cost_table(costs: Sequence[dict[str, Any]]) -> Table:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result that was measured before."""
+    """A stored result."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 def sections(result: dict[str, Any]) -> dict[str, str]:
-    """The tables by name, as the page has them."""
+    """The tables of the page by name."""
     tables = result["correctness"]
     captions = {
         f"within_{t:g}": f"Answers within {t:g} of |h| of the exact one, share of problems." for t in TOLERANCES
@@ -519,7 +519,7 @@ def sections(result: dict[str, Any]) -> dict[str, str]:
         f"Answers on the wrong side of a row by more than {AGAINST:g} of |h|, share of problems."
     )
     captions["raised"] = "No answer but an error, share of problems."
-    made = {key: to_markdown(correctness_table(tables, key, told)) for key, told in captions.items()}
+    made = {key: to_markdown(correctness_table(tables, key, caption)) for key, caption in captions.items()}
     if result["cost"]:
         made["cost"] = to_markdown(cost_table(result["cost"]))
     load = f"{min(result['load_before_each']):.1f} to {max(result['load_before_each']):.1f}"
@@ -529,7 +529,7 @@ def sections(result: dict[str, Any]) -> dict[str, str]:
 
 
 def fill(page: Path, result: dict[str, Any]) -> None:
-    """Put the tables into a page, each between its own two comments."""
+    """Write the tables into a page, each between its two comments."""
     text = page.read_text(encoding="utf-8")
     for name, table in sections(result).items():
         pattern = re.compile(rf"(<!-- measured: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -538,7 +538,7 @@ def fill(page: Path, result: dict[str, Any]) -> None:
 
 
 def report(result: dict[str, Any], page: Path | None) -> None:
-    """Print the tables, and put them into the page where one is given."""
+    """Print the tables, and write them into the page if given."""
     print("\n\n".join(sections(result).values()))
     if page:
         fill(page, result)
@@ -547,12 +547,12 @@ def report(result: dict[str, Any], page: Path | None) -> None:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=200, help="of each family")
+    parser.add_argument("--problems", type=int, default=200, help="problems per family")
     parser.add_argument("--rounds", type=int, default=15, help="turns of the timing; medians over them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--avalanche", metavar="PYTHON", help="a Python that has avalanche-lib 0.6")
-    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, take a run that was written")
-    parser.add_argument("--page", type=Path, help="a page to put the tables into, docs/comparison.md")
+    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, show a stored result")
+    parser.add_argument("--page", type=Path, help="page to write the tables into, docs/comparison.md")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     options = parser.parse_args()
     if options.rounds < 2:

@@ -1,11 +1,11 @@
-"""Times the saliency metrics against a plain numpy implementation, image by image, in one run.
+"""Time the saliency metrics against a plain numpy implementation, image by image, in one process.
 
     python benchmarks/saliency_metrics.py --device cuda --maps 1000
     python benchmarks/saliency_metrics.py --device cpu --maps 40 --threads 1
 
-The numpy side is what one would write: one image at a time, vectorised within the image, ranks by sorting. It runs on
-one thread, in float64, numpy's own precision (``--numpy-dtype float32`` for the other). Both sides score the same maps,
-and their values are compared before anything is timed.
+The numpy side handles one image at a time, vectorised within the image, with ranks by sorting. It runs on one thread in
+float64, numpy's default (``--numpy-dtype float32`` for the other). Both sides score the same maps, and their values are
+compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def numpy_cc(saliency: np.ndarray, density: np.ndarray) -> float:
 
 
 def numpy_kl(saliency: np.ndarray, density: np.ndarray) -> float:
-    """Divergence of the saliency from the density."""
+    """Kullback-Leibler divergence of the saliency from the density."""
     p, q = saliency / saliency.sum(), density / density.sum()
     return float((q * np.log(EPSILON + q / (p + EPSILON))).sum())
 
 
 def numpy_sim(saliency: np.ndarray, density: np.ndarray) -> float:
-    """What two distributions share."""
+    """Overlap of the two distributions."""
     return float(np.minimum(saliency / saliency.sum(), density / density.sum()).sum())
 
 
 def numpy_information_gain(saliency: np.ndarray, fixations: np.ndarray, baseline: np.ndarray) -> float:
-    """Bits a fixation over the baseline."""
+    """Bits per fixation over the baseline."""
     p, b = saliency / saliency.sum(), baseline / baseline.sum()
     gain = np.log2(p + EPSILON) - np.log2(b + EPSILON)
     return float((gain * fixations).sum() / fixations.sum())
@@ -112,12 +112,12 @@ def make_maps(count: int, height: int, width: int, fixations: int) -> dict[str, 
 
 
 def one_by_one(score: Callable[..., float], arrays: list[np.ndarray], count: int) -> list[float]:
-    """The plain way: a loop over images."""
+    """A plain loop over images."""
     return [score(*(array[i] for array in arrays)) for i in range(count)]
 
 
 def seconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The fastest of some calls: what disturbs a measurement only ever makes it longer."""
+    """The fastest of several calls: disturbances only make a measurement longer."""
     times = []
     for _ in range(repeats):
         _wait(device)
@@ -134,7 +134,7 @@ def _wait(device: torch.device) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, object]:
-    """Both sides of every metric, in milliseconds a map."""
+    """Both sides of every metric, in milliseconds per map."""
     device = torch.device(options.device)
     maps = make_maps(options.maps, options.height, options.width, options.fixations)
     arrays = {name: tensor.numpy().astype(options.numpy_dtype) for name, tensor in maps.items()}
@@ -178,15 +178,15 @@ def main() -> None:
     parser.add_argument("--numpy-dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--height", type=int, default=480)
     parser.add_argument("--width", type=int, default=640)
-    parser.add_argument("--fixations", type=int, default=200, help="fixations an image")
+    parser.add_argument("--fixations", type=int, default=200, help="fixations per image")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=0, help="torch's threads on the CPU; 0 leaves them as they are")
+    parser.add_argument("--threads", type=int, default=0, help="torch's threads on the CPU; 0 for the default")
     parser.add_argument("--out", type=Path, help="also write the result here, as JSON")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     result = measure(options)
-    print(f"{result['maps']} maps of {options.height}x{options.width} on {result['machine']}; milliseconds a map")
+    print(f"{result['maps']} maps of {options.height}x{options.width} on {result['machine']}; milliseconds per map")
     print(f"{'metric':<18}{'ours':>10}{'numpy':>10}{'times':>9}")
     for name, row in result["rows"].items():  # type: ignore[attr-defined]
         print(f"{name:<18}{row['ours_ms']:>10.4f}{row['numpy_ms']:>10.3f}{row['times']:>9.1f}")

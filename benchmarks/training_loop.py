@@ -1,11 +1,11 @@
-"""Times the training loop beside a plain one written by hand: same network, same batches, same run.
+"""Time the training loop beside a plain one written by hand: same network, same batches, same process.
 
     python benchmarks/training_loop.py --device cuda --precision bf16 --channels-last --compile
     python benchmarks/training_loop.py --device cpu --model convnet --images 4000 --side 8 --channels 1
 
 Both train from the same weights on the same batches, in turn, several times. The first epoch warms up; the wall time of
 the others counts, with everything the loop does between and after steps: figures, records, the ends of epochs. The
-images are made up, since speed does not depend on what they show; `--data cifar10 --folder ...` takes real ones.
+images are synthetic, since speed does not depend on their content; `--data cifar10 --folder ...` uses real ones.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rich.console import Console
 from torch.nn import functional
 
 from congruency.classification import AUGMENTATIONS, Augmentation, Batches, create
+from congruency.classification.task import Setup, build
 from congruency.datasets import LabelledImages, load
-from congruency.experiments.classification.task import Setup, build
 from congruency.report.tables import Table, to_rich
-from congruency.training import Method, Place, Task, TrainingConfig, train
+from congruency.training import Correction, Place, Task, TrainingConfig, train
 
 PLAIN = "plain loop, by hand"
 TARGET = 0.97
@@ -56,26 +56,28 @@ def main() -> None:
 
 
 def contenders_of(options: argparse.Namespace) -> dict[str, Callable[[LabelledImages], float]]:
-    """What is timed, by name."""
+    """The timed programs by name."""
     dcl = {"name": "dcl", "window": 50}
     return {
         PLAIN: lambda images: by_hand(options, images),
-        "our loop": lambda images: ours(options, images, Method(), "none"),
+        "our loop": lambda images: ours(options, images, Correction(), "none"),
         **(
-            {"our loop, captured": lambda images: ours(options, images, Method(), "none", capture=True)}
+            {"our loop, captured": lambda images: ours(options, images, Correction(), "none", capture=True)}
             if options.device == "cuda"
             else {}
         ),
-        "our loop, congruency of the last layer recorded": lambda images: ours(options, images, Method(), "head"),
-        "our loop, DCL on the last layer": lambda images: ours(options, images, Method(**dcl), "none"),
-        "our loop, DCL on the whole network": lambda images: ours(options, images, Method(**dcl, scope="all"), "none"),
+        "our loop, congruency of the last layer recorded": lambda images: ours(options, images, Correction(), "head"),
+        "our loop, DCL on the last layer": lambda images: ours(options, images, Correction(**dcl), "none"),
+        "our loop, DCL on the whole network": lambda images: ours(
+            options, images, Correction(**dcl, scope="all"), "none"
+        ),
     }
 
 
 def ours(
-    options: argparse.Namespace, images: LabelledImages, method: Method, measure: Any, capture: bool = False
+    options: argparse.Namespace, images: LabelledImages, method: Correction, measure: Any, capture: bool = False
 ) -> float:
-    """Images a second of `congruency.training.train`."""
+    """Images per second of `congruency.training.train`."""
     stopwatch = Stopwatch(options.device)
     config = TrainingConfig(
         epochs=options.epochs, method=method, accelerator=options.device, precision=options.precision,
@@ -88,7 +90,7 @@ def ours(
 
 
 def by_hand(options: argparse.Namespace, images: LabelledImages) -> float:
-    """Images a second of the loop that anyone would write, with its loss and error."""
+    """Images per second of a plain loop, with its loss and error."""
     setup = setup_of(options, images)
     device = torch.device(options.device)
     torch.manual_seed(0)
@@ -125,7 +127,7 @@ def by_hand(options: argparse.Namespace, images: LabelledImages) -> float:
 
 
 class Stopwatch:
-    """Wall time from the second epoch on, the device waited for at both ends."""
+    """Wall time from the second epoch on, synchronised with the device at both ends."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device == "cuda"
@@ -141,11 +143,11 @@ class Stopwatch:
             yield inputs, labels
 
     def stop(self) -> None:
-        """All epochs are over."""
+        """Stop after the last epoch."""
         self.seconds = self._now() - self._began
 
     def around(self, made: Any) -> Callable[[Place], Task]:
-        """A task that is timed: its batches start the clock, its evaluation stops it."""
+        """A timed task: its batches start the clock, its evaluation stops it."""
 
         def make(place: Place) -> Task:
             task = made(place)
@@ -171,7 +173,7 @@ class _Watched:
 
 
 class switches:
-    """Torch's switches as the loop sets them."""
+    """Torch's global settings as the loop sets them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._cuda = options.device == "cuda"
@@ -187,7 +189,7 @@ class switches:
 
 
 def setup_of(options: argparse.Namespace, images: LabelledImages) -> Setup:
-    """The training."""
+    """The setup of the run."""
     channels = images.images.shape[1]
     plain = Augmentation((0.5,) * channels, (0.25,) * channels, crop="padded", flip=True)
     return Setup(
@@ -210,7 +212,7 @@ def placed(options: argparse.Namespace) -> LabelledImages:
 
 
 def summary(options: argparse.Namespace, rates: dict[str, list[float]], count: int) -> dict[str, Any]:
-    """Everything that was measured and on what."""
+    """All measurements, and the machine."""
     ratios = {
         name: statistics.median(rate / plain for rate, plain in zip(each, rates[PLAIN], strict=True))
         for name, each in rates.items()
@@ -247,8 +249,8 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument("--model", default="resnet9")
-    parser.add_argument("--data", default=None, help="a set's name or path, instead of made-up images")
-    parser.add_argument("--folder", type=Path, default=None, help="where named sets are")
+    parser.add_argument("--data", default=None, help="a set's name or path, instead of synthetic images")
+    parser.add_argument("--folder", type=Path, default=None, help="folder of the named sets")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--channels", type=int, default=3)

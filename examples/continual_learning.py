@@ -29,7 +29,7 @@ def learn(name, sources_of):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     references, memory = sources_of(model)
     sources = [source for source in (references, memory) if source is not None]
-    corrector = congruency.Corrector(optimizer, None, sources) if sources else None
+    corrector = congruency.Corrector(optimizer, constraints=sources) if sources else None
     for task, (x, y) in enumerate(tasks):
         if references is not None:
             references.reset()  # the displacement on the last task says nothing about this one

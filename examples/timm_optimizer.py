@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import congruency
-import congruency._vision  # makes torchvision importable where it is half installed; timm needs it
+import congruency._torchvision_compat  # makes torchvision importable where it is half installed; timm needs it
 
 import timm  # isort: skip
 from timm.optim import create_optimizer_v2  # isort: skip

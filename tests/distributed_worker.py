@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import congruency
-from congruency import sharding
+from congruency import distributed
 
 STEPS = 16
 SETTINGS = {
@@ -54,7 +54,7 @@ def shard(model):
 
 
 def whole(model):
-    return torch.cat([sharding.full(p.detach()).flatten().double() for p in model.parameters()])
+    return torch.cat([distributed.full(p.detach()).flatten().double() for p in model.parameters()])
 
 
 def ddp(folder, rank):
@@ -68,7 +68,7 @@ def learn_tasks(model, rank=None):
     """Three tasks with GEM; both halves of every batch, or one rank's half."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     size = 12 if rank is None else 6  # the same two batches
-    gem = congruency.GEM(optimizer, model, torch.nn.functional.mse_loss, size=size, margin=0.2)
+    gem = congruency.GEM(optimizer, model=model, loss=torch.nn.functional.mse_loss, size=size, margin=0.2)
     for step in range(STEPS):
         inputs, targets = batch(step, torch.float32)
         inputs, targets = (inputs, targets) if rank is None else (inputs[rank::2], targets[rank::2])
@@ -86,7 +86,7 @@ def ddp_gem(folder, rank):
 def fsdp(folder, rank):
     sizes = []
     reduce = dist.all_reduce
-    sharding.torch.distributed.all_reduce = lambda t, **k: (sizes.append(t.numel()), reduce(t, **k))[1]
+    distributed.torch.distributed.all_reduce = lambda t, **k: (sizes.append(t.numel()), reduce(t, **k))[1]
     for name, settings in SETTINGS.items():
         model, optimizer, dcl = build(settings, shard)
         sizes.clear()

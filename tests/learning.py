@@ -1,4 +1,7 @@
-"""What every runnable example owes its reader: it keeps its losses, and they go down."""
+"""What every runnable example owes its reader: it keeps its losses, and they go down.
+
+The one exception is the example on momentum in docs/choosing.md: it shows a divergence, and has a test of its own.
+"""
 
 import math
 

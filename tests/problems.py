@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def network(dtype: torch.dtype = torch.float64, seed: int = 0, device: torch.device | str = "cpu") -> nn.Sequential:
@@ -41,3 +42,18 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, set_
 def weights(model: nn.Module) -> Tensor:
     """All weights as one vector, in float64 on the CPU."""
     return torch.cat([p.detach().flatten().to("cpu", torch.float64) for p in model.parameters()])
+
+
+class LargestResult(TorchDispatchMode):
+    """Notes the largest new tensor any operation makes."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+        known |= {a.untyped_storage().data_ptr() for a in (kwargs or {}).values() if isinstance(a, torch.Tensor)}
+        for result in results if isinstance(results, (tuple, list)) else [results]:
+            if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in known:
+                self.largest = max(self.largest, result.untyped_storage().nbytes())
+        return results

@@ -1,15 +1,14 @@
-"""The engine behind DCL: several sources of rows, bad input, memory."""
+"""The engine behind DCL: several constraint sources, bad input, memory."""
 
 import warnings
 
 import pytest
 import torch
-from problems import loss_of, network, train
+from problems import LargestResult, loss_of, network, train
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import congruency
-from congruency.kernels import rows
+from congruency.backends import torch as torch_backend
 
 
 def sgd(**kwargs):
@@ -22,7 +21,7 @@ def test_two_sources_are_one_problem():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     memory = congruency.Directions(margin=0.5)
     references = congruency.References(2, margin=0.1, mode="anchor")
-    corrector = congruency.Corrector(optimizer, None, [references, memory])
+    corrector = congruency.Corrector(optimizer, constraints=[references, memory])
     params = list(model.parameters())
     for step in range(8):
         past = [torch.autograd.grad(loss_of(model, 100 + k), params) for k in range(3)]
@@ -44,45 +43,37 @@ def test_two_sources_are_one_problem():
         assert torch.isnan(corrector.stats.congruency).tolist() == [step < 2] * 2 + [False] * 3
     before = corrector.stats.multipliers
     memory.set([], [])
-    assert memory.rows == 0
+    assert memory.active == 0
     assert torch.equal(corrector.stats.multipliers, before)  # still the last step's
-
-
-def test_directions_over_some_of_the_parameters():
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    directions = congruency.Directions()
-    congruency.Corrector(optimizer, constraints=[directions])
-    weight = model[2].weight
-    directions.set([[torch.ones_like(weight)]], [weight])
-    for p in model.parameters():
-        p.grad = torch.full_like(p, -1.0)
-    optimizer.step()
-    assert torch.equal(weight.grad, torch.zeros_like(weight))
-    assert torch.equal(model[0].weight.grad, torch.full_like(model[0].weight, -1.0))
-
-
-def test_directions_refuse_wrong_shapes():
-    weight = torch.zeros(2, 3)
-    directions = congruency.Directions()
-    with pytest.raises(ValueError, match="direction 0 has 2 tensors for 1 parameters"):
-        directions.set([[weight, weight]], [weight])
-    with pytest.raises(ValueError, match=r"direction 1 has a tensor of shape \(3,\) for a parameter of shape \(2, 3\)"):
-        directions.set([[weight], [torch.zeros(3)]], [weight])
 
 
 def test_a_source_of_another_shape_is_refused_before_anything_is_read():
     class Short(congruency.Directions):
-        def strand(self, parameter):
-            return rows.Strand([torch.zeros(2, dtype=torch.float64)], chained=False)
+        def basis(self, parameter):
+            return congruency.Basis([torch.zeros(2, dtype=torch.float64)])
 
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     source = Short()
     source.set([[torch.ones_like(p) for p in model.parameters()]], list(model.parameters()))
-    congruency.Corrector(optimizer, None, [source])
+    congruency.Corrector(optimizer, constraints=[source])
     loss_of(model, 0).backward()
     with pytest.raises(ValueError, match=r"shape \(2,\) for a parameter whose gradient here has shape \(5, 4\)"):
+        optimizer.step()
+
+
+def test_a_source_with_too_few_vectors_is_refused():
+    class Few(congruency.Directions):
+        def basis(self, parameter):
+            return congruency.Basis([parameter.detach()], chained=True)
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    source = Few()
+    source.set([[torch.ones_like(p) for p in model.parameters()]], list(model.parameters()))
+    congruency.Corrector(optimizer, constraints=[source])
+    loss_of(model, 0).backward()
+    with pytest.raises(ValueError, match=r"Few has 1 active constraint\(s\) and gave 0 basis vector\(s\)"):
         optimizer.step()
 
 
@@ -140,11 +131,13 @@ def test_complex_parameters_are_refused_also_when_they_join():
 
 def test_bad_constraints_are_refused():
     with pytest.raises(ValueError, match="constraints is empty"):
-        congruency.Corrector(sgd(), None, [])
-    with pytest.raises(TypeError, match=r"constraints must be an iterable of sources; pass \[source\]"):
-        congruency.Corrector(sgd(), None, congruency.References())
-    with pytest.raises(TypeError, match=r"constraints must hold congruency.Source objects, got a str"):
-        congruency.Corrector(sgd(), None, ["references"])
+        congruency.Corrector(sgd(), constraints=[])
+    with pytest.raises(TypeError, match=r"constraints must be an iterable of constraint sources; pass \[source\]"):
+        congruency.Corrector(sgd(), constraints=congruency.References())
+    with pytest.raises(TypeError, match=r"constraints must hold congruency.ConstraintSource objects, got a str"):
+        congruency.Corrector(sgd(), constraints=["references"])
+    with pytest.raises(TypeError, match="constraints"):
+        congruency.Corrector(sgd())
 
 
 @pytest.mark.parametrize(
@@ -188,25 +181,10 @@ def test_step_without_any_gradient_counts():
     assert dcl.stats.steps == 1
 
 
-class LargestResult(TorchDispatchMode):
-    """Notes the largest new tensor any operation makes."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        results = func(*args, **(kwargs or {}))
-        known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        known |= {a.untyped_storage().data_ptr() for a in (kwargs or {}).values() if isinstance(a, torch.Tensor)}
-        for result in results if isinstance(results, (tuple, list)) else [results]:
-            if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in known:
-                self.largest = max(self.largest, result.untyped_storage().nbytes())
-        return results
-
-
 @pytest.mark.parametrize("accumulate", ["weights", "gradients"])
 @pytest.mark.parametrize("references", [1, 3])
 def test_memory_is_the_references_and_nothing_else(references, accumulate):
-    size = 3 * rows._HOST_CHUNK
+    size = 3 * torch_backend._HOST_CHUNK
     p = nn.Parameter(torch.randn(size))
     optimizer = torch.optim.SGD([p], lr=0.1)
     dcl = congruency.DCL(optimizer, references=references, accumulate=accumulate, mode="anchor", margin=0.1)
@@ -219,4 +197,4 @@ def test_memory_is_the_references_and_nothing_else(references, accumulate):
     with LargestResult() as mode:
         dcl.correct()
     assert bool(dcl.stats.corrected)
-    assert mode.largest <= rows._HOST_CHUNK * 8 * 2  # one chunk of scratch, whatever the model's size
+    assert mode.largest <= torch_backend._HOST_CHUNK * 8 * 2  # one chunk of scratch, whatever the model's size

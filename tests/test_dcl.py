@@ -421,7 +421,7 @@ def test_deepcopy_of_model_and_optimizer():
 
 
 def test_mixed_precision_keeps_small_displacements(device):
-    """Weights in three precisions, moved by one unit in the last place: the way come is exact."""
+    """Weights in three precisions, moved by one unit in the last place: the displacement is exact."""
     params = [
         nn.Parameter(torch.ones(300, dtype=dtype, device=device))
         for dtype in (torch.bfloat16, torch.float16, torch.float32)

@@ -62,7 +62,7 @@ def test_sharded_and_full_state(tmp_path):
     run("fsdp_state", tmp_path)
     full = torch.load(tmp_path / "full-0.pt", weights_only=True)
     model, _, dcl = build(SETTINGS["three"])
-    dcl.load_state_dict(full)  # a checkpoint of two processes goes on in one
+    dcl.load_state_dict(full)  # a checkpoint of two processes resumes in one
     assert dcl.stats.steps == 9
     shapes = [tuple(p.shape) for p in model.parameters()]
     assert [tuple(full["sources"][0]["slots"][str(i)][0].shape) for i in range(4)] == shapes

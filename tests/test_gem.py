@@ -80,7 +80,7 @@ def test_the_weights_are_those_of_the_straightforward_way(make, margin):
     model = make()
     slow = Straightforward(copy.deepcopy(model), 0.1, 10, margin)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gem = congruency.GEM(optimizer, model, size=10, margin=margin)
+    gem = congruency.GEM(optimizer, model=model, size=10, margin=margin)
     for task, inputs, targets in stream(tasks=5):
         gem.observe(inputs, targets, task)
         optimizer.zero_grad()
@@ -100,7 +100,7 @@ def test_the_weights_are_those_of_the_straightforward_way(make, margin):
 def test_the_corrected_gradient_is_the_projection(make, margin, trigger):
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gem = congruency.GEM(optimizer, model, size=9, policy="first", margin=margin, trigger=trigger)
+    gem = congruency.GEM(optimizer, model=model, size=9, policy="first", margin=margin, trigger=trigger)
     kept, turned = {}, 0
     for task, inputs, targets in stream():
         x, y = kept.get(task, (inputs[:0], targets[:0]))
@@ -132,7 +132,7 @@ def test_past_losses_do_not_rise():
     for corrected in (True, False):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        gem = congruency.GEM(optimizer, model, size=30, margin=0.0)
+        gem = congruency.GEM(optimizer, model=model, size=30, margin=0.0)
         if not corrected:
             gem.detach()
         for task, inputs, targets in stream(tasks=3):
@@ -150,7 +150,7 @@ def test_past_losses_do_not_rise():
 
 def test_defaults_are_those_of_gem():
     model = network()
-    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     assert (gem.memory.size, gem.memory.policy, gem.memory.margin) == (256, "ring", 0.5)
     assert gem.trigger == "violated"
 
@@ -172,7 +172,7 @@ def test_tasks_some_at_a_time(chunk):
     for size in (None, chunk):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        gem = congruency.GEM(optimizer, model, size=8, chunk=size)
+        gem = congruency.GEM(optimizer, model=model, size=8, chunk=size)
         paths.append(trained(model, gem, optimizer, stream(tasks=5)))
     torch.testing.assert_close(torch.stack(paths[0]), torch.stack(paths[1]), rtol=1e-9, atol=1e-12)
 
@@ -182,7 +182,7 @@ def test_the_order_of_hooks_and_by_hand_are_the_same():
     for attach in (True, False):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        gem = congruency.GEM(optimizer, model, size=8, attach=attach)
+        gem = congruency.GEM(optimizer, model=model, size=8, attach=attach)
         if not attach:
             optimizer.register_step_pre_hook(lambda *_, gem=gem: gem.correct())
         paths.append(torch.stack(trained(model, gem, optimizer, stream())))
@@ -191,13 +191,13 @@ def test_the_order_of_hooks_and_by_hand_are_the_same():
 
 @pytest.mark.parametrize("policy", ["ring", "first"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_saved_state_goes_on_bit_for_bit(dtype, policy):
+def test_a_saved_state_resumes_bit_for_bit(dtype, policy):
     steps = list(stream(dtype=dtype))
 
     def fresh():
         model = network(dtype)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-        return model, congruency.GEM(optimizer, model, size=8, policy=policy), optimizer
+        return model, congruency.GEM(optimizer, model=model, size=8, policy=policy), optimizer
 
     whole = trained(*fresh(), steps)
     for stop in (0, 3, 5, 12):  # before anything, within a task, at a boundary, late
@@ -217,12 +217,12 @@ def test_a_saved_state_goes_on_bit_for_bit(dtype, policy):
 
 def test_masks_are_saved():
     model = network()
-    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    gem = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     mask = torch.tensor([0.0, 0.0, -torch.inf, -torch.inf], dtype=torch.float64)
     inputs = torch.randn(5, 8, dtype=torch.float64)
     gem.observe(inputs, torch.tensor([0, 1, 0, 1, 0]), 4, mask)
     gem.observe(inputs, torch.tensor([0, 1, 0, 1, 0]), 5)
-    other = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    other = congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     other.load_state_dict(gem.state_dict())
     assert other.memory.past == [4]
     for name, rows in gem.memory.gradients().items():
@@ -234,7 +234,7 @@ def test_masks_are_saved():
 def test_a_state_of_other_settings_is_refused(change):
     def made(**settings):
         model = network()
-        return congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model, **{"size": 8, **settings})
+        return congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model, **{"size": 8, **settings})
 
     (name,) = change
     with pytest.raises(ValueError, match=f"{name} was .* when this state was saved and is .* here"):
@@ -246,7 +246,7 @@ def test_some_of_the_parameters():
     model = network()
     last = list(model[2].parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gem = congruency.GEM(optimizer, model, params=last, margin=0.0)
+    gem = congruency.GEM(optimizer, last, model=model, margin=0.0)
     turned = 0
     for task, inputs, targets in stream():
         gem.observe(inputs, targets, task)
@@ -271,7 +271,7 @@ def test_gem_with_references_is_one_problem():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memory = congruency.EpisodicMemory(model, size=8, margin=0.5)
     references = congruency.References(2, margin=0.1, mode="anchor")
-    corrector = congruency.Corrector(optimizer, None, [memory, references])
+    corrector = congruency.Corrector(optimizer, constraints=[memory, references])
     points = []
     for step, (task, inputs, targets) in enumerate(stream(tasks=3)):
         memory.observe(inputs, targets, task)

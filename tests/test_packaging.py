@@ -27,8 +27,8 @@ for step in range(10):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
-from congruency.kernels import host_sweep
-print(congruency.__version__, dcl.stats.steps, host_sweep().__module__, congruency.__file__)
+from congruency.backends import backend_for
+print(congruency.__version__, dcl.stats.steps, backend_for("cpu").__module__, congruency.__file__)
 """
 
 
@@ -73,7 +73,7 @@ def build(folder):
 def check_sdist(path):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"src/congruency/py.typed", "src/congruency/kernels/native.c", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    wanted = {"src/congruency/py.typed", "src/congruency/backends/native.c", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
     assert wanted <= names
     assert not any(name.startswith(("tests", "docs", "benchmarks")) for name in names)
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src" / "congruency").rglob("*.py")}
@@ -88,8 +88,8 @@ def check_wheel(path):
     packaged = {name for name in names if ".dist-info/" not in name}
     assert "congruency/py.typed" in packaged
     assert all(name.startswith("congruency/") for name in packaged)
-    assert {Path(name).suffix for name in packaged} <= {".py", ".typed", ".so", ".pyd"}
-    compiled = any(re.match(r"congruency/kernels/_native\..*(so|pyd)$", name) for name in packaged)
+    assert {Path(name).suffix for name in packaged} <= {".py", ".pyi", ".typed", ".so", ".pyd"}
+    compiled = any(re.match(r"congruency/backends/_native\..*(so|pyd)$", name) for name in packaged)
     assert compiled or not (shutil.which("cc") or shutil.which("gcc"))
     assert "congruency = congruency.cli:main" in scripts
     needed = re.findall(r"^Requires-Dist: (.+)$", metadata, re.MULTILINE)
@@ -138,9 +138,9 @@ def clean(**more):
 def check_core(python, compiled):
     done = run(python, "-I", "-c", TEN_STEPS, env=clean(), cwd=python.parent)
     assert done.returncode == 0, done.stderr
-    version, steps, kernels, place = done.stdout.split()
+    version, steps, backend, place = done.stdout.split()
     assert (version, steps) == (congruency.__version__, "10")
-    assert kernels == ("congruency.kernels.native" if compiled else "congruency.kernels.rows")
+    assert backend == ("congruency.backends.native" if compiled else "congruency.backends.torch")
     assert str(ROOT) not in place
 
 

@@ -1,5 +1,6 @@
 """The README: its code runs, and what it names exists."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +14,8 @@ import congruency
 from congruency import cli
 from congruency.training import read_record
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -59,8 +61,64 @@ def test_every_way_to_make_a_dcl_learns(call, seed):
     assert_learns(losses, call)
 
 
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)[1]
+
+
+def test_differences_stand_in_the_results():
+    """Every difference with its interval is found, digit for digit, in the table of its own result."""
+    sources = {
+        "MNIST rotations": "mnist_r",
+        "MNIST permutations": "mnist_p",
+        "CIFAR-10,": "cifar10_grid",
+        "CIFAR-100": "cifar100_noisy",
+    }
+    found = 0
+    for line in section("When it helps, and when it does not").splitlines():
+        for number in re.findall(r"[-+]\d+\.\d+ ± \d+\.\d+", line):
+            (source,) = (name for start, name in sources.items() if line.startswith(f"| {start}"))
+            assert f"| {number} (p " in (ROOT / "docs" / "results" / source / "table.md").read_text("utf-8"), line
+            found += 1
+    assert found == 7
+
+
+def test_worst_of_anchor_stands_in_the_results():
+    table = (ROOT / "docs" / "results" / "cifar10_grid" / "table.md").read_text("utf-8")
+    rises = [float(rise) for rise in re.findall(r"^\| DCL.* anchor, margin 0\.5, .*?\| \+(\S+) ±", table, re.MULTILINE)]
+    assert f"*error +{min(rises):.2f} to +{max(rises):.2f}*" in section("When it helps, and when it does not")
+
+
+def test_costs_are_what_was_measured():
+    measured = {
+        device: json.loads((ROOT / "benchmarks" / "results" / f"bench-{device}.json").read_text("utf-8"))
+        for device in ("cpu", "cuda")
+    }
+
+    def correction(device, workload):
+        rows = measured[device]["corrections"]
+        return next(row for row in rows if row["workload"] == workload and row["references"] == 1)
+
+    def step(network, scope):
+        rows = measured["cuda"]["training_steps"]
+        return next(r for r in rows if r["network"].startswith(network) and (r["scope"], r["references"]) == (scope, 1))
+
+    def more(row):
+        return row["step_with_dcl"] / row["step"] - 1
+
+    costs = section("What it costs")
+    whole, head, small = step("ResNet-50", "all"), step("ResNet-50", "head"), step("MLP 784", "all")
+    cpu = correction("cpu", "ResNet-50")
+    for shown in (
+        f"{correction('cuda', 'ResNet-50')['corrected'] * 1e6:.0f} us | {more(whole):+.1%} of".replace("%", " %"),
+        f"{correction('cuda', 'head 2048x1000')['corrected'] * 1e6:.0f} us | {more(head):+.1%} |".replace("%", " %"),
+        f"{cpu['corrected'] * 1e3:.0f} ms | {cpu['corrected'] / cpu['sgd_step']:.2f} of",
+        f"{(small['step_with_dcl'] - small['step']) * 1e3:.1f} ms | {more(small):+.0%} of".replace("%", " %"),
+    ):
+        assert shown in costs, shown
+
+
 def test_commands_are_the_makefiles():
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^    make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 

@@ -28,10 +28,10 @@ def on_config(config: Any) -> Any:
 
 
 def results_pages() -> list[dict[str, str]]:
-    """The overview first, then one page for each folder that has some."""
+    """The overview first, then all other pages; ``findings.md`` is part of the overview."""
     folder = DOCS / "results"
     overview = folder / ("index.md" if (folder / "index.md").exists() else "README.md")
-    pages = [overview, *sorted(path for path in folder.rglob("*.md") if path.parent != folder)]
+    pages = [overview, *sorted(set(folder.rglob("*.md")) - {overview, folder / "findings.md"})]
     found = [title(path) for path in pages]
     titles = [
         f"{name} ({path.parent.name})" if found.count(name) > 1 else name

@@ -1,4 +1,4 @@
-"""Draw the pictures that explain congruency and DCL; every corrected arrow is what `congruency.project` answers.
+"""Draw the pictures that explain congruency and DCL; every corrected arrow is computed by `congruency.project`.
 
 Run as ``python docs/pictures/draw.py docs/pictures``.
 """
@@ -19,7 +19,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle, Wedge
 
-INK, SOFT, WAY, GRADIENT, CORRECTED, ROOM = "#16202b", "#4a5663", "#4a5663", "#b93c06", "#0b5cc4", "#dbe8fa"
+INK, SOFT, DISPLACEMENT, GRADIENT, CORRECTED, ALLOWED = "#16202b", "#4a5663", "#4a5663", "#b93c06", "#0b5cc4", "#dbe8fa"
 plt.rcParams.update({"font.size": 11, "svg.fonttype": "path", "svg.hashsalt": "congruency", "text.color": INK})
 
 
@@ -32,44 +32,44 @@ def main(folder: Path) -> None:
 
 
 def angle() -> Any:
-    """Three next steps after the same way come, and their congruency."""
+    """Three next steps after the same displacement, and their congruency."""
     figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.9))
-    way = torch.tensor([2.0, 0.7])
+    displacement = torch.tensor([2.0, 0.7])
     steps = ((1.3, 1.1, "agrees"), (-0.49, 1.4, "neither"), (-1.35, 0.55, "disagrees"))
     for axes, (x, y, word) in zip(panels, steps, strict=True):
         step = torch.tensor([x, y])
-        value = congruency.congruency(-step, -way).item()
+        value = congruency.congruency(-step, -displacement).item()
         _stage(axes, (-0.5, 3.9), (-0.5, 2.7))
-        _way(axes, way)
-        _arrow(axes, way, step, GRADIENT)
-        axes.text(*_beside(way, step, 0.12), "next step", color=GRADIENT, ha="center", va="bottom")
+        _displacement(axes, displacement)
+        _arrow(axes, displacement, step, GRADIENT)
+        axes.text(*_beside(displacement, step, 0.12), "next step", color=GRADIENT, ha="center", va="bottom")
         axes.set_title(f"{word}: ν = {round(value, 2) + 0.0:.2f}".replace("-", "−"), fontsize=12)
     return figure
 
 
 def modes() -> Any:
-    """The two modes on the same way come, and what a margin adds."""
+    """The two modes for the same displacement, and what a margin adds."""
     figure, panels = plt.subplots(1, 3, figsize=(10.2, 3.7))
-    way = torch.tensor([2.0, 0.0])
+    displacement = torch.tensor([2.0, 0.0])
     cases = (
-        ('mode "concentrate"\nno step turns back', -1.0, (-0.9, 1.2), 0.0),
-        ('mode "anchor"\nno step leads away', 1.0, (0.9, 1.2), 0.0),
+        ('mode "concentrate"\nno step opposes w − r', -1.0, (-0.9, 1.2), 0.0),
+        ('mode "anchor"\nno step away from r', 1.0, (0.9, 1.2), 0.0),
         ('mode "anchor", margin 0.5\nevery step is pulled toward r', 1.0, (-0.25, 1.2), 0.5),
     )
     for axes, (title, sign, step, margin) in zip(panels, cases, strict=True):
         _stage(axes, (-0.45, 3.9), (-0.75, 1.9))
-        edge = float(way[0])
+        edge = float(displacement[0])
         start, end, side = (edge, 3.9, "right") if sign < 0 else (-0.45, edge, "left")
-        axes.add_patch(Rectangle((start, -0.75), end - start, 2.65, color=ROOM, lw=0))
+        axes.add_patch(Rectangle((start, -0.75), end - start, 2.65, color=ALLOWED, lw=0))
         axes.text(end - 0.06 if sign < 0 else start + 0.06, -0.68, "allowed", color=CORRECTED, ha=side)
-        _way(axes, way)
+        _displacement(axes, displacement)
         gradient = -torch.tensor(step)
-        corrected = congruency.project(gradient, (sign * way).unsqueeze(0), margin)
-        _arrow(axes, way, -gradient, GRADIENT, dashed=True)
-        _arrow(axes, way, -corrected, CORRECTED)
+        corrected = congruency.project(gradient, (sign * displacement).unsqueeze(0), margin)
+        _arrow(axes, displacement, -gradient, GRADIENT, dashed=True)
+        _arrow(axes, displacement, -corrected, CORRECTED)
         aside = 1 if step[0] > -corrected[0] else -1  # on which side of the corrected step the dashed one lies
-        _name(axes, way - gradient, "as it was", GRADIENT, aside)
-        _name(axes, way - corrected, "corrected", CORRECTED, -aside)
+        _name(axes, displacement - gradient, "before", GRADIENT, aside)
+        _name(axes, displacement - corrected, "corrected", CORRECTED, -aside)
         axes.set_title(title, fontsize=12)
     return figure
 
@@ -80,18 +80,18 @@ def cone() -> Any:
     _stage(axes, (-0.6, 4.1), (-0.4, 3.6))
     here = torch.tensor([1.9, 1.5])
     references = torch.tensor([[0.0, 1.1], [0.9, 0.1]])
-    ways = here - references
-    # a step s is allowed where <way, s> >= 0 for every way: between the two directions square to the ways
-    bearings = [math.degrees(math.atan2(*way.flip(0).tolist())) for way in ways]
-    axes.add_patch(Wedge(tuple(here), 6.0, max(bearings) - 90, min(bearings) + 90, color=ROOM, lw=0))
-    for i, way in enumerate(ways):
-        _arrow(axes, references[i], way, WAY)
+    displacements = here - references
+    # a step s is allowed where <d, s> >= 0 for every displacement d: between the two directions orthogonal to them
+    bearings = [math.degrees(math.atan2(*displacement.flip(0).tolist())) for displacement in displacements]
+    axes.add_patch(Wedge(tuple(here), 6.0, max(bearings) - 90, min(bearings) + 90, color=ALLOWED, lw=0))
+    for i, displacement in enumerate(displacements):
+        _arrow(axes, references[i], displacement, DISPLACEMENT)
         axes.plot(*references[i], "o", color=INK, markersize=6)
         axes.text(*(references[i] + torch.tensor([-0.08, -0.08])), f"r{'₁₂'[i]}", ha="right", va="top")
     gradient = -torch.tensor([-1.2, 0.75])
     _arrow(axes, here, -gradient, GRADIENT, dashed=True)
-    axes.text(*_beside(here, -gradient, 0.06), "step as it was", color=GRADIENT, ha="center", va="bottom")
-    corrected = congruency.project(gradient, -ways)
+    axes.text(*_beside(here, -gradient, 0.06), "before the correction", color=GRADIENT, ha="center", va="bottom")
+    corrected = congruency.project(gradient, -displacements)
     _arrow(axes, here, -corrected, CORRECTED)
     axes.text(*_beside(here, -corrected, 0.06), "corrected", color=CORRECTED, va="bottom")
     axes.plot(*here, "o", color=INK, markersize=7, zorder=5)
@@ -108,14 +108,14 @@ def window() -> Any:
         phase = (t - offset) % width if t >= offset else -1
         records = 0 <= phase < references
         letter = f"r{'₁₂'[phase]}" if records else ""
-        colour = "white" if phase < 0 else "#f6d9c9" if records else ROOM
+        colour = "white" if phase < 0 else "#f6d9c9" if records else ALLOWED
         axes.add_patch(Rectangle((t, 0), 0.92, 0.92, facecolor=colour, edgecolor=SOFT, lw=0.8))
         axes.text(t + 0.46, 0.44, letter, ha="center", va="center", color=GRADIENT)
         axes.text(t + 0.46, -0.2, str(t), ha="center", va="top", fontsize=9, color=SOFT)
     axes.annotate("", (offset + width, 1.35), (offset, 1.35), arrowprops={"arrowstyle": "<->", "color": SOFT})
     axes.text(offset + width / 2, 1.48, "window = 8", ha="center", color=SOFT)
     axes.text(offset - 0.15, 1.2, "offset = 2", color=SOFT, ha="right")
-    for place, colour, text in ((10.8, "#f6d9c9", "records, corrects nothing"), (18.1, ROOM, "may correct")):
+    for place, colour, text in ((10.8, "#f6d9c9", "records, corrects nothing"), (18.1, ALLOWED, "may correct")):
         axes.add_patch(Rectangle((place, 1.42), 0.5, 0.5, facecolor=colour, edgecolor=SOFT, lw=0.8))
         axes.text(place + 0.7, 1.48, text, color=SOFT)
     axes.set(xlim=(-1.1, steps), ylim=(-0.75, 2.0))
@@ -128,13 +128,13 @@ def _stage(axes: Any, x: tuple[float, float], y: tuple[float, float]) -> None:
     axes.axis("off")
 
 
-def _way(axes: Any, way: Any) -> None:
-    """The reference point at the origin, the weights now, and the way come between them."""
-    _arrow(axes, torch.zeros(2), way, WAY)
-    for place, name, shift in ((torch.zeros(2), "r", (-0.05, -0.12)), (way, "w, now", (0.12, -0.12))):
+def _displacement(axes: Any, displacement: Any) -> None:
+    """The reference point at the origin, the present weights, and the displacement between them."""
+    _arrow(axes, torch.zeros(2), displacement, DISPLACEMENT)
+    for place, name, shift in ((torch.zeros(2), "r", (-0.05, -0.12)), (displacement, "w, now", (0.12, -0.12))):
         axes.plot(*place, "o", color=INK, markersize=7, zorder=5)
         axes.text(*(place + torch.tensor(shift)), name, va="top", ha="right" if name == "r" else "left")
-    axes.text(*(way / 2 + torch.tensor([0.3, -0.22])), "way come", color=WAY, va="top", ha="center")
+    axes.text(*(displacement / 2 + torch.tensor([0.3, -0.22])), "w − r", color=DISPLACEMENT, va="top", ha="center")
 
 
 def _name(axes: Any, end: Any, words: str, colour: str, side: int) -> None:

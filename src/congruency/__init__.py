@@ -1,28 +1,36 @@
-"""Measure how far gradients agree with the way training has come, and correct those that disagree."""
+"""Measure how well each gradient agrees with the gradient accumulated so far, and correct those that disagree."""
+
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
 
 from congruency._version import __version__
-from congruency.bound import lower_bound
+from congruency.backends.base import Basis
 from congruency.cone import project, solve_dual
+from congruency.constraints import ConstraintSource, Directions, EpisodicMemory, References
 from congruency.corrector import Corrector, Stats
 from congruency.dcl import DCL
 from congruency.gem import GEM
-from congruency.measure import congruency
-from congruency.memory import EpisodicMemory
-from congruency.meter import CongruencyMeter
+from congruency.measure import (
+    CongruencyMeter,
+    Measurement,
+    congruency,
+    lower_bound,
+    pairwise_congruency,
+    pairwise_similarity,
+)
 from congruency.modules import head
-from congruency.pairwise import pairwise_congruency, pairwise_similarity
-from congruency.references import References
-from congruency.sources import Directions, Source
 
 __all__ = [
     "DCL",
     "GEM",
+    "Basis",
     "CongruencyMeter",
+    "ConstraintSource",
     "Corrector",
     "Directions",
     "EpisodicMemory",
+    "Measurement",
     "References",
-    "Source",
     "Stats",
     "__version__",
     "congruency",
@@ -33,3 +41,9 @@ __all__ = [
     "project",
     "solve_dual",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name == "integrations":  # on first use, so that torch stays the only import
+        return _import_module("congruency.integrations")
+    raise AttributeError(f"module 'congruency' has no attribute {name!r}")

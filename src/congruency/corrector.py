@@ -1,22 +1,31 @@
-"""The engine: rows from its sources, their Gram matrix, the quadratic program, the corrected gradient."""
+"""One step, top to bottom: which parameters, which constraints, gram, solve, apply."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # as torch.optim does: torch.compiler.disable would import dynamo now
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
-from congruency.kernels import compiled, device_sweep, host_sweep
-from congruency.kernels.rows import DeviceSweep, Piece, Strand
-from congruency.sharding import full, local, reduce_sum, reduction_groups
-from congruency.solution import HostSolution, Rows, Solution, row_stats, solve, solve_on_host
-from congruency.sources import Source, check_parts, differs, is_count
+from congruency._validate import (
+    check_choice,
+    check_gradient,
+    check_optimizer,
+    check_parameter,
+    check_params,
+    check_parts,
+    differs,
+    is_count,
+)  # fmt: skip
+from congruency.backends import ParameterSlice, Passes, Problem, Solution
+from congruency.constraints.base import ConstraintSource, check_sources
+from congruency.distributed import Groups, full, local, reduction_groups
 
 __all__ = ["Blocks", "Corrector", "Stats", "Trigger"]
 
@@ -28,22 +37,38 @@ _STATE_VERSION = 1
 
 @dataclass(frozen=True)
 class Stats:
-    """What the last step looked like, one entry a row, and counts since the start; tensors stay on the device.
+    """What the last step looked like, one entry per constraint, and counts since the start.
 
-    Shapes are (rows,), or (blocks, rows) where the corrector solves several blocks. Entries are nan where nothing
-    constrained the step, and where a norm is 0.
+    Shapes are (constraints,), or (blocks, constraints) where the corrector solves several blocks. Entries are nan where
+    nothing constrained the step, and where a norm is 0. Tensors stay on the device.
+
+    Attributes:
+        congruency: cos(g, a_i) of the gradient before the correction with each accumulated gradient (``eqn:cong_k``).
+        corrected_congruency: The same of the corrected gradient.
+        magnitude: |a_i|: for reference points, the distance of the weights from each.
+        multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
+        corrected: Whether the gradient was changed; () or (blocks,) bool.
+        steps: Steps since the start.
+        corrected_steps: Those of them whose gradient was changed.
+        nonfinite_steps: Those of them left alone because a number was not finite.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = torch.optim.SGD([weight], lr=1.0)
+        >>> dcl = congruency.DCL(optimizer)
+        >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):
+        ...     weight.grad = torch.tensor(gradient)
+        ...     optimizer.step()
+        >>> stats = dcl.stats
+        >>> round(stats.congruency.item(), 3), stats.corrected_congruency.item(), stats.corrected_steps.item()
+        (-0.707, 0.0, 1)
     """
 
     congruency: Tensor
-    """cos(g, a_i) of the gradient before the correction with each accumulated gradient (``eqn:cong_k``)."""
     corrected_congruency: Tensor
-    """The same of the corrected gradient."""
     magnitude: Tensor
-    """|a_i|: for reference points, how far the weights are from each."""
     multipliers: Tensor
-    """The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``."""
     corrected: Tensor
-    """Whether the gradient was changed; () or (blocks,) bool."""
     steps: int | Tensor
     corrected_steps: Tensor
     nonfinite_steps: Tensor
@@ -52,53 +77,152 @@ class Stats:
 class Corrector:
     """Corrects an optimizer's gradients inside every ``optimizer.step()``.
 
-    The corrected gradient is ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0`` over the rows of all sources together
+    The corrected gradient is ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0`` over the constraints of all sources together
     (the paper's ``eqn:obj``), solved through its dual: see :func:`congruency.solve_dual`.
 
     Args:
         optimizer: Any ``torch.optim`` optimizer but LBFGS.
         params: The parameters to correct, all of the optimizer's where None (those added later included).
-        constraints: The sources of rows: :class:`~congruency.References`, :class:`~congruency.Directions`, or your
-            own :class:`~congruency.Source`. Each brings its own margin.
+        constraints: The constraint sources: :class:`~congruency.References`, :class:`~congruency.EpisodicMemory`,
+            :class:`~congruency.Directions`, or your own :class:`~congruency.ConstraintSource`. Each has its own margin.
         trigger: ``"always"`` solves at every step; ``"violated"`` leaves the gradient alone unless some
             ``<c_i, g> < 0``. They differ only where a margin is positive.
-        blocks: ``"joint"``: one problem over all parameters; ``"group"`` or ``"tensor"``: one for each parameter
-            group or tensor, solved as one batch.
+        blocks: ``"joint"``: one problem over all parameters; ``"group"`` or ``"tensor"``: one per parameter group or
+            tensor, solved as one batch.
         attach: With False, nothing is hooked: call :meth:`correct` yourself before each ``optimizer.step()``.
 
     The gradient is corrected as it is when ``optimizer.step()`` is called, or after the closure passed to it has run;
     clipping done before is therefore clipping of the uncorrected gradient. To clip the corrected one, use
     ``attach=False``, ``corrector.correct()``, clip, ``optimizer.step()``.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> memory = congruency.EpisodicMemory(model, torch.nn.functional.mse_loss, size=16)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[congruency.References(window=10), memory])
+        >>> losses = []
+        >>> for step in range(60):
+        ...     inputs = torch.randn(16, 8)
+        ...     memory.observe(inputs, inputs[:, :2], task=step // 30)  # two tasks
+        ...     loss = torch.nn.functional.mse_loss(model(inputs), inputs[:, :2])
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()  # with the gradient corrected against references and memory
+        ...     losses.append(loss.item())
+        >>> losses[-1] < losses[0]
+        True
+        >>> corrector.stats.steps
+        60
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         params: Iterable[Tensor] | None = None,
-        constraints: Iterable[Source] = (),
         *,
+        constraints: Iterable[ConstraintSource],
         trigger: Trigger = "always",
         blocks: Blocks = "joint",
         attach: bool = True,
     ) -> None:
-        self.optimizer = _check_optimizer(optimizer)
-        self._chosen = None if params is None else _check_params(params, optimizer)
-        self.sources = _check_sources(constraints)
-        if trigger not in get_args(Trigger):
-            raise ValueError(f"trigger must be one of {', '.join(map(repr, get_args(Trigger)))}, got {trigger!r}")
-        if blocks not in get_args(Blocks):
-            raise ValueError(f"blocks must be one of {', '.join(map(repr, get_args(Blocks)))}, got {blocks!r}")
-        self.trigger: Trigger = trigger
-        self.blocks: Blocks = blocks
+        self.optimizer = check_optimizer(optimizer)
+        self._chosen = None if params is None else check_params(params, optimizer)
+        self.sources = check_sources(constraints)
+        self.trigger: Trigger = check_choice("trigger", trigger, get_args(Trigger))
+        self.blocks: Blocks = check_choice("blocks", blocks, get_args(Blocks))
         self._checked: set[Tensor] = set()
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
-        self._solution: Solution | HostSolution | None = None
-        self._layout = _layout(self.sources)  # of the rows at the last step; sources may have moved on since
-        self._stacks: dict[tuple[Any, ...], Rows] = {}
-        self._handle: Any = None
+        self._solution: Solution | None = None
+        self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
+        self._problems: dict[tuple[object, ...], Problem] = {}
+        self._handle: RemovableHandle | None = None
         if attach:
             self._attach()
+
+    # ---- the step ----
+
+    @torch.no_grad()
+    def correct(self) -> None:
+        """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
+        # which parameters
+        selection, blocks = self._selection()
+        entries = [(parameter, block) for parameter, block in selection if parameter.grad is not None]
+        for parameter, _ in entries:
+            check_gradient(parameter)
+
+        # which constraints
+        for source in self.sources:
+            source.begin([parameter for parameter, _ in selection])
+        active = [source for source in self.sources if source.active]
+        self._layout = _layout(self.sources)
+
+        # gram, solve, apply
+        scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
+        all_finite: Tensor | bool = True
+        self._solution = None
+        if entries:
+            passes = Passes(_slices(entries, active), sum(source.active for source in active), blocks)
+            gram = passes.gram()
+            if active:
+                self._solution = passes.solve(gram, self._problem(active, gram.device), scale)
+                passes.apply(self._solution)
+                self._count("corrected", self._solution.applied.any())
+            finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
+            self._count("nonfinite", ~finite)
+            all_finite = bool(finite) if finite.device.type == "cpu" else finite
+
+        # done
+        for source in self.sources:
+            source.finish([parameter for parameter, _ in entries], scale, all_finite)
+        self._count("steps", True, on_device=any(source.gate is not None for source in active))
+
+    def _selection(self) -> tuple[list[tuple[Tensor, int]], int]:
+        """Which parameters: the selected ones, each with the block it belongs to, and how many blocks there are."""
+        selection: list[tuple[Tensor, int]] = []
+        for i, group in enumerate(self.optimizer.param_groups):
+            for parameter in group["params"]:
+                if self._chosen is None or parameter in self._chosen:
+                    selection.append((parameter, i))
+                    if parameter not in self._checked:
+                        check_parameter(parameter, len(selection) - 1)
+                        self._checked.add(parameter)
+        if self.blocks == "joint":
+            return [(parameter, 0) for parameter, _ in selection], 1
+        if self.blocks == "group":
+            return selection, len(self.optimizer.param_groups)
+        return [(parameter, i) for i, (parameter, _) in enumerate(selection)], len(selection)
+
+    def _problem(self, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
+        """Which constraints: those of all sources stacked; made once per combination of sources."""
+        key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
+        if key not in self._problems:
+            each = [source for source in active for _ in range(source.active)]
+            self._problems[key] = Problem(
+                combination=torch.block_diag(*(source.combination() for source in active)).to(device),
+                signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
+                margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
+                only_violated=self.trigger == "violated",
+            )
+        problem = self._problems[key]
+        if all(source.gate is None for source in active):
+            return problem
+        always = torch.ones((), dtype=torch.bool, device=device)
+        gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+        return replace(problem, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
+
+    def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
+        """Count on the host where the host knows, on the device, in place, where it does not."""
+        if isinstance(happened, Tensor) and happened.device.type == "cpu":
+            happened = bool(happened)
+        count = self._counts[what]
+        if not isinstance(count, Tensor) and (on_device or isinstance(happened, Tensor)):
+            device = local(self._selection()[0][0][0]).device
+            count = torch.full((), count, dtype=torch.int64, device=device)
+        count += happened
+        self._counts[what] = count
+
+    # ---- when the step is taken ----
 
     def _attach(self) -> None:
         self._handle = self.optimizer.register_step_pre_hook(self._before_step)
@@ -127,113 +251,20 @@ class Corrector:
 
         return corrected
 
-    @torch.no_grad()
-    def correct(self) -> None:
-        """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
-        selection, blocks = self._selection()
-        entries = [(parameter, block) for parameter, block in selection if parameter.grad is not None]
-        _check_gradients(entries)
-        for source in self.sources:
-            source.begin([parameter for parameter, _ in selection])
-        active = [source for source in self.sources if source.rows]
-        self._layout = _layout(self.sources)
-        scale = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler while a fused optimizer steps
-        self._solution = None
-        finite = self._correct_entries(entries, blocks, active, scale) if entries else True
-        for source in self.sources:
-            source.finish([parameter for parameter, _ in entries], scale, finite)
-        self._count("steps", True, on_device=any(source.gate is not None for source in active))
-
-    def _correct_entries(
-        self, entries: _Entries, blocks: int, active: Sequence[Source], scale: Tensor | None
-    ) -> Tensor | bool:
-        """Correct the gradients of a step; whether they were finite."""
-        size = sum(source.rows for source in active)
-        places = _by_place(entries, active)
-        sweeps = {place: _sweep(pieces, size, blocks, place[0]) for place, pieces in places.items()}
-        if list(places) == [_PLAIN_CPU] and (size <= 1 or compiled() is not None):
-            return self._correct_on_host(sweeps[_PLAIN_CPU], active, scale)
-        sums = _moments(sweeps, size)
-        on_host = sums.device.type == "cpu"
-        if not active:
-            finite = torch.isfinite(sums).all()
-        else:
-            solution = solve(sums, self._rows(active, sums.device), scale)
-            self._solution, finite = solution, solution.finite
-            corrected = solution.applied.any()
-            self._count("corrected", corrected)
-            if not on_host or corrected:
-                for (device, _), sweep in sweeps.items():
-                    _write(sweep, solution, device)
-        self._count("nonfinite", ~finite)
-        return bool(finite) if on_host else finite
-
-    def _correct_on_host(self, sweep: Any, active: Sequence[Source], scale: Tensor | None) -> bool:
-        """All in the memory of the CPU: with plain numbers, and no tensor made."""
-        sums = sweep.moments()
-        if not all(map(math.isfinite, chain.from_iterable(sums))):
-            self._counts["nonfinite"] += 1
-            return False
-        if active:
-            factor = 1.0 if scale is None else scale.item()
-            solution = solve_on_host(sums, self._rows(active, _PLAIN_CPU[0]), factor)
-            self._solution = solution
-            if any(coefficient is not None for coefficient in solution.coefficients):
-                self._counts["corrected"] += 1
-                sweep.add_combination(solution.coefficients)
-        return True
-
-    def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
-        """Count on the host where the host knows, on the device, in place, where it does not."""
-        if isinstance(happened, Tensor) and happened.device.type == "cpu":
-            happened = bool(happened)
-        count = self._counts[what]
-        if not isinstance(count, Tensor) and (on_device or isinstance(happened, Tensor)):
-            device = local(self._selection()[0][0][0]).device
-            count = torch.full((), count, dtype=torch.int64, device=device)
-        count += happened
-        self._counts[what] = count
-
-    def _rows(self, active: Sequence[Source], device: torch.device) -> Rows:
-        """All sources' rows stacked; made once for each combination of sources."""
-        key = (device, *((id(source), source.rows, source.sign, source.margin) for source in active))
-        if key not in self._stacks:
-            each = [source for source in active for _ in range(source.rows)]
-            combination = torch.block_diag(*(source.combination() for source in active))
-            signs = torch.tensor([source.sign for source in each], dtype=torch.float64)
-            margins = torch.tensor([source.margin for source in each], dtype=torch.float64)
-            self._stacks[key] = Rows(
-                combination=combination.to(device),
-                signs=signs.to(device),
-                margins=margins.to(device),
-                only_violated=self.trigger == "violated",
-                fused=device.type == "cuda" and device_sweep("cuda") is not DeviceSweep,
-            )
-        rows = self._stacks[key]
-        if all(source.gate is None for source in active):
-            return rows
-        always = torch.ones((), dtype=torch.bool, device=device)
-        gates = [(always if source.gate is None else source.gate).expand(source.rows) for source in active]
-        return replace(rows, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
-
-    def reset(self) -> None:
-        """Forget all references, at a task boundary for example: every source starts as if newly made."""
-        for source in self.sources:
-            source.reset()
-        self._solution = None
+    # ---- what it knows ----
 
     @property
     def stats(self) -> Stats:
         """The last step's numbers and the counts; made when asked for, from what the correction computed anyway."""
         selection, blocks = self._selection()
         device = local(selection[0][0]).device
-        solution = self._solution.as_tensors() if isinstance(self._solution, HostSolution) else self._solution
+        solution = self._solution
         applied = torch.zeros(blocks, dtype=torch.bool, device=device) if solution is None else solution.applied
-        rows, spans = self._layout
-        shape = (applied.shape[0], rows)
+        constraints, spans = self._layout
+        shape = (applied.shape[0], constraints)
         parts = [torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(4)]
         if solution is not None:
-            for whole, part in zip(parts, row_stats(solution), strict=True):
+            for whole, part in zip(parts, solution.measures(), strict=True):
                 for here, active in spans:
                     whole[:, here] = part[:, active]
         if self.blocks == "joint":
@@ -251,8 +282,14 @@ class Corrector:
             nonfinite_steps=torch.as_tensor(self._counts["nonfinite"], device=device),
         )
 
+    def reset(self) -> None:
+        """Start every constraint source over, as if newly made: at a task boundary, for example."""
+        for source in self.sources:
+            source.reset()
+        self._solution = None
+
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
-        """All that is needed to go on bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
+        """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
 
         Tensors are the live ones, not copies, as in ``optimizer.state_dict()``.
 
@@ -266,10 +303,10 @@ class Corrector:
             "counts": {what: int(count) for what, count in self._counts.items()},
             "sources": [source.state_dict(parameters) for source in self.sources],
         }
-        return _map_tensors(state, full) if full_tensors else state
+        return pytree.tree_map_only(Tensor, full, state) if full_tensors else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`, sharded or with full tensors.
+        """Resume from :meth:`state_dict`, sharded or with full tensors.
 
         Raises:
             ValueError: The state is of other settings, shapes or parameters. Nothing is changed then.
@@ -296,39 +333,35 @@ class Corrector:
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
                 "load it with the release that saved it"
             )
-        _check_same_settings(state["settings"], self._settings())
+        check_parts(state["settings"], {"sources": (list, tuple)}, f"{what} (its settings)")
+        for sources in (state["settings"]["sources"], state["sources"]):
+            if len(sources) != len(self.sources):
+                raise ValueError(
+                    f"the state has {len(sources)} constraint source(s), here there are {len(self.sources)}"
+                )
+        here = self._settings()
+        _check_same_settings(state["settings"], here)
+        for old, new in zip(state["settings"]["sources"], here["sources"], strict=True):
+            _check_same_settings(old, new)
         if set(state["counts"]) != set(self._counts) or not all(map(is_count, state["counts"].values())):
             raise ValueError(f"the state's counts must be whole numbers of {', '.join(self._counts)}")
-        if len(state["sources"]) != len(self.sources):
-            raise ValueError(f"the state has {len(state['sources'])} source(s) of rows, here are {len(self.sources)}")
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.check_state_dict(saved, parameters)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "trigger": self.trigger,
-            "blocks": self.blocks,
-            "sources": [source.settings() for source in self.sources],
-        }
+        sources = [source.settings() for source in self.sources]
+        return {"trigger": self.trigger, "blocks": self.blocks, "sources": sources}
 
-    def _selection(self) -> tuple[list[tuple[Tensor, int]], int]:
-        """The selected parameters, each with the block it is solved in, and how many blocks there are."""
-        selection: list[tuple[Tensor, int]] = []
-        for i, group in enumerate(self.optimizer.param_groups):
-            for parameter in group["params"]:
-                if self._chosen is None or parameter in self._chosen:
-                    selection.append((parameter, i))
-                    if parameter not in self._checked:
-                        _check_parameter(parameter, len(selection) - 1)
-                        self._checked.add(parameter)
-        if self.blocks == "joint":
-            return [(parameter, 0) for parameter, _ in selection], 1
-        if self.blocks == "group":
-            return selection, len(self.optimizer.param_groups)
-        return [(parameter, i) for i, (parameter, _) in enumerate(selection)], len(selection)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(constraints={self.sources}, {self._shown()})"
+
+    def _shown(self) -> str:
+        """What every corrector's ``repr`` ends with; reading the counts waits for the device."""
+        steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
+        return f"trigger={self.trigger!r}, blocks={self.blocks!r}, step {steps}, {corrected} corrected"
 
     def __getstate__(self) -> dict[str, Any]:
-        transient: dict[str, Any] = {"_handle": None, "_solution": None, "_stacks": {}}
+        transient: dict[str, Any] = {"_handle": None, "_solution": None, "_problems": {}}
         return {**self.__dict__, **transient, "_attached": self._handle is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -338,170 +371,46 @@ class Corrector:
             self._attach()
 
 
-_Entries = Sequence[tuple[Tensor, int]]
-_PLAIN_CPU: tuple[torch.device, tuple[Any, ...]] = (torch.device("cpu"), ())
-_Places = dict[tuple[torch.device, tuple[Any, ...]], list[Piece]]
-
-
-def _by_place(entries: _Entries, active: Sequence[Source]) -> _Places:
-    """The pieces of a step, by the device they are on and the process groups they are sharded over."""
-    places: _Places = {}
+def _slices(
+    entries: Sequence[tuple[Tensor, int]], active: Sequence[ConstraintSource]
+) -> Iterator[tuple[ParameterSlice, Groups]]:
+    """What the passes read: each gradient with its basis vectors, and the process groups it is sharded over."""
     for parameter, block in entries:
         assert parameter.grad is not None
         gradient = local(parameter.grad)
-        strands = [source.strand(parameter) for source in active]
-        _check_strands(strands, gradient)
-        place = (gradient.device, reduction_groups(parameter))
-        places.setdefault(place, []).append(Piece(gradient, strands, block))
-    return places
-
-
-def _check_strands(strands: Sequence[Strand], gradient: Tensor) -> None:
-    """The compiled passes walk all tensors by the gradient's length: another shape must not reach them."""
-    for strand in strands:
-        for tensor in strand.tensors:
+        bases = [source.basis(parameter) for source in active]
+        for source, basis in zip(active, bases, strict=True):
+            if basis.size != source.active:
+                raise ValueError(
+                    f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis "
+                    "vector(s); ConstraintSource.basis must give one per active constraint"
+                )
+        # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
+        for tensor in (tensor for basis in bases for tensor in basis.tensors):
             if tensor.shape != gradient.shape:
                 raise ValueError(
-                    f"a source of rows gave a tensor of shape {tuple(tensor.shape)} for a parameter whose gradient "
-                    f"here has shape {tuple(gradient.shape)}; Source.strand must give tensors of that shape"
+                    f"a constraint source gave a tensor of shape {tuple(tensor.shape)} for a parameter whose gradient "
+                    f"here has shape {tuple(gradient.shape)}; ConstraintSource.basis must give tensors of that shape"
                 )
+        yield ParameterSlice(gradient, bases, block), reduction_groups(parameter)
 
 
-def _sweep(pieces: Sequence[Piece], size: int, blocks: int, device: torch.device) -> Any:
-    """Both passes over the pieces of one place, by whatever is fastest there."""
-    if device.type == "cpu":
-        return host_sweep()(pieces, size, blocks)
-    return device_sweep(device.type)(pieces, size, blocks, device)
-
-
-def _moments(sweeps: Mapping[tuple[torch.device, tuple[Any, ...]], Any], size: int) -> Tensor:
-    """The inner products over all places, on the first device; only these few numbers travel."""
-    total: Tensor | None = None
-    for (device, groups), sweep in sweeps.items():
-        part = sweep.moments()
-        if device.type == "cpu":
-            part = torch.tensor(part, dtype=torch.float64).view(-1, 1 + size, 1 + size)
-        part = reduce_sum(part, groups)
-        total = part if total is None else total + part.to(total.device)
-    assert total is not None
-    return total
-
-
-def _write(sweep: Any, solution: Solution, device: torch.device) -> None:
-    if device.type == "cpu":
-        wanted = solution.applied.tolist()
-        coefficients = solution.coefficients.tolist()
-        sweep.add_combination([a if on else None for a, on in zip(coefficients, wanted, strict=True)])
-    else:
-        sweep.add_combination(solution.coefficients.to(device), solution.applied.to(device))
-
-
-def _layout(sources: Sequence[Source]) -> tuple[int, list[tuple[slice, slice]]]:
-    """How many rows there are, and where those that constrain this step stand among all and among themselves."""
+def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:
+    """How many constraints there are, and where the active ones stand among all and among themselves."""
     start = active = 0
     spans = []
     for source in sources:
-        spans.append((slice(start, start + source.rows), slice(active, active + source.rows)))
+        spans.append((slice(start, start + source.active), slice(active, active + source.active)))
         start += source.capacity
-        active += source.rows
+        active += source.active
     return start, spans
 
 
-def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_map_tensors(item, function) for item in value]
-    return value
-
-
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    check_parts(saved, {"sources": (list, tuple)}, "a state of a Corrector (its settings)")
-    if len(saved["sources"]) != len(here["sources"]):
-        raise ValueError(
-            f"the state has {len(saved['sources'])} source(s) of rows, here there are {len(here['sources'])}"
-        )
-    pairs = [(saved, here), *zip(saved["sources"], here["sources"], strict=True)]
-    for old, new in pairs:
-        check_parts(old, {}, "a state of a Corrector (its settings)")
-        for name in sorted(new.keys() - {"sources"}):
-            if differs(old.get(name), new[name]):
-                raise ValueError(
-                    f"{name} was {old.get(name)!r} when this state was saved and is {new[name]!r} here; "
-                    "use the same settings, or start without the state"
-                )
-
-
-def _check_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise TypeError(
-            "LBFGS is not supported: it evaluates its closure several times within one step and builds a curvature "
-            "estimate from exact gradients, which corrected ones would break; use a first-order optimizer"
-        )
-    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-        raise TypeError(
-            f"{type(optimizer).__name__} has no step hooks of its own, since it wraps another optimizer; pass the one "
-            "inside (of Accelerate: optimizer.optimizer)"
-        )
-    return optimizer
-
-
-def _check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> set[Tensor]:
-    if isinstance(params, (Tensor, torch.nn.Module)):
-        raise TypeError(
-            f"params must be an iterable of parameters, got a {type(params).__name__}; "
-            "pass [parameter] or module.parameters()"
-        )
-    chosen = list(params)
-    if not chosen:
-        raise ValueError("params is empty; pass at least one parameter, or None for all of the optimizer's")
-    for item in chosen:
-        if not isinstance(item, Tensor):
-            raise TypeError(
-                f"params must hold tensors, got a {type(item).__name__}; pass module.parameters(), "
-                "not named_parameters() or parameter groups"
-            )
-    owned = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    strangers = sum(parameter not in owned for parameter in chosen)
-    if strangers:
-        raise ValueError(
-            f"{strangers} of {len(chosen)} params are not in the optimizer, so it would never use their corrected "
-            "gradients; add them to the optimizer first (optimizer.add_param_group) or leave them out"
-        )
-    return set(chosen)
-
-
-def _check_sources(constraints: Iterable[Source]) -> list[Source]:
-    if isinstance(constraints, Source):
-        raise TypeError("constraints must be an iterable of sources; pass [source]")
-    sources = list(constraints)
-    if not sources:
-        raise ValueError("constraints is empty; pass at least one source of rows, e.g. congruency.References()")
-    for source in sources:
-        if not isinstance(source, Source):
-            raise TypeError(f"constraints must hold congruency.Source objects, got a {type(source).__name__}")
-    return sources
-
-
-def _check_parameter(parameter: Tensor, position: int) -> None:
-    if parameter.is_complex():
-        raise TypeError(
-            f"parameter {position} is complex ({parameter.dtype}); leave it out of params, or optimize "
-            "torch.view_as_real of it"
-        )
-    if not parameter.is_floating_point():
-        raise TypeError(f"parameter {position} has dtype {parameter.dtype}; only floating-point ones can be corrected")
-
-
-def _check_gradients(entries: _Entries) -> None:
-    for parameter, _ in entries:
-        gradient = parameter.grad
-        if gradient is not None and gradient.layout != torch.strided:
-            raise TypeError(
-                f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient ({gradient.layout}); build its "
-                "layer with sparse=False, or leave the parameter out of params"
+    check_parts(saved, {}, "a state of a Corrector (its settings)")
+    for name in sorted(here.keys() - {"sources"}):
+        if differs(saved.get(name), here[name]):
+            raise ValueError(
+                f"{name} was {saved.get(name)!r} when this state was saved and is {here[name]!r} here; "
+                "use the same settings, or start without the state"
             )

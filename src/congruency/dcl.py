@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from congruency.constraints.references import Accumulate, Mode, References
 from congruency.corrector import Blocks, Corrector, Trigger
-from congruency.references import Accumulate, Mode, References
 
 __all__ = ["DCL"]
 
@@ -16,13 +16,7 @@ __all__ = ["DCL"]
 class DCL(Corrector):
     """Direction Concentration Learning (Luo et al., TPAMI 2019) inside every ``optimizer.step()``.
 
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        dcl = congruency.DCL(optimizer, window=50)
-        ...
-        loss.backward()
-        optimizer.step()  # uses the corrected gradient
-
-    A gradient that would turn back against the way come since a reference point is replaced by the nearest one that
+    A gradient that would turn back against the displacement since a reference point is replaced by the nearest one that
     does not: ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0``, ``c_i = -(w - r_i)`` (``eqn:obj`` and
     ``eqn:constraints`` in the paper).
 
@@ -33,19 +27,37 @@ class DCL(Corrector):
         references: How many reference points, the paper's N_r. Memory: as many copies of ``params``.
         window: Steps between restarts of the references, the paper's beta_w; None never restarts (its infinity).
         offset: At which step of the window recording starts, the paper's beta_o.
-        mode: ``"concentrate"``, the paper's equations; ``"anchor"``, the opposite rows ``c_i = +(w - r_i)`` that the
-            paper's published code uses (there with ``margin=0.5``, ``offset=1``): it pulls weights back toward the
+        mode: ``"concentrate"``, the paper's equations; ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)`` that
+            the paper's published code uses (there with ``margin=0.5``, ``offset=1``): it pulls weights back toward the
             references.
         margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin always adds at least
             ``margin * c_i`` to the gradient.
         trigger: ``"always"``, or ``"violated"``: leave gradients alone that violate no constraint. They differ only
             for a positive margin.
-        blocks: One problem over all ``params`` (``"joint"``), or one for each parameter ``"group"`` or ``"tensor"``.
-        accumulate: Rows from ``"weights"`` (``w - r_i``, the paper's practice) or from the summed ``"gradients"`` the
-            optimizer used since r_i (its ``eqn:accm_grad``). Under plain SGD they agree up to the step size.
+        blocks: One problem over all ``params`` (``"joint"``), or one per parameter ``"group"`` or ``"tensor"``.
+        accumulate: Constraints from ``"weights"`` (``w - r_i``, the paper's practice) or from the summed
+            ``"gradients"`` the optimizer used since r_i (its ``eqn:accm_grad``). Under plain SGD they agree up to the
+            step size.
         attach: With False, call :meth:`correct` yourself before each ``optimizer.step()``.
         capturable: Keep the clock on the device, so that a whole training step can be captured in a CUDA graph and
             replayed, restarts of the window included.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> dcl = congruency.DCL(optimizer, window=50)
+        >>> losses = []
+        >>> for step in range(100):
+        ...     inputs = torch.randn(32, 8)
+        ...     loss = (model(inputs) - inputs[:, :2]).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()  # uses the corrected gradient
+        ...     losses.append(loss.item())
+        >>> losses[-1] < 0.1 * losses[0]
+        True
+        >>> dcl.stats.steps
+        100
     """
 
     def __init__(
@@ -64,13 +76,15 @@ class DCL(Corrector):
         attach: bool = True,
         capturable: bool = False,
     ) -> None:
-        source = References(
-            references,
-            window=window,
-            offset=offset,
-            mode=mode,
-            margin=margin,
-            accumulate=accumulate,
+        self.references = References(
+            references, window=window, offset=offset, mode=mode, margin=margin, accumulate=accumulate,
             capturable=capturable,
+        )  # fmt: skip
+        super().__init__(
+            optimizer, params, constraints=[self.references], trigger=trigger, blocks=blocks, attach=attach
         )
-        super().__init__(optimizer, params, [source], trigger=trigger, blocks=blocks, attach=attach)
+
+    def __repr__(self) -> str:
+        r = self.references
+        settings = f"window={r.window}, references={r.count}, mode={r.mode!r}, margin={r.margin}"
+        return f"DCL({settings}, {self._shown()})"

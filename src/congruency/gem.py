@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from congruency.constraints.memory import EpisodicMemory, Loss, Policy
 from congruency.corrector import Corrector, Trigger
-from congruency.memory import EpisodicMemory, Loss, Policy
 
 __all__ = ["GEM"]
 
@@ -16,37 +16,49 @@ __all__ = ["GEM"]
 class GEM(Corrector):
     """Gradient Episodic Memory (Lopez-Paz and Ranzato, NeurIPS 2017) inside every ``optimizer.step()``.
 
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        gem = congruency.GEM(optimizer, model)
-        for task, batches in enumerate(tasks):
-            for inputs, targets in batches:
-                gem.observe(inputs, targets, task)
-                loss(model(inputs), targets).backward()
-                optimizer.step()  # does not raise the loss on what is remembered of past tasks, to first order
-
-    For GEM together with DCL (the paper's ``eqn:constraints_conn``) give both sources to one
-    :class:`~congruency.Corrector`: ``Corrector(optimizer, None, [References(window=30), EpisodicMemory(model)])``.
+    No step raises the loss on what is remembered of past tasks, to first order. For GEM together with DCL (the paper's
+    ``eqn:constraints_conn``) give both sources to one :class:`~congruency.Corrector`.
 
     Args:
         optimizer: Any ``torch.optim`` optimizer but LBFGS.
-        model: Makes outputs from inputs.
-        loss: A scalar from outputs and targets; the mean cross entropy where None.
         params: The parameters to correct; None takes all of the optimizer's.
-        size: Samples kept of every task.
-        policy: Which: the last seen (``"ring"``) or the ``"first"``.
+        model: The model being trained.
+        loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
+        size: Samples kept per task.
+        policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
         margin: Lower bound of the multipliers, GEM's memory strength; 0.5 is what GEM's authors used.
         trigger: ``"violated"``, as GEM does: leave gradients alone that no memory disagrees with; or ``"always"``.
-        chunk: Past tasks at a time, where the gradients of all at once would take too much memory.
+        chunk: Past tasks per batched call, where the gradients of all at once would take too much memory.
         attach: With False, call :meth:`correct` yourself before each ``optimizer.step()``.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> gem = congruency.GEM(optimizer, model=model, size=50)
+        >>> losses = []
+        >>> for task in range(2):
+        ...     for step in range(30):
+        ...         inputs = torch.randn(32, 8)
+        ...         targets = (inputs[:, task] > 0).long()
+        ...         gem.observe(inputs, targets, task)
+        ...         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        ...         optimizer.zero_grad()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         losses.append(loss.item())
+        >>> losses[29] < losses[0] and losses[59] < losses[30]  # both tasks are learned
+        True
+        >>> gem.memory.past
+        [0]
     """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        model: nn.Module,
-        loss: Loss | None = None,
         params: Iterable[Tensor] | None = None,
         *,
+        model: nn.Module,
+        loss: Loss | None = None,
         size: int = 256,
         policy: Policy = "ring",
         margin: float = 0.5,
@@ -55,8 +67,13 @@ class GEM(Corrector):
         attach: bool = True,
     ) -> None:
         self.memory = EpisodicMemory(model, loss, size=size, policy=policy, margin=margin, chunk=chunk)
-        super().__init__(optimizer, params, [self.memory], trigger=trigger, attach=attach)
+        super().__init__(optimizer, params, constraints=[self.memory], trigger=trigger, attach=attach)
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
         """Keep samples of the task that is being learned now: see :meth:`EpisodicMemory.observe`."""
         self.memory.observe(inputs, targets, task, mask)
+
+    def __repr__(self) -> str:
+        m = self.memory
+        settings = f"size={m.size}, policy={m.policy!r}, margin={m.margin}, {len(m.past)} past tasks"
+        return f"GEM({settings}, {self._shown()})"

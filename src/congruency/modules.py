@@ -19,10 +19,15 @@ def head(model: nn.Module) -> nn.Module:
     models) it is the auxiliary one. ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile`` are looked
     through.
 
-        dcl = congruency.DCL(optimizer, congruency.head(model).parameters())
-
     Returns:
         The layer itself, not a copy. Several classifiers (a distilled transformer's) come as one ``nn.ModuleList``.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+        >>> congruency.head(model)
+        Linear(in_features=16, out_features=3, bias=True)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> dcl = congruency.DCL(optimizer, congruency.head(model).parameters())
     """
     model = unwrap(model)
     get_classifier = getattr(model, "get_classifier", None)

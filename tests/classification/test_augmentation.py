@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-import congruency._vision  # noqa: F401
+import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation, Draws, augment, draw
 
 PLAIN = Augmentation((0.0, 0.0, 0.0), (1 / 255,) * 3)
@@ -20,7 +20,7 @@ def drawn(augmentation, images, seed=0):
 
 
 def slow(image, augmentation, box, flip):
-    """One image at a time, the obvious way."""
+    """Reference implementation, one image at a time."""
     top, left, height, width = box.tolist()
     if augmentation.crop == "padded":
         image = functional.pad(image, (augmentation.padding,) * 4)
@@ -69,7 +69,7 @@ def test_padded_crops_reach_every_corner_and_half_are_flipped():
     assert 0.48 < draws.flips.float().mean() < 0.52
 
 
-def test_resized_crops_are_inside_and_of_the_area_and_shape_asked_for():
+def test_resized_crops_are_inside_and_have_the_requested_area_and_shape():
     augmentation = Augmentation(PLAIN.mean, PLAIN.std, crop="resized")
     height, width = 64, 96
     boxes = draw(augmentation, 20000, height, width, torch.Generator().manual_seed(1)).boxes
@@ -87,7 +87,7 @@ def test_resized_crops_are_inside_and_of_the_area_and_shape_asked_for():
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 96)])
-def test_resized_crops_are_distributed_as_torchvisions(height, width):
+def test_resized_crops_are_distributed_as_in_torchvision(height, width):
     crop = transforms.RandomResizedCrop(8)
     image = torch.empty(3, height, width)
     theirs = torch.tensor([crop.get_params(image, crop.scale, crop.ratio) for _ in range(3000)]).double()
@@ -98,7 +98,7 @@ def test_resized_crops_are_distributed_as_torchvisions(height, width):
     assert (ours.std(0) / theirs.std(0) - 1).abs().max() < 0.06
 
 
-def test_a_shape_where_nothing_fits_gives_the_middle():
+def test_an_extreme_shape_gives_the_centre_box():
     augmentation = Augmentation(PLAIN.mean, PLAIN.std, crop="resized", scale=(1.0, 1.0), ratio=(1.0, 1.0001))
     assert draw(augmentation, 3, 10, 100, torch.Generator()).boxes.tolist() == [[0, 45, 10, 10]] * 3
     assert draw(augmentation, 1, 100, 10, torch.Generator()).boxes.tolist() == [[45, 0, 10, 10]]
@@ -121,7 +121,7 @@ def test_the_same_seed_draws_the_same():
     assert not torch.equal(one.boxes, other.boxes)
 
 
-def test_evaluation_has_no_chance():
+def test_evaluation_is_deterministic():
     for augmentation in AUGMENTATIONS.values():
         plain = augmentation.evaluation()
         assert (plain.crop, plain.flip) == ("none", False)
@@ -131,13 +131,13 @@ def test_evaluation_has_no_chance():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mean": (0.5,)}, "one number a channel each"),
+        ({"mean": (0.5,)}, "one number per channel each"),
         ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
         ({"crop": "random"}, "crop must be 'none', 'padded' or 'resized'"),
         ({"size": 0}, "size must be a positive"),
     ],
 )
-def test_settings_that_cannot_be(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Augmentation(**({"mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0)} | settings))
 

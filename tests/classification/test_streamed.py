@@ -54,7 +54,7 @@ def test_each_file_once_with_its_label(files):
 
 
 @pytest.mark.parametrize("augmentation", [IMAGENET, Augmentation(RAW.mean, RAW.std, "padded", flip=True, size=8)])
-def test_going_on_in_the_middle_is_exact_with_any_workers(files, augmentation):
+def test_resuming_within_an_epoch_is_exact_with_any_workers(files, augmentation):
     whole = list(StreamedBatches(files, 4, augmentation, workers=0, seed=2).train_batches(1))
     before = torch.get_rng_state()
     ahead = StreamedBatches(files, 4, augmentation, workers=2, seed=2)
@@ -65,7 +65,7 @@ def test_going_on_in_the_middle_is_exact_with_any_workers(files, augmentation):
     assert not equal(other, whole)
 
 
-def test_processes_share_the_batches_of_one(files):
+def test_processes_divide_the_batches_of_one(files):
     whole = list(StreamedBatches(files, 4, IMAGENET, workers=0).train_batches(0))
     shares = [
         list(StreamedBatches(files, 4, IMAGENET, workers=0, rank=r, world_size=2).train_batches(0)) for r in (0, 1)
@@ -76,7 +76,7 @@ def test_processes_share_the_batches_of_one(files):
             assert torch.equal(together, batch[part][: len(together)])
 
 
-def test_evaluation_sees_the_middle_of_everything_once(files):
+def test_evaluation_sees_every_centre_crop_once(files):
     shares = [
         list(StreamedBatches(files, 10, IMAGENET, workers=0, rank=r, world_size=2).evaluation_batches()) for r in (0, 1)
     ]
@@ -86,7 +86,7 @@ def test_evaluation_sees_the_middle_of_everything_once(files):
     assert (labels != IGNORED).sum() == len(files)
 
 
-def test_the_middle_is_the_middle(tmp_path):
+def test_the_centre_crop(tmp_path):
     pixels = np.zeros((64, 128, 3), np.uint8)
     pixels[4:60, 36:92] = 200  # the middle 56 of the middle 64
     for split in ("train", "val"):
@@ -94,7 +94,7 @@ def test_the_middle_is_the_middle(tmp_path):
         Image.fromarray(pixels).save(tmp_path / split / "a" / "x.png")
     images, _ = next(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=0).evaluation_batches())
     assert images[:, :, 1:-1, 1:-1].round().unique().tolist() == [200]
-    assert 100 < images.min() < 200  # scaled before it is cut, so the border is a mixture
+    assert 100 < images.min() < 200  # resized before cropping, so the border is a mixture
 
 
 def test_a_size_is_needed(files):
@@ -102,15 +102,15 @@ def test_a_size_is_needed(files):
         StreamedBatches(files, 4, AUGMENTATIONS["cifar10"])
 
 
-def test_a_corrupt_file_is_named_from_a_worker(tmp_path):
+def test_a_corrupt_file_in_a_worker_is_reported(tmp_path):
     for split in ("train", "val"):
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a" / "x.png").write_bytes(b"broken")
     for workers in (0, 1):
-        with pytest.raises(ValueError, match=r"x.png cannot be decoded") as told:
+        with pytest.raises(ValueError, match=r"x.png cannot be decoded") as error:
             list(StreamedBatches(catalogue(tmp_path), 1, RAW, workers=workers).train_batches(0))
-        assert str(told.value).endswith("as an image (of no known kind); replace it or take it away")
-        assert "Traceback" not in str(told.value)
+        assert str(error.value).endswith("as an image (unknown format); replace or delete it")
+        assert "Traceback" not in str(error.value)
 
 
 def test_workers_can_share_a_zip(tmp_path):

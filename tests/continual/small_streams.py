@@ -7,7 +7,7 @@ import functools
 import torch
 
 from congruency import datasets
-from congruency.continual import Method, Setting, Stream, incremental, mlp
+from congruency.continual import LearnerConfig, Setting, Stream, incremental, mlp
 from congruency.datasets import LabelledImages
 
 
@@ -19,7 +19,7 @@ def digits() -> tuple[LabelledImages, LabelledImages]:
 
 @functools.cache
 def even_digits(classes: int = 10, train: int = 100, test: int = 28) -> tuple[LabelledImages, LabelledImages]:
-    """The first classes of the digits with as many images each, so that any two tasks of theirs are equally large."""
+    """The first classes of the digits with equally many images each, so that all tasks have the same size."""
     parts = []
     for whole, count in zip(digits(), (train, test), strict=True):
         chosen = whole.subset(whole.labels < classes).per_class(count)
@@ -35,7 +35,7 @@ def thirds(samples: int = 300, seed: int = 0) -> Stream:
 def setting(
     stream: Stream, hidden: tuple[int, ...] = (12, 9), dtype: torch.dtype = torch.float64, **kept: object
 ) -> Setting:
-    """The perceptron for a stream, from the stream's own seed, as run_together makes it."""
+    """The perceptron for a stream, from the stream's own seed, as run_together builds it."""
     channels, height, width = stream.shape
 
     def make(share: float) -> torch.nn.Module:
@@ -50,6 +50,6 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
-def plain(kind: str, **settings: object) -> Method:
-    """A method named after its kind."""
-    return Method(kind, kind, **settings)  # type: ignore[arg-type]
+def plain(kind: str, **settings: object) -> LearnerConfig:
+    """A learner named after its kind."""
+    return LearnerConfig(kind, kind, **settings)  # type: ignore[arg-type]

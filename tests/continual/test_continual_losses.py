@@ -1,4 +1,4 @@
-"""The losses of runs: by hand, by the slow obvious way, and from no more passes than accuracies need."""
+"""Test losses: by hand, by a slow direct computation, and without extra forward passes."""
 
 import math
 from itertools import pairwise
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from congruency.continual import Setting, incremental, learner, mlp, rotations, run, run_together
-from congruency.continual.tally import tally
+from congruency.continual.batched_mlp import count_and_loss
 
 STILL = 1e-300  # a learning rate that moves nothing
 
@@ -26,47 +26,47 @@ def pairs_of_digits(samples=40, seed=0):
 def test_two_samples_by_hand():
     """Probabilities of 1/4 and 3/4: the first sample's label is the unlikely one."""
     logits = torch.tensor([[0.0, math.log(3.0)], [5.0, 5.0 + math.log(3.0)]], dtype=torch.float64)
-    right, loss = tally(logits, torch.tensor([0, 1]))
+    right, loss = count_and_loss(logits, torch.tensor([0, 1]))
     assert int(right) == 1
     assert float(loss) == pytest.approx(math.log(4) + math.log(4 / 3))
 
 
-def test_classes_that_are_masked_out_do_not_count():
+def test_masked_classes_do_not_count():
     logits = torch.tensor([[9.0, 0.0, math.log(3.0)]]) + torch.tensor([-math.inf, 0.0, 0.0])
-    right, loss = tally(logits, torch.tensor([2]))
+    right, loss = count_and_loss(logits, torch.tensor([2]))
     assert int(right) == 1
     assert float(loss) == pytest.approx(math.log(4 / 3))
 
 
 def test_large_outputs_do_not_overflow():
-    right, loss = tally(torch.tensor([[1000.0, 0.0], [0.0, -1000.0]]), torch.tensor([1, 0]))
+    right, loss = count_and_loss(torch.tensor([[1000.0, 0.0], [0.0, -1000.0]]), torch.tensor([1, 0]))
     assert (int(right), float(loss)) == (1, 1000.0)
 
 
-def test_outputs_that_are_not_numbers_have_no_loss():
-    _, loss = tally(torch.tensor([[[math.inf, 0.0]], [[0.0, 0.0]]]), torch.tensor([0]))
+def test_non_finite_outputs_have_no_loss():
+    _, loss = count_and_loss(torch.tensor([[[math.inf, 0.0]], [[0.0, 0.0]]]), torch.tensor([0]))
     assert math.isnan(loss[0])
     assert float(loss[1]) == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("samples_last", [True, False])
-def test_sums_are_those_of_torch(dtype, samples_last):
-    """As stacked networks put them out: samples last in memory, one set of labels for all or one a seed."""
+def test_sums_equal_those_of_torch(dtype, samples_last):
+    """Laid out like the outputs of batched networks: samples last in memory, labels shared or one set per seed."""
     generator = torch.Generator().manual_seed(0)
     logits = 5 * torch.randn(2, 3, 4, 7, 50, generator=generator, dtype=dtype)
     logits = logits.mT if samples_last else logits.mT.contiguous()
     for labels in (torch.randint(7, (50,), generator=generator), torch.randint(7, (2, 1, 1, 50), generator=generator)):
         wanted = labels.expand(logits.shape[:-1])
         each = functional.cross_entropy(logits.double().flatten(0, 3), wanted.flatten(), reduction="none")
-        right, loss = tally(logits.clone(), labels)
+        right, loss = count_and_loss(logits.clone(), labels)
         assert loss.dtype == torch.float64
         torch.testing.assert_close(loss, each.view(wanted.shape).sum(-1), rtol=1e-6, atol=0)
-        assert torch.equal(right, (logits.argmax(-1) == labels).sum(-1))
+        assert torch.equal(right, (logits.argmax(-1) == labels).sum(-1, dtype=torch.float64))
 
 
 def known_outputs(sizes, seed):
-    """Parameters of a perceptron that puts out log 1, log 2, log 3, ... whatever it is shown."""
+    """Parameters of a perceptron whose outputs are log 1, log 2, log 3, ... for any input."""
     outputs = torch.arange(1.0, sizes[-1] + 1, dtype=torch.float64).log()
     others = sum(into * out + out for into, out in pairwise(sizes)) - len(outputs)
     return torch.cat([torch.zeros(others, dtype=torch.float64), outputs])
@@ -74,7 +74,7 @@ def known_outputs(sizes, seed):
 
 @pytest.mark.parametrize("make", [turned, pairs_of_digits], ids=["shared classes", "own classes"])
 def test_known_outputs_have_known_losses(make, monkeypatch):
-    """p(c) is (c + 1) over the sum of that over the task's classes, so the loss is counted from the labels."""
+    """p(c) is (c + 1) over the sum of that over the task's classes, so the loss follows from the labels."""
     stream = make()
     wanted = []
     for task in range(len(stream)):
@@ -95,7 +95,7 @@ def test_known_outputs_have_known_losses(make, monkeypatch):
     assert alone.losses.shape == (1, 1, len(stream), len(stream))
     assert alone.losses.dtype == torch.float64
     torch.testing.assert_close(alone.losses[0, 0], wanted, rtol=1e-12, atol=0)
-    monkeypatch.setattr("congruency.continual.course.initial_mlp", known_outputs)
+    monkeypatch.setattr("congruency.continual.batched_runner.initial_mlp", known_outputs)
     together = run_together([stream], [method], hidden=(3,), dtype=torch.float64)
     torch.testing.assert_close(together.losses[0, 0], wanted, rtol=1e-12, atol=0)
 
@@ -109,8 +109,8 @@ def slow_loss(outputs, labels, classes):
 
 
 @pytest.mark.parametrize("kind", ["single", "ewc", "independent", "multimodal", "gem", "icarl"])
-def test_losses_are_those_of_the_network_that_answers_for_the_task(kind):
-    """Learned again by hand; every row of the losses, in the slow way, from what the network puts out for each task."""
+def test_losses_are_those_of_the_network_of_the_task(kind):
+    """Trained again by hand; every loss computed slowly from the outputs of the network for each task."""
     stream = thirds(60)
     chosen = setting(stream, (12,), memory=9)
     outcome = run(stream, plain(kind), chosen, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_losses_are_those_of_the_network_that_answers_for_the_task(kind):
             assert float(outcome.losses[0, 0, task, other]) == pytest.approx(slow, rel=1e-9)
 
 
-def test_what_was_learned_has_a_lower_loss_than_what_was_not_met():
+def test_learned_tasks_have_a_lower_loss_than_unseen_ones():
     stream = turned(400, tasks=3)
     losses = run(stream, plain("single"), setting(stream, (60,), torch.float32)).losses[0, 0]
     not_met = losses[torch.ones_like(losses, dtype=torch.bool).triu(1)]
@@ -137,7 +137,7 @@ def test_what_was_learned_has_a_lower_loss_than_what_was_not_met():
 
 
 @pytest.mark.parametrize("kind", ["single", "icarl"])
-def test_an_answer_takes_one_pass(kind):
+def test_a_prediction_takes_one_forward_pass(kind):
     stream = thirds(60)
     one = learner(plain(kind), setting(stream, (12,), memory=9))
     images, labels = stream.training(0)
@@ -145,17 +145,17 @@ def test_an_answer_takes_one_pass(kind):
     one.begin(0, stream.mask(0).double())
     one.observe(inputs, labels)
     one.finish(inputs, labels)
-    one.answers(inputs, 0, stream.mask(0).double())  # iCaRL makes its means
+    one.predict(inputs, 0, stream.mask(0).double())  # iCaRL computes its class means
     passes = []
     one.model.register_forward_hook(lambda *_: passes.append(1))
-    guesses, outputs = one.answers(inputs, 0, stream.mask(0).double())
+    guesses, outputs = one.predict(inputs, 0, stream.mask(0).double())
     assert len(passes) == 1
     assert set(guesses.tolist()) <= set(stream.tasks[0].classes)
     assert not outputs.requires_grad
     assert torch.isfinite(outputs).any(0).nonzero().flatten().tolist() == list(stream.tasks[0].classes)
 
 
-def test_a_run_that_diverges_has_no_loss_and_leaves_the_others_theirs():
+def test_a_diverging_run_has_no_loss_and_does_not_affect_the_others():
     methods = [plain("single"), plain("single", lr=1e200)]
     found = run_together([turned()], methods, hidden=(5,), dtype=torch.float64)
     assert torch.isfinite(found.losses[0, 0]).all()

@@ -25,7 +25,7 @@ def test_perceptron_starts_xavier_uniform_with_zero_biases():
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
-def test_perceptron_is_drawn_by_its_seed():
+def test_perceptron_depends_on_its_seed():
     vectors = [nn.utils.parameters_to_vector(mlp((9, 4, 2), seed).parameters()) for seed in (1, 1, 2)]
     torch.manual_seed(99)
     vectors.append(nn.utils.parameters_to_vector(mlp((9, 4, 2), 1).parameters()))
@@ -91,11 +91,11 @@ def test_a_gem_step_leaves_running_averages_as_a_plain_step_would():
         one.observe(inputs, labels)
         for (name, found), wanted in zip(one.model.named_buffers(), plain_model.buffers(), strict=True):
             assert torch.equal(found, wanted), name
-    assert one.memory.rows == 2
+    assert one.memory.active == 2
     assert int(one.corrector.stats.corrected_steps)
 
 
-def test_past_tasks_some_at_a_time_give_the_same():
+def test_chunks_of_past_tasks_give_the_same():
     all_at_once, in_twos = (learned("dcl_memory", 4, chunk, memory_margin=0.5, window=2)[0] for chunk in (None, 2))
     for (name, a), b in zip(all_at_once.model.state_dict().items(), in_twos.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9, msg=name)
@@ -109,11 +109,11 @@ def test_learners_take_any_network(kind):
     assert outcome.matrix[0, 0].diagonal().mean() > 0.4  # of five classes
 
 
-def test_masks_are_those_of_the_task_that_is_asked_about():
+def test_the_mask_is_that_of_the_evaluated_task():
     made = stream()
     assert made.shape == (1, 8, 8)
     one, _ = learned("gem", 1)
     for task in range(5):
         inputs = digits()[1].images[:50].double() / 255
-        guesses = set(one.answers(inputs, task, made.mask(task).double())[0].tolist())
+        guesses = set(one.predict(inputs, task, made.mask(task).double())[0].tolist())
         assert guesses <= set(made.tasks[task].classes)

@@ -1,4 +1,4 @@
-"""A run of many that was stopped goes on where it was."""
+"""An interrupted batched run resumes where it was."""
 
 import dataclasses
 
@@ -6,17 +6,17 @@ import pytest
 import torch
 from small_streams import digits, even_digits, plain
 
-from congruency.continual import Method, incremental, permutations, rotations, run_together
-from congruency.continual.stacked_learners import Consolidating, Constrained
-from congruency.continual.vectorised import STACKED_KINDS, group
+from congruency.continual import LearnerConfig, incremental, permutations, rotations, run_together
+from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner
+from congruency.continual.batched_runner import BATCHED_KINDS, group
 
 METHODS = [
-    Method("single", "single"),
-    Method("EWC", "ewc", strength=3.0),
-    Method("GEM", "gem", memory_margin=0.5),
-    Method("A-GEM", "agem"),
-    Method("both", "dcl_memory", window=3, references=2),
-    Method("DCL", "dcl", offset=1),
+    LearnerConfig("single", "single"),
+    LearnerConfig("EWC", "ewc", strength=3.0),
+    LearnerConfig("GEM", "gem", memory_margin=0.5),
+    LearnerConfig("A-GEM", "agem"),
+    LearnerConfig("both", "dcl_memory", window=3, references=2),
+    LearnerConfig("DCL", "dcl", offset=1),
 ]
 TASKS, GROUPS = 4, 4
 SETTINGS = {"hidden": (9,), "memory": 12}
@@ -49,9 +49,9 @@ def same(a, b):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Counts the steps that are really taken."""
+    """Collects the steps that are actually taken."""
     taken = []
-    for kind in (Consolidating, Constrained):
+    for kind in (BatchedEWCLearner, BatchedConstrainedLearner):
         original = kind.step
 
         def counted(self, *args, original=original):
@@ -63,8 +63,8 @@ def steps(monkeypatch):
 
 
 @pytest.mark.parametrize("stopped", [1, 4, 6, 11, 14, 16])
-def test_an_interrupted_run_goes_on_to_the_same_outcome(stopped, steps, tmp_path):
-    """Stopped in the middle of a group of methods, between two, and at the very end."""
+def test_an_interrupted_run_resumes_to_the_same_outcome(stopped, steps, tmp_path):
+    """Stopped within a group of learners, between two groups, and at the end."""
     assert len(group(METHODS)) == GROUPS
     whole = run_together(streams(), METHODS, **SETTINGS)
     in_all = len(steps)
@@ -85,7 +85,7 @@ def test_an_interrupted_run_goes_on_to_the_same_outcome(stopped, steps, tmp_path
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_incremental_classes_go_on_too(tmp_path):
+def test_incremental_classes_resume(tmp_path):
     made = [incremental(*even_digits(), tasks=5, samples=30, seed=seed) for seed in (1, 2)]
     methods = [plain("gem", memory_margin=0.5), plain("ewc", strength=3.0)]
     whole = run_together(made, methods, **SETTINGS)
@@ -99,7 +99,7 @@ def test_incremental_classes_go_on_too(tmp_path):
     assert same(run_together(made, methods, resume=tmp_path / "state", **SETTINGS), whole)
 
 
-def test_a_state_from_before_losses_were_kept_goes_on_without_those_it_lacks(steps, tmp_path):
+def test_a_state_without_losses_resumes_with_nan_losses(steps, tmp_path):
     whole = run_together(streams(), METHODS, **SETTINGS)
     in_all = len(steps)
     steps.clear()
@@ -117,7 +117,7 @@ def test_a_state_from_before_losses_were_kept_goes_on_without_those_it_lacks(ste
     assert same(resumed, whole)
 
 
-def test_a_save_cut_short_leaves_the_state_before(tmp_path, monkeypatch):
+def test_an_interrupted_save_leaves_the_previous_state(tmp_path, monkeypatch):
     whole = run_together(streams(), METHODS, **SETTINGS)
     saves = []
     original = torch.save
@@ -139,7 +139,7 @@ def test_a_save_cut_short_leaves_the_state_before(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_part_is_never_taken_for_a_state(steps, tmp_path):
+def test_a_partial_file_is_never_loaded(steps, tmp_path):
     path = tmp_path / "state"
     with pytest.raises(Stopped):
         run_together(streams(), METHODS, resume=path, progress=stop_after(2), **SETTINGS)
@@ -154,7 +154,7 @@ def test_a_part_is_never_taken_for_a_state(steps, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"methods": [*METHODS[:-1], Method("DCL", "dcl", offset=2)]},
+        {"configs": [*METHODS[:-1], LearnerConfig("DCL", "dcl", offset=2)]},
         {"streams": streams(permutations)},
         {"streams": streams()[::-1]},
         {"streams": streams(samples=31)},
@@ -167,19 +167,19 @@ def test_a_part_is_never_taken_for_a_state(steps, tmp_path):
     ids=["method", "kind", "seeds", "samples", "tasks", "angles", "hidden", "batch", "dtype"],
 )
 def test_the_state_of_another_run_is_refused(change, tmp_path):
-    wanted = {"streams": streams(), "methods": METHODS, **SETTINGS}
+    wanted = {"streams": streams(), "configs": METHODS, **SETTINGS}
     path = tmp_path / "state"
     with pytest.raises(Stopped):
         run_together(**wanted, resume=path, progress=stop_after(1))
     (state,) = tmp_path.iterdir()
     before = state.read_bytes()
-    with pytest.raises(ValueError, match=rf"{state.name} holds another run, of other methods, streams or settings"):
+    with pytest.raises(ValueError, match=rf"{state.name} holds another run \(of other learners, streams or settings\)"):
         run_together(**{**wanted, **change}, resume=path)
     assert state.read_bytes() == before
 
 
 @pytest.mark.parametrize("change", [{"memory": 11}, {"policy": "ring"}], ids=str)
-def test_another_memory_is_another_run_only_to_those_that_have_one(change, tmp_path):
+def test_another_memory_is_refused_only_by_learners_that_have_one(change, tmp_path):
     path = tmp_path / "state"
     for methods, refused in (([plain("single"), plain("ewc")], False), ([plain("gem")], True)):
         for file in tmp_path.iterdir():
@@ -192,15 +192,7 @@ def test_another_memory_is_another_run_only_to_those_that_have_one(change, tmp_p
             assert same(run_together(streams(), methods, resume=path, **{**SETTINGS, **change}), first)
 
 
-def test_a_run_that_did_not_follow_agreement_is_another_run(tmp_path):
-    """Its finished tasks have none to show."""
-    one, path = streams()[:1], tmp_path / "state"
-    run_together(one, [plain("gem")], resume=path, agreement=False, **SETTINGS)
-    with pytest.raises(ValueError, match="holds another run"):
-        run_together(one, [plain("gem")], resume=path, **SETTINGS)
-
-
-def test_two_runs_whose_names_share_a_beginning_do_not_share_a_file(tmp_path):
+def test_names_with_dots_do_not_share_a_file(tmp_path):
     """A dot in the name is part of the name."""
     for name in ("lr0.1", "lr0.2"):
         run_together(streams(), [plain("single")], resume=tmp_path / name, **SETTINGS)
@@ -208,7 +200,7 @@ def test_two_runs_whose_names_share_a_beginning_do_not_share_a_file(tmp_path):
 
 
 def test_states_are_plain_tensors(tmp_path):
-    """They are read without trusting whoever wrote them, on whatever device there is."""
+    """Loaded with ``weights_only=True``, on any device."""
     run_together(streams(), METHODS, resume=tmp_path / "state", **SETTINGS)
     for file in tmp_path.iterdir():
         state = torch.load(file, weights_only=True, map_location="cpu")
@@ -216,5 +208,5 @@ def test_states_are_plain_tensors(tmp_path):
     assert len(list(tmp_path.iterdir())) == GROUPS
 
 
-def test_every_stacked_kind_is_interrupted():
-    assert {method.kind for method in METHODS} == set(STACKED_KINDS)
+def test_every_batched_kind_is_interrupted():
+    assert {method.kind for method in METHODS} == set(BATCHED_KINDS)

@@ -22,9 +22,9 @@ def test_by_hand(average, backward, forward):
     assert float(found.forward_transfer) == pytest.approx(forward)
 
 
-def test_baselines_are_one_for_all_or_one_a_matrix():
+def test_baselines_are_shared_or_one_per_matrix():
     three, two = torch.tensor(MATRIX).repeat(3, 1, 1), torch.tensor(BASELINE).repeat(2, 1)
-    with pytest.raises(ValueError, match=r"one for all or one a matrix, got \(2, 3\) for \(3, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"one for all or one per matrix, got \(2, 3\) for \(3, 3, 3\)"):
         scores(three, two)
     shared, own = scores(three, BASELINE), scores(three, torch.tensor(BASELINE).repeat(3, 1))
     torch.testing.assert_close(shared.forward_transfer, own.forward_transfer)
@@ -35,7 +35,7 @@ def test_gem_averages_are_the_default():
 
 
 @pytest.mark.parametrize("average", ["gem", "published"])
-def test_batches_in_front_are_one_by_one(average):
+def test_leading_dimensions_are_a_batch(average):
     matrix, baseline = torch.rand(4, 2, 5, 5), torch.rand(4, 1, 5)
     together = scores(matrix, baseline, average)
     for i in range(4):
@@ -47,7 +47,7 @@ def test_batches_in_front_are_one_by_one(average):
                 torch.testing.assert_close(value[i, j], getattr(alone, name))
 
 
-def test_a_learner_that_forgets_nothing_and_one_that_forgets_all():
+def test_extreme_backward_transfers():
     keeps = torch.tril(torch.ones(4, 4))
     assert float(scores(keeps, torch.zeros(4)).backward_transfer) == 0.0
     forgets = torch.eye(4)
@@ -72,11 +72,11 @@ def test_matrices_that_are_not_square_are_refused(shape):
 
 @pytest.mark.parametrize("shape", [(), (2,), (3, 4)])
 def test_baselines_of_another_length_are_refused(shape):
-    with pytest.raises(ValueError, match=r"baseline must be \(\.\.\., 3\), one accuracy a task"):
+    with pytest.raises(ValueError, match=r"baseline must be \(\.\.\., 3\), one accuracy per task"):
         scores(torch.zeros(3, 3), torch.zeros(shape))
 
 
-def test_another_average_is_refused():
+def test_an_unknown_average_is_refused():
     with pytest.raises(ValueError, match="average must be one of 'gem', 'published', got 'mean'"):
         scores(MATRIX, BASELINE, "mean")
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from congruency.continual.learners import fisher as module
-from congruency.continual.learners.fisher import NotByLayers, by_layers, by_samples, fisher_diagonal
+from congruency.continual.learners import ewc as module
+from congruency.continual.learners.ewc import UnsupportedLayer, by_layers, by_samples, fisher_diagonal
 from congruency.continual.networks import NarrowResNet18, mlp
 
 CLASSES = 6
@@ -95,7 +95,7 @@ class Loose(Twice):
 
 
 class Crops(Twice):
-    """Each sample goes through as two, and the answers are averaged."""
+    """Each sample is split into two, and the outputs are averaged."""
 
     def forward(self, x):
         halves = torch.cat([x, x.flip(-1)])
@@ -103,7 +103,7 @@ class Crops(Twice):
 
 
 class Cut(Twice):
-    """A layer that learns nothing."""
+    """A frozen layer."""
 
     def forward(self, x):
         with torch.no_grad():
@@ -124,14 +124,14 @@ class Shared(Twice):
 
 
 class Doubling(nn.Linear):
-    """Not what its base class computes."""
+    """A subclass that computes something else."""
 
     def forward(self, x):
         return 2 * super().forward(x)
 
 
 class Idle(Twice):
-    """One layer that is never called, one whose output goes nowhere."""
+    """One layer that is never called, one whose output is unused."""
 
     def __init__(self):
         super().__init__()
@@ -205,23 +205,23 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("classes", masks())
 @pytest.mark.parametrize("name", BY_LAYERS)
-def test_by_layers_is_sample_by_sample_and_class_by_class(name, classes, monkeypatch):
-    """Also where the samples, the rows and the products of a layer come in several parts."""
+def test_by_layers_equals_sample_by_sample_and_class_by_class(name, classes, monkeypatch):
+    """Also if samples, factors and a layer's products are split into parts."""
     model, inputs = case(BY_LAYERS[name])
     mask = masks()[classes]
     expected = slow(model, inputs, mask)
     assert_same(by_layers(model, inputs, mask), expected)
     assert_same(by_samples(model, inputs, mask), expected)
     monkeypatch.setattr(module, "_SAMPLES", 2)
-    monkeypatch.setattr(module, "_ROWS", 2)
+    monkeypatch.setattr(module, "_FACTORS", 2)
     monkeypatch.setattr(module, "_PRODUCTS", 1)
     assert_same(by_layers(model, inputs, mask), expected)
 
 
 @pytest.mark.parametrize("name", BY_SAMPLES)
-def test_other_networks_are_left_to_automatic_differentiation(name):
+def test_other_networks_fall_back_to_autograd(name):
     model, inputs = case(BY_SAMPLES[name])
-    with pytest.raises(NotByLayers):
+    with pytest.raises(UnsupportedLayer):
         by_layers(model, inputs)
     found = fisher_diagonal(model, inputs)
     model.requires_grad_(True)
@@ -229,19 +229,19 @@ def test_other_networks_are_left_to_automatic_differentiation(name):
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_samples_normalised_by_one_another_are_left_to_automatic_differentiation(affine):
+def test_batch_statistics_fall_back_to_autograd(affine):
     def make():
         norm = nn.BatchNorm2d(3, affine=affine, track_running_stats=False)
         return nn.Sequential(nn.Conv2d(1, 3, 2, bias=False), norm, nn.Flatten(), nn.Linear(36, CLASSES))
 
     model, inputs = case((make, (1, 4, 5)))
-    with pytest.raises(NotByLayers):
+    with pytest.raises(UnsupportedLayer):
         by_layers(model, inputs)
     assert_same(fisher_diagonal(model, inputs), slow(model, inputs))
 
 
-def test_only_known_networks_are_done_by_layers(monkeypatch):
-    """The other way is not even called for a ResNet, and a layer norm needs it."""
+def test_only_supported_networks_are_done_by_layers(monkeypatch):
+    """A ResNet does not need the fallback, a layer norm does."""
     calls = []
     monkeypatch.setattr(module, "by_samples", lambda *_: calls.append("by samples"))
     fisher_diagonal(*case(BY_LAYERS["resnet"]))
@@ -250,7 +250,7 @@ def test_only_known_networks_are_done_by_layers(monkeypatch):
     assert calls == ["by samples"]
 
 
-def test_it_runs_in_evaluation_mode_without_gradients_or_traces():
+def test_it_runs_in_evaluation_mode_and_leaves_no_gradients_or_hooks():
     model, inputs = case(BY_LAYERS["resnet"])
     expected = fisher_diagonal(model, inputs)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -266,15 +266,15 @@ def test_it_runs_in_evaluation_mode_without_gradients_or_traces():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_rows_are_a_root_of_the_covariance_of_the_classes(dtype):
+def test_factors_are_a_root_of_the_class_covariance(dtype):
     """``sum_j s_j s_j' = diag(p) - p p'``, to the precision of the diagonal, however unlikely a class."""
     torch.manual_seed(0)
     logits = torch.randn(7, 5, dtype=dtype) * torch.tensor([0, 1, 3, 10, 30, 100, 1000], dtype=dtype).unsqueeze(-1)
     log_p = logits.log_softmax(-1)
-    rows = module._rows(log_p)
-    assert rows.shape == (4, 7, 5)
-    assert rows.abs().max() <= 1
-    found = torch.einsum("jnc,jnd->ncd", rows.double(), rows.double())
+    factors = module._factors(log_p)
+    assert factors.shape == (4, 7, 5)
+    assert factors.abs().max() <= 1
+    found = torch.einsum("jnc,jnd->ncd", factors.double(), factors.double())
     exact = log_p.double()
     p, others = exact.exp(), torch.eye(5, dtype=torch.bool)
     rest = exact.unsqueeze(1).expand(-1, 5, -1).masked_fill(others, -torch.inf).exp().sum(-1)  # 1 - p, without loss
@@ -284,7 +284,7 @@ def test_rows_are_a_root_of_the_covariance_of_the_classes(dtype):
     assert error.max() < (1e-11 if dtype == torch.float64 else 1e-3)
 
 
-def test_a_task_of_one_class_tells_nothing():
+def test_a_single_class_has_zero_fisher_information():
     model, inputs = case(BY_LAYERS["mlp"])
     mask = torch.full((CLASSES,), -torch.inf, dtype=torch.float64)
     mask[2] = 0.0

@@ -1,4 +1,4 @@
-"""The learners one run at a time: that each learns, and does what its name says."""
+"""The learners one run at a time: each learns, and computes what its definition says."""
 
 import copy
 from typing import get_args
@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import congruency
 from congruency.continual import LEARNERS, Setting, learner, rotations, run, run_together
-from congruency.continual.learners.icarl import herded
-from congruency.continual.methods import Kind
+from congruency.continual.config import Kind
+from congruency.continual.learners.icarl import herding
 
 
 def turned(samples=60, tasks=3, seed=0):
@@ -51,7 +51,7 @@ SETTINGS = {"ewc": {"strength": 3.0}, "dcl": {"window": 8}, "dcl_memory": {"wind
 
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_every_kind_learns(kind):
-    """The task just learned is done far better than by chance, which is 1/10, or 1/3 of the task's own classes."""
+    """Accuracy on the task just learned is far above chance, which is 1/10, or 1/3 for tasks of three classes."""
     stream = thirds(300) if kind == "icarl" else turned(700)
     outcome = run(stream, plain(kind, **SETTINGS.get(kind, {})), setting(stream, (60,), torch.float32, memory=30))
     learned = outcome.matrix[0, 0].diagonal()
@@ -81,7 +81,7 @@ def test_a_plain_step_is_sgd():
     torch.testing.assert_close(weights(one.model), expected)
 
 
-def test_a_mask_keeps_other_classes_out_of_loss_and_answer():
+def test_a_mask_excludes_other_classes_from_loss_and_prediction():
     stream = thirds(30)
     one = learner(plain("single"), setting(stream, ()))
     classes = list(stream.tasks[0].classes)
@@ -92,12 +92,12 @@ def test_a_mask_keeps_other_classes_out_of_loss_and_answer():
     assert moved.nonzero().flatten().tolist() == classes
     with torch.no_grad():
         one.model[-1].bias[others] += 100.0
-    guesses = one.answers(everything(stream, 0, "testing")[0], 0, mask_of(stream, 0))[0]
+    guesses = one.predict(everything(stream, 0, "testing")[0], 0, mask_of(stream, 0))[0]
     assert set(guesses.tolist()) <= set(classes)
 
 
 @pytest.mark.parametrize("make", [turned, thirds], ids=["shared", "own classes"])
-def test_ewc_without_strength_is_plain_sgd(make):
+def test_ewc_of_zero_strength_is_plain_sgd(make):
     stream = make(40)
     single, ewc = (learner(method, setting(stream)) for method in (plain("single"), plain("ewc", strength=0.0)))
     for task in range(3):
@@ -110,7 +110,7 @@ def test_ewc_without_strength_is_plain_sgd(make):
 
 
 @pytest.mark.parametrize("make", [turned, thirds], ids=["shared", "own classes"])
-def test_ewc_pulls_by_the_fisher_information_of_every_past_task(make):
+def test_ewc_penalises_by_the_fisher_diagonal_of_every_past_task(make):
     """Each step's gradient is the loss's and strength * sum_k F_k (w - w_k), F_k sample by sample, class by class."""
     stream, strength = make(30), 4.0
     one = learner(plain("ewc", strength=strength), setting(stream, (7,)))
@@ -137,8 +137,8 @@ def test_ewc_pulls_by_the_fisher_information_of_every_past_task(make):
 
 
 @pytest.mark.parametrize("kind", ["dcl", "dcl_memory"])
-def test_references_are_forgotten_when_a_task_begins(kind):
-    """The first step of a task is free of them, the next is not; held on to, they would turn the first as well."""
+def test_references_restart_with_every_task(kind):
+    """The first step of a task is unconstrained, the next is not; kept references would correct the first as well."""
     stream = turned(40)
     method = plain(kind, mode="anchor", reference_margin=0.3, trigger="always")
     one = learner(method, setting(stream))
@@ -212,7 +212,7 @@ def test_gem_corrects_against_the_memory_of_every_past_task():
     for task in range(2):
         learn(one, stream, task)
     one.begin(2, None)
-    turned_steps = 0
+    corrected_steps = 0
     for inputs, labels in batches(stream, 2):
         rows = []
         for task in range(2):
@@ -221,17 +221,17 @@ def test_gem_corrects_against_the_memory_of_every_past_task():
         g = gradient_of(functional.cross_entropy(one.model(inputs), labels), one.model)
         rows = torch.stack(rows)
         expected = congruency.project(g, rows, 0.5) if (rows @ g < 0).any() else g
-        turned_steps += not torch.equal(expected, g)
+        corrected_steps += not torch.equal(expected, g)
         before = weights(one.model)
         one.observe(inputs, labels)
         torch.testing.assert_close(weights(one.model), before - 0.1 * expected, rtol=1e-9, atol=1e-12)
         cosines = rows @ expected / (rows.norm(dim=1) * expected.norm())
         torch.testing.assert_close(one.agreement(), cosines.mean())
-    assert turned_steps
+    assert corrected_steps
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_agem_has_one_row_from_a_draw_of_all_past_tasks(margin):
+def test_agem_has_one_constraint_from_a_sample_of_all_past_tasks(margin):
     stream = turned(40, seed=5)
     one = learner(plain("agem", memory_margin=margin), setting(stream, memory=12))
     for task in range(2):
@@ -240,8 +240,8 @@ def test_agem_has_one_row_from_a_draw_of_all_past_tasks(margin):
     known = [torch.cat([everything(stream, task)[i][:12] for task in range(2)]) for i in (0, 1)]
     drawn = np.random.RandomState([5, 2])
     for inputs, labels in batches(stream, 2):
-        places = drawn.randint(24, size=12)
-        row = gradient_of(functional.cross_entropy(one.model(known[0][places]), known[1][places]), one.model)
+        indices = drawn.randint(24, size=12)
+        row = gradient_of(functional.cross_entropy(one.model(known[0][indices]), known[1][indices]), one.model)
         g = gradient_of(functional.cross_entropy(one.model(inputs), labels), one.model)
         expected = congruency.project(g, row.unsqueeze(0), margin) if row @ g < 0 else g
         before = weights(one.model)
@@ -254,9 +254,9 @@ def test_agem_has_one_row_from_a_draw_of_all_past_tasks(margin):
 def test_herding_by_hand():
     """Mean 3.25: first 2, nearest; then 1, as (2 + 1) / 2 is nearest; then 10, as 13 / 3 is; then what is left."""
     values = torch.tensor([[0.0], [1.0], [2.0], [10.0]])
-    assert herded(values, 4).tolist() == [2, 1, 3, 0]
-    assert herded(values, 2).tolist() == [2, 1]
-    assert herded(values, 9).tolist() == [2, 1, 3, 0]
+    assert herding(values, 4).tolist() == [2, 1, 3, 0]
+    assert herding(values, 2).tolist() == [2, 1]
+    assert herding(values, 9).tolist() == [2, 1, 3, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -268,10 +268,10 @@ def test_herding_one_by_one(seed):
             i: float((vectors.mean(0) - vectors[[*chosen, i]].mean(0)).norm()) for i in range(9) if i not in chosen
         }
         chosen.append(min(distances, key=distances.get))
-    assert herded(vectors, 6).tolist() == chosen
+    assert herding(vectors, 6).tolist() == chosen
 
 
-def test_icarl_answers_with_the_nearest_mean_of_the_tasks_classes():
+def test_icarl_predicts_the_nearest_class_mean():
     stream = thirds(60)
     one = learner(plain("icarl"), setting(stream, (20,), memory=14))
     for task in range(3):
@@ -293,7 +293,7 @@ def test_icarl_answers_with_the_nearest_mean_of_the_tasks_classes():
             means.append(functional.normalize(features(exemplars).mean(0), dim=-1))
             held += len(exemplars)
         nearest = [classes[int((torch.stack(means) - f).norm(dim=-1).argmin())] for f in features(inputs)]
-        found = one.answers(inputs, task, mask_of(stream, task))[0].tolist()
+        found = one.predict(inputs, task, mask_of(stream, task))[0].tolist()
         assert found == nearest
         assert set(found) <= set(classes)
     assert held == sum(len(part) for part in one._inputs)
@@ -322,5 +322,5 @@ def test_icarl_refuses_tasks_that_share_classes():
         run(stream, plain("icarl"), setting(stream), dtype=torch.float64)
 
 
-def test_every_kind_of_method_has_a_learner():
+def test_every_kind_has_a_learner():
     assert set(LEARNERS) == set(get_args(Kind))

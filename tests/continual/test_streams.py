@@ -9,7 +9,7 @@ import torch
 from small_streams import digits, even_digits, thirds
 
 from congruency.continual import STREAMS, incremental, permutations, rotations
-from congruency.continual.streams import moved_pixels, turned_pixels
+from congruency.continual.streams import permuted_pixels, rotated_pixels
 from congruency.datasets import LabelledImages
 
 SAME_CLASSES = (rotations, permutations)
@@ -34,15 +34,15 @@ def checksum(stream):
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("side", [1, 2, 5, 8, 28])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_quarter_turns_are_exact(channels, side, quarters):
+def test_quarter_rotations_are_exact(channels, side, quarters):
     images = random_images(2, channels, side, side)
-    turned = moved_pixels(images, turned_pixels((channels, side, side), 90.0 * quarters))
+    turned = permuted_pixels(images, rotated_pixels((channels, side, side), 90.0 * quarters))
     assert turned.dtype == torch.uint8
     assert torch.equal(turned, torch.rot90(images, quarters, (2, 3)))
 
 
 def nearest(image, degrees):
-    """Pixel by pixel: turn the centre of each back and look which pixel it falls into."""
+    """Pixel by pixel: rotate each centre back and take the pixel it falls into."""
     height, width = image.shape
     turned = torch.zeros_like(image)
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
@@ -58,9 +58,9 @@ def nearest(image, degrees):
 
 @pytest.mark.parametrize("degrees", [0.0, 7.3, 33.0, 45.1, 100.7, 163.2])
 @pytest.mark.parametrize("shape", [(8, 8), (7, 7), (5, 9)])
-def test_rotation_takes_the_nearest_pixel_or_black(shape, degrees):
+def test_rotation_uses_the_nearest_pixel_or_black(shape, degrees):
     image = random_images(1, 1, *shape)
-    turned = moved_pixels(image, turned_pixels((1, *shape), degrees))
+    turned = permuted_pixels(image, rotated_pixels((1, *shape), degrees))
     assert torch.equal(turned[0, 0], nearest(image[0, 0], degrees))
     assert set(turned.flatten().tolist()) <= {0, *image.flatten().tolist()}
     assert (turned == 0).any() == (degrees > 10)  # a larger turn brings in corners from outside
@@ -78,13 +78,13 @@ def test_one_angle_in_each_equal_bin():
             drawn = (angle - k * width) / width
             seen.add(min(3, int(4 * drawn)))
             apart = [
-                (turned_pixels(stream.shape, angle + by) != task.pixels).sum() for by in (-0.05, 0.0, 0.05)
+                (rotated_pixels(stream.shape, angle + by) != task.pixels).sum() for by in (-0.05, 0.0, 0.05)
             ]  # the name is rounded
             assert min(apart) <= 2
     assert seen == {0, 1, 2, 3}  # from everywhere in the bin
 
 
-def test_rotations_go_to_a_half_turn_by_default():
+def test_rotations_cover_180_degrees_by_default():
     stream = rotations(*digits(), samples=1)
     angles = [float(task.name.removesuffix(" degrees")) for task in stream.tasks]
     assert len(stream) == 20
@@ -103,7 +103,7 @@ def test_permutations_are_permutations_and_differ():
 
 
 @pytest.mark.parametrize("make", SAME_CLASSES)
-def test_every_task_is_its_own_draw_of_images_with_their_pixels_moved(make):
+def test_every_task_has_random_images_with_permuted_pixels(make):
     train, test = digits()
     stream = make(train, test, tasks=3, samples=50, seed=4)
     drawn = set()
@@ -117,14 +117,14 @@ def test_every_task_is_its_own_draw_of_images_with_their_pixels_moved(make):
             assert torch.equal(images.flatten(1)[:, j], wanted)
         images, labels = stream.testing(k)
         assert torch.equal(labels, test.labels)  # all of them
-        assert torch.equal(images, moved_pixels(test.images, task.pixels))
+        assert torch.equal(images, permuted_pixels(test.images, task.pixels))
         assert stream.mask(k) is None
         drawn.add(tuple(task.train.tolist()))
     assert len(drawn) == 3
 
 
 @pytest.mark.parametrize("make", SAME_CLASSES)
-def test_fewer_samples_than_asked_takes_all(make):
+def test_too_many_samples_take_all(make):
     train, test = digits()
     few = train.subset(range(7))
     stream = make(few, test, tasks=2, samples=50)
@@ -133,14 +133,14 @@ def test_fewer_samples_than_asked_takes_all(make):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_samples_are_a_prefix(name):
-    """Fewer samples a task are the first of the many: a shorter stream is the beginning of the longer."""
+    """Fewer samples per task are the first of the many: a shorter stream is the beginning of the longer."""
     long, short = (STREAMS[name](*digits(), tasks=2, samples=n, seed=3) for n in (90, 20))
     for a, b in zip(long.tasks, short.tasks, strict=True):
         assert torch.equal(a.train[:20], b.train)
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_the_seed_decides(name):
+def test_streams_depend_on_the_seed(name):
     first, again, other = (STREAMS[name](*digits(), tasks=5, samples=40, seed=seed) for seed in (7, 7, 8))
     assert first.seed == 7
     assert all(torch.equal(a, b) for a, b in zip(content(first), content(again), strict=True))
@@ -180,7 +180,7 @@ def test_shape_and_classes_are_those_of_the_images():
     assert stream.classes == 10
 
 
-def test_incremental_deals_out_every_class_once():
+def test_incremental_uses_every_class_once():
     train, test = digits()
     stream = incremental(train, test, tasks=5, samples=10_000, seed=2)
     assert sorted(label for task in stream.tasks for label in task.classes) == list(range(10))
@@ -199,14 +199,14 @@ def test_incremental_deals_out_every_class_once():
         assert task.name == ", ".join(map(str, task.classes))
 
 
-def test_incremental_takes_so_many_samples():
+def test_incremental_respects_the_number_of_samples():
     stream = thirds(samples=70)
     assert [len(task.train) for task in stream.tasks] == [70] * 3
     assert [len(task.test) for task in stream.tasks] == [3 * 28] * 3  # all there are
     assert all(set(stream.training(k)[1].tolist()) == set(stream.tasks[k].classes) for k in range(3))
 
 
-def test_incremental_mask_lets_the_classes_of_a_task_through():
+def test_incremental_mask_keeps_the_classes_of_a_task():
     stream = incremental(*digits(), tasks=5, samples=10)
     for k, task in enumerate(stream.tasks):
         mask = stream.mask(k)
@@ -239,8 +239,8 @@ def test_an_empty_set_is_refused(make):
 
 
 @pytest.mark.parametrize("tasks", [0, 3, 20])
-def test_classes_that_cannot_be_dealt_out_are_refused(tasks):
-    with pytest.raises(ValueError, match=f"10 classes cannot be dealt out evenly to {tasks} tasks"):
+def test_classes_that_cannot_be_split_evenly_are_refused(tasks):
+    with pytest.raises(ValueError, match=f"10 classes cannot be split evenly into {tasks} tasks"):
         incremental(*digits(), tasks=tasks)
 
 

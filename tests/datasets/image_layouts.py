@@ -1,4 +1,4 @@
-"""Small sets in the official layouts, made by hand, so that every pixel is known."""
+"""Small synthetic data sets in the official layouts, with known pixels."""
 
 import gzip
 import io

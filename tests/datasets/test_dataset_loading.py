@@ -38,7 +38,7 @@ def test_mnist(tmp_path, zipped):
     assert load(tmp_path / "mnist").classes == ("0", "1", "2")
 
 
-def test_fashion_carries_its_names_and_both_spellings(tmp_path):
+def test_fashion_mnist_has_class_names_and_both_spellings(tmp_path):
     write_mnist(tmp_path / "FashionMNIST" / "raw")
     for path in (tmp_path / "FashionMNIST" / "raw").iterdir():
         path.rename(path.with_name(path.name.replace("-idx", ".idx")))
@@ -52,7 +52,7 @@ def test_fashion_carries_its_names_and_both_spellings(tmp_path):
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(5)), "fewer than its header of 16"),
         ("train-images-idx3-ubyte", idx_bytes(np.zeros(50)), "begins with 00000801, not with 00000803"),
         ("train-images-idx3-ubyte", b"PK" + bytes(100), "begins with 504b0000"),
-        ("train-images-idx3-ubyte.gz", b"no gzip at all", "train-images-idx3-ubyte.gz is not a whole idx file"),
+        ("train-images-idx3-ubyte.gz", b"no gzip at all", "train-images-idx3-ubyte.gz is not a complete idx file"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(4)), "holds 5 images and .* 4 labels"),
         ("train-labels-idx1-ubyte", idx_bytes(np.full(5, 11)), "train-labels-idx1-ubyte: label 11 of image 0"),
     ],
@@ -102,7 +102,7 @@ class Evil:
         return (os.mkdir, (str(self.path),))
 
 
-def test_a_pickle_cannot_run_anything(tmp_path):
+def test_a_pickle_cannot_execute_code(tmp_path):
     files = cifar_files()
     files["cifar-10-batches-py/data_batch_2"] = pickle.dumps({b"data": Evil(tmp_path / "owned")}, protocol=2)
     write_folder(tmp_path / "c", files)
@@ -117,7 +117,7 @@ def test_a_pickle_cannot_run_anything(tmp_path):
         (b"\x80\x02garbage", "cannot be read as a CIFAR batch"),
         (pickle.dumps([1, 2], protocol=2), "it holds a list"),
         (pickle.dumps({b"labels": [0]}, protocol=2), "lacks 'data'"),
-        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, protocol=2), "2 images and 1 labels"),
+        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, protocol=2), "2 images but 1 labels"),
         (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [0]}, protocol=2), "not of bytes"),
     ],
 )
@@ -155,7 +155,7 @@ def test_image_folders(tmp_path, ending, prefix):
     assert load(path, size=8, channels=1).images.shape == (4, 1, 8, 8)
 
 
-def test_validation_stands_for_a_test_set_without_labels(tmp_path):
+def test_validation_replaces_an_unlabelled_test_set(tmp_path):
     files = {name.replace("test/", "val/"): data for name, data in folder_files().items()}
     write_folder(tmp_path / "i", files | {"test/1.png": png(1), "readme.txt": b""})
     assert load(tmp_path / "i", "test").images[:, 0, 0, 0].tolist() == [30, 31]
@@ -208,16 +208,16 @@ def test_images_of_several_shapes_need_a_size(tmp_path):
     assert load(tmp_path / "p", size=5).images.shape == (4, 3, 5, 5)
 
 
-def test_too_much_for_memory_is_said_before_decoding(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "MOST_BYTES", 100)
+def test_too_large_data_are_refused_before_decoding(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match=r"4 images of .* would take more than 100 bytes"):
         load(write_folder(tmp_path / "p", folder_files()))
-    monkeypatch.setattr(decoding, "_MOST_PIXELS", 10)
+    monkeypatch.setattr(decoding, "_MAX_PIXELS", 10)
     with pytest.raises(ValueError, match="4x4 pixels are more than 10"):
         load(tmp_path / "p")
 
 
-def test_images_of_every_mode_become_what_is_asked(tmp_path):
+def test_images_of_every_mode_are_converted(tmp_path):
     files = folder_files() | {"train/dog/11.png": png(9, mode="L"), "train/cat/10.png": png(1, mode="P")}
     loaded = load(write_folder(tmp_path / "p", files))
     assert loaded.images[2, :, 0, 0].tolist() == [9, 9, 9]
@@ -236,7 +236,7 @@ def test_tiny_imagenet(tmp_path, ending):
     assert load(path, "all").labels.tolist() == [0, 0, 1, 1, 1, 0]
 
 
-def test_words_that_stand_for_two_classes_are_not_used(tmp_path):
+def test_ambiguous_class_names_are_not_used(tmp_path):
     files = tiny_files("") | {"wnids.txt": b"n02\nn03\n", "train/n03/images/a.JPEG": png(1)}
     assert load(write_folder(tmp_path / "t", files)).classes == ("n02", "n03")
     del files["words.txt"]
@@ -271,7 +271,7 @@ def test_digits_are_always_the_same():
     assert test.labels[:10].tolist() == [1, 2, 5, 7, 8, 0, 4, 5, 8, 0]
 
 
-def test_only_the_named_cache_is_written_and_it_is_used(tmp_path):
+def test_only_the_named_cache_is_written_and_read(tmp_path):
     path = write_folder(tmp_path / "p", folder_files())
     cache = tmp_path / "new" / "pets.pt"
     before = sorted(tmp_path.rglob("*"))
@@ -286,7 +286,7 @@ def test_only_the_named_cache_is_written_and_it_is_used(tmp_path):
     assert again.classes == loaded.classes
 
 
-def test_a_cache_of_something_else_is_refused_and_kept(tmp_path):
+def test_a_cache_of_another_source_is_refused_and_kept(tmp_path):
     path = write_folder(tmp_path / "p", folder_files())
     cache = tmp_path / "pets.pt"
     load(path, cache=cache)
@@ -294,18 +294,18 @@ def test_a_cache_of_something_else_is_refused_and_kept(tmp_path):
     with pytest.raises(ValueError, match="delete it or name another file"):
         load(path, "test", cache=cache)
     (path / "train" / "cat" / "12.png").write_bytes(png(12))
-    with pytest.raises(ValueError, match="was made of"):
+    with pytest.raises(ValueError, match="was made from"):
         load(path, cache=cache)
     assert cache.read_bytes() == kept
     cache.write_bytes(kept[: len(kept) // 2])
-    with pytest.raises(ValueError, match=r"pets.pt is not a whole cache"):
+    with pytest.raises(ValueError, match=r"pets.pt is not a complete image cache"):
         load(path, cache=cache)
     torch.save({"weights": torch.zeros(2)}, cache)
-    with pytest.raises(ValueError, match="is not a whole cache"):
+    with pytest.raises(ValueError, match="is not a complete image cache"):
         load(path, cache=cache)
 
 
-def test_a_name_needs_a_place(tmp_path, monkeypatch):
+def test_a_name_needs_a_data_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
     with pytest.raises(ValueError, match="give data, the folder that holds it, or set CONGRUENCY_DATA"):
         load("cifar10")
@@ -317,7 +317,7 @@ def test_a_name_needs_a_place(tmp_path, monkeypatch):
     assert find("mnist") == tmp_path / "mnist"
 
 
-def test_an_unknown_name_gets_near_ones(tmp_path):
+def test_an_unknown_name_gets_suggestions(tmp_path):
     with pytest.raises(FileNotFoundError, match="did you mean 'cifar10'"):
         load("cifr10")
     with pytest.raises(ValueError, match="split must be one of train, test, all"):
@@ -328,7 +328,7 @@ def test_an_unknown_name_gets_near_ones(tmp_path):
         load("digits", channels=4)
 
 
-def test_a_folder_with_one_archive_stands_for_it(tmp_path):
+def test_a_folder_with_a_single_archive_opens_it(tmp_path):
     (tmp_path / "cifar10").mkdir()
     write_archive(tmp_path / "cifar10" / "any.tar.xz", folder_files())
     (tmp_path / "cifar10" / "NOTES.md").write_text("notes")
@@ -358,17 +358,17 @@ needs_data = pytest.mark.skipif(not REAL, reason="CONGRUENCY_DATA is not set: th
         ("tiny_imagenet", (16000, 100000), (4000, 10000), 200),
     ],
 )
-def test_the_real_image_sets(name, train, test, classes):
+def test_real_image_sets(name, train, test, classes):
     path = find(name, REAL)
     if path.is_dir():
         pytest.skip(f"{path} is extracted; the counts are known for archives")
-    from congruency.datasets.loading import _catalogue
+    from congruency.datasets import folders
     from congruency.datasets.tree import open_tree
 
     tree = open_tree(path)
     started = time.perf_counter()
     for split, count in (("train", train), ("test", test)):
-        files = _catalogue(tree, split)
+        files = folders.catalogue(tree, split)
         assert len(files) in (count if isinstance(count, tuple) else (count,))
         assert len(files.classes) == classes
         some = files.per_class(1).decoded()
@@ -379,7 +379,7 @@ def test_the_real_image_sets(name, train, test, classes):
 
 
 @needs_data
-def test_the_real_mnist():
+def test_real_mnist():
     train, test = load("mnist", data=REAL), load("mnist", "test", data=REAL)
     assert (len(train), len(test)) == (60000, 10000)
     assert train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]

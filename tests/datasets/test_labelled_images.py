@@ -56,7 +56,7 @@ def test_divide_is_disjoint_stratified_and_repeatable():
         (torch.zeros(3, 1, 4, 4).byte(), torch.tensor([0, 7, -1]), "label 7 of image 1 is not one of the 2 classes"),
     ],
 )
-def test_what_is_wrong_is_named(images, labels, message):
+def test_invalid_images_and_labels_are_refused(images, labels, message):
     with pytest.raises(ValueError, match=message):
         LabelledImages(images, labels, ("a", "b"))
 
@@ -69,11 +69,11 @@ def test_grey_equals_pillow():
         assert np.array_equal(ours[0].numpy(), pillow)
 
 
-def test_colour_of_grey_repeats_it():
+def test_grey_is_repeated_for_colour():
     grey = made()
     assert torch.equal(grey.converted(None, 3).images, grey.images.repeat(1, 3, 1, 1))
     assert grey.converted(4, 1) is grey
-    with pytest.raises(ValueError, match="cannot be turned into 2"):
+    with pytest.raises(ValueError, match="cannot be converted to 2"):
         made(shape=(3, 4, 4)).converted(None, 2)
 
 

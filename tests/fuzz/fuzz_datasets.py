@@ -130,12 +130,12 @@ def _names(folder: Path) -> st.SearchStrategy[str]:
 @contextmanager
 def _small_limits() -> Iterator[None]:
     """Limits of kilobytes, so that a bomb need not be a real one."""
-    held = tree.MOST_UNPACKED, tree.MOST_MEMBER
-    tree.MOST_UNPACKED, tree.MOST_MEMBER = 1 << 20, 1 << 18
+    held = tree.MAX_UNPACKED, tree.MAX_MEMBER
+    tree.MAX_UNPACKED, tree.MAX_MEMBER = 1 << 20, 1 << 18
     try:
         yield
     finally:
-        tree.MOST_UNPACKED, tree.MOST_MEMBER = held
+        tree.MAX_UNPACKED, tree.MAX_MEMBER = held
 
 
 @target(

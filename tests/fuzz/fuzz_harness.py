@@ -76,9 +76,9 @@ def attempt(call: Callable[[], Any], folder: Path, *, named: tuple[str, ...] = (
             return call()
         except errors as reason:
             found = reason
-    told = str(found)
-    assert len(told) > 15, f"{type(found).__name__} says nothing: {told!r}"
-    assert not named or any(name in told for name in named), f"no word of {named} in {type(found).__name__}: {told!r}"
+    kind, message = type(found).__name__, str(found)
+    assert len(message) > 15, f"{kind} has no helpful message: {message!r}"
+    assert not named or any(name in message for name in named), f"{kind} names none of {named}: {message!r}"
     return found
 
 

@@ -7,19 +7,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from congruency.studies.continual.store import Store
 from fuzz_harness import attempt, target
 from fuzz_mutations import damaged, mutated
 from hypothesis import strategies as st
 
-from congruency.continual.methods import Method
-from congruency.experiments.analysis import report
-from congruency.experiments.analysis.runs import load
-from congruency.experiments.continual.store import Store
+from congruency.continual.config import Method
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import folded, picture
 from congruency.report.tables import Table, to_html, to_markdown, to_rich
+from congruency.studies.analysis import report
+from congruency.studies.analysis.runs import load
 from congruency.training.record import RECORD_NAME, read_record
 
 HOSTILE = [

@@ -41,7 +41,7 @@ def _dcl(accumulate: Any = "weights") -> tuple[Any, Callable[[], None]]:
 def _gem() -> tuple[Any, Callable[[], None]]:
     model = _network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    gem = congruency.GEM(optimizer, model, size=4)
+    gem = congruency.GEM(optimizer, model=model, size=4)
     for task in range(3):
         gem.observe(torch.randn(3, 3), torch.tensor([0, 1, 0]), task)
     return gem, _stepping(model, optimizer)
@@ -51,7 +51,7 @@ def _both() -> tuple[Any, Callable[[], None]]:
     model = _network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memory = congruency.EpisodicMemory(model, size=4)
-    corrector = congruency.Corrector(optimizer, None, [congruency.References(window=9), memory])
+    corrector = congruency.Corrector(optimizer, constraints=[congruency.References(window=9), memory])
     for task in range(2):
         memory.observe(torch.randn(3, 3), torch.tensor([0, 1, 0]), task)
     return corrector, _stepping(model, optimizer)

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import congruency
+from congruency.distributed import full
 from congruency.integrations.common import attach
 from congruency.integrations.lightning import DCLCallback
-from congruency.sharding import full
 
 import lightning  # isort: skip  # after the integration, which makes torchvision importable where it is not
 

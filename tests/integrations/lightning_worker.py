@@ -97,9 +97,9 @@ def metric_over_processes(rank):
         optimizer.step()
     sums = metric.sums_from_start.clone()
     dist.all_reduce(sums)
-    assert sums[1] == 5 + 6  # the first update of each has no way come yet
+    assert sums[1] == 5 + 6  # the first update of each has no displacement yet
     assert metric.compute() == sums[0] / sums[1]
-    assert metric.sums_from_start[1] == 5 + rank  # each goes on with its own
+    assert metric.sums_from_start[1] == 5 + rank  # each continues with its own
 
 
 if __name__ == "__main__":

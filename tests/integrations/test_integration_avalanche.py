@@ -90,7 +90,7 @@ def plain(memories=None, strength=0.0, **options):
     references = congruency.References(options.pop("references", 1), **options)
     episodes = congruency.EpisodicMemory(model, size=SAMPLES, margin=strength)
     sources = [references] if memories is None else [references, episodes]
-    corrector = congruency.Corrector(optimizer, None, sources, trigger=trigger)
+    corrector = congruency.Corrector(optimizer, constraints=sources, trigger=trigger)
     corrected = []
     for task, (inputs, targets) in enumerate(tasks()):
         references.reset()
@@ -187,7 +187,7 @@ def check_but_keep_momentum(strategy):
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_strategy_stored_as_a_whole(joined):
+def test_a_pickled_strategy(joined):
     """As Avalanche's checkpoints do, there with dill, which cannot store any strategy beside typing_extensions 4.16."""
     torch.manual_seed(7)
     strategy = strategy_of([DCLPlugin(memory=GEMPlugin(10, 0.2) if joined else None, **OPTIONS)])
@@ -220,7 +220,7 @@ def test_a_head_that_grows():
     assert flat(model).isfinite().all()
 
 
-def test_the_strategys_loggers_receive_the_numbers(tmp_path):
+def test_the_strategys_loggers_receive_the_metrics(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     plugin = DCLPlugin(window=5, references=1)
@@ -249,13 +249,13 @@ class MultiTask(MultiTaskModule):
         return self.net(inputs)
 
 
-def test_bad_input():
+def test_invalid_input():
     memory = GEMPlugin(10, 0.5)
-    with pytest.raises(TypeError, match="memory must be a GEMPlugin of Avalanche's or None, got a dict"):
+    with pytest.raises(TypeError, match="memory must be Avalanche's GEMPlugin or None, got a dict"):
         DCLPlugin(memory={})
     with pytest.raises(ValueError, match="window must be a positive number"):
         DCLPlugin(window=0)
-    with pytest.raises(RuntimeError, match="nothing to show before"):
+    with pytest.raises(RuntimeError, match="no stats before"):
         _ = DCLPlugin().stats
     with pytest.raises(ValueError, match="give it to DCLPlugin alone"):
         learn(strategy_of([memory, DCLPlugin(memory=memory)]), experiences()[:1])

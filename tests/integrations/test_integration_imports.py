@@ -11,10 +11,16 @@ FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "a
 
 
 def test_nothing_is_imported_early():
-    code = "import json, sys, congruency, congruency.integrations; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, congruency; congruency.integrations; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(json.loads(found.stdout))
     assert "congruency.integrations" in imported
+    assert not [name for name in imported if name.startswith("congruency.integrations.")]
+    rooms = {name.split(".")[1] for name in imported if name.startswith("congruency.")}
+    assert rooms <= {
+        "_validate", "_version", "backends", "cone", "constraints", "corrector", "dcl", "distributed", "gem",
+        "integrations", "measure", "modules",
+    }  # fmt: skip
     assert not imported & {*FRAMEWORKS, "torchvision", "timm", "wandb", "tensorboard"}
 
 

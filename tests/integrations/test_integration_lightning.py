@@ -48,7 +48,7 @@ def steps_corrected(callback):
     return [corrected(dcl) for dcl in callback.dcls.values()]
 
 
-def test_it_corrects_at_all():
+def test_it_corrects_steps():
     uncorrected, _ = plain(batches(), options={"offset": BATCHES + 1})
     assert not torch.equal(fit(Regression())[0], uncorrected)
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
         fit(Regression(), DCLCallback(window=7, references=2), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")
 
 
-def test_a_second_fit_starts_anew_and_the_optimizer_is_left_alone():
+def test_a_second_fit_restarts_and_the_optimizer_is_detached():
     callback = DCLCallback(**OPTIONS)
     run = trainer(callback)
     run.fit(Regression(), loader())
@@ -142,7 +142,7 @@ def test_a_second_fit_starts_anew_and_the_optimizer_is_left_alone():
     assert torch.equal(nn.utils.parameters_to_vector(module.net.parameters()), plain(batches())[0])
 
 
-def test_an_interrupted_fit_lets_go():
+def test_an_interrupted_fit_detaches():
     class Failing(Regression):
         def training_step(self, pair, index):
             if index == 3:
@@ -176,7 +176,7 @@ def expected_log(every):
     return {step: {name: v for name, v in row.items() if v == v} for step, row in log.items()}
 
 
-def test_tensorboard_receives_the_numbers(tmp_path):
+def test_tensorboard_receives_the_metrics(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     fit(Regression(), logger=TensorBoardLogger(tmp_path), log_every_n_steps=2)
@@ -195,7 +195,7 @@ def test_tensorboard_receives_the_numbers(tmp_path):
     assert sum("dcl/congruency" in row for row in expected.values()) > 2
 
 
-def test_weights_and_biases_receives_the_numbers(tmp_path, monkeypatch):
+def test_weights_and_biases_receives_the_metrics(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logger = WandbLogger(save_dir=tmp_path, offline=True, log_model=False)
@@ -215,7 +215,7 @@ def test_only_logged_steps_wait_for_the_device(monkeypatch):
     assert len(asked) == BATCHES // 5
 
 
-def test_the_other_name_of_lightning():
+def test_pytorch_lightning():
     """A Trainer of ``pytorch_lightning`` takes the callback as well."""
 
     class Module(pytorch_lightning.LightningModule):
@@ -233,7 +233,7 @@ def test_the_other_name_of_lightning():
     assert torch.equal(found, plain(batches())[0])
 
 
-def test_which_lightning_is_taken():
+def test_which_lightning_is_chosen():
     assert _framework({"pytorch_lightning": pytorch_lightning}) == "pytorch_lightning"
     both = {"pytorch_lightning": pytorch_lightning, "lightning.pytorch": lightning.pytorch}
     assert _framework(both) == "lightning.pytorch"
@@ -249,7 +249,7 @@ def test_which_lightning_is_taken():
         ({"params": "tail"}, ValueError, "params must be 'all', 'head' or a function"),
     ],
 )
-def test_bad_options_are_reported_at_once(wrong, error, message):
+def test_invalid_options_are_refused_on_construction(wrong, error, message):
     with pytest.raises(error, match=message):
         DCLCallback(**wrong)
 
@@ -258,11 +258,11 @@ def test_bad_options_are_reported_at_once(wrong, error, message):
     ("params", "error", "message"),
     [
         (lambda module: [], ValueError, "chose no parameter that trains"),
-        (lambda module: module.net.named_parameters(), TypeError, "must give parameters"),
+        (lambda module: module.net.named_parameters(), TypeError, "must return parameters"),
         (lambda module: [nn.Parameter(torch.zeros(2))], ValueError, "are in no optimizer"),
     ],
 )
-def test_bad_choices_are_reported_when_the_fit_starts(params, error, message):
+def test_invalid_choices_are_refused_when_the_fit_starts(params, error, message):
     with pytest.raises(error, match=message):
         fit(Regression(), DCLCallback(params))
 

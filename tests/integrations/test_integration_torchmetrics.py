@@ -33,7 +33,7 @@ def train(model, steps, *, metrics=(), meters=(), values=None, optimizer=None):
 
 @pytest.mark.parametrize("reference", ["start", "previous"])
 @pytest.mark.parametrize("quantity", ["congruency", "magnitude"])
-def test_it_is_the_meter(reference, quantity):
+def test_it_equals_the_meter(reference, quantity):
     model = network()
     meter = congruency.CongruencyMeter(model.parameters(), reference)
     metric = RunCongruency(reference, quantity)
@@ -66,7 +66,7 @@ def test_nothing_measured_is_nan():
     assert metric.compute().isnan()
 
 
-def test_forward_gives_the_step_and_keeps_the_run():
+def test_forward_returns_the_step_and_accumulates_the_run():
     model, metric = network(), RunCongruency()
     meter = congruency.CongruencyMeter(model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -104,7 +104,7 @@ def test_in_a_collection_with_others():
 
 
 @pytest.mark.parametrize("reference", ["start", "previous"])
-def test_goes_on_from_its_state(reference, tmp_path):
+def test_resumes_from_its_state(reference, tmp_path):
     model = network()
     metric = RunCongruency(reference)
     metric.persistent(True)
@@ -139,10 +139,10 @@ def test_runs_merge():
     assert metrics[0].compute() == together[0] / together[1]
 
 
-def test_bad_input():
-    with pytest.raises(ValueError, match="reference must be 'start' or 'previous'"):
+def test_invalid_input():
+    with pytest.raises(ValueError, match="reference must be one of 'start', 'previous'"):
         RunCongruency("end")
-    with pytest.raises(ValueError, match="quantity must be 'congruency' or 'magnitude'"):
+    with pytest.raises(ValueError, match="quantity must be one of 'congruency', 'magnitude'"):
         RunCongruency(quantity="angle")
     with pytest.raises(RuntimeError, match="no parameter has a gradient"):
         RunCongruency().update(network().parameters())

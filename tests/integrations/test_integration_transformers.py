@@ -71,7 +71,7 @@ def train(folder, model=None, callback=None, **settings):
 
 
 def plain(*, accumulate=1, autocast=None, params="all"):
-    """By hand: the loss (the model is told how many samples a step has), clipping, the step, the scheduler; logs."""
+    """By hand: the loss (the model gets the number of samples of a step), clipping, the step, the scheduler; logs."""
     model = classifier()
     model.train()
     optimizer, scheduler = optimizer_and_scheduler(model)
@@ -130,14 +130,14 @@ def test_training_equals_the_plain_loop(ours, theirs, tmp_path):
     assert "dcl/congruency" not in run.state.log_history[-1]  # the summary of the run
 
 
-def test_it_hooks_the_optimizer_inside_accelerates_and_lets_go(tmp_path):
+def test_it_hooks_the_wrapped_optimizer_and_detaches(tmp_path):
     _, callback, run = train(tmp_path, max_steps=3)
     assert isinstance(run.optimizer, AcceleratedOptimizer)
     assert callback.dcl.optimizer is run.optimizer.optimizer
     assert not callback.dcl.optimizer._optimizer_step_pre_hooks
 
 
-def test_a_loop_of_ones_own_with_accelerate():
+def test_a_custom_loop_with_accelerate():
     """The optimizer itself goes to DCL; Accelerate steps it at the end of every accumulation."""
     results = []
     for accelerated in (False, True):
@@ -159,7 +159,7 @@ def test_a_loop_of_ones_own_with_accelerate():
     assert torch.equal(*results)
 
 
-def test_accelerates_own_optimizer_is_refused_and_the_one_inside_named():
+def test_accelerates_wrapper_is_refused_and_the_wrapped_optimizer_named():
     prepared = Accelerator(cpu=True).prepare(torch.optim.SGD(classifier().parameters(), lr=0.1))
     with pytest.raises(TypeError, match=r"AcceleratedOptimizer .* optimizer\.optimizer"):
         congruency.DCL(prepared)
@@ -194,9 +194,9 @@ def test_resumed_from_a_checkpoint(step, elsewhere, saved, tmp_path):
     assert congruencies[0] == congruencies[1]
 
 
-def test_resumed_without_the_state_it_says_so(saved, tmp_path):
+def test_resuming_without_the_state_warns(saved, tmp_path):
     folder, expected, _, _ = saved
-    with pytest.warns(UserWarning, match="goes on at step 8 without DCL's state, whose references start over"):
+    with pytest.warns(UserWarning, match="resumes at step 8 without DCL's state, and its references restart"):
         found, callback, _ = train(
             tmp_path, classifier(dropout=0.2), resume_from_checkpoint=str(folder / "checkpoint-8")
         )
@@ -218,13 +218,13 @@ def test_the_state_of_another_run_is_refused(saved, tmp_path):
         )
 
 
-def test_nothing_is_saved_beside_a_model_alone(tmp_path):
+def test_no_state_is_saved_with_save_only_model(tmp_path):
     train(tmp_path, max_steps=2, save_strategy="steps", save_steps=2, save_only_model=True)
     assert (tmp_path / "checkpoint-2").is_dir()
     assert not (tmp_path / "checkpoint-2" / "dcl.pt").exists()
 
 
-def test_tensorboard_receives_the_numbers(tmp_path, monkeypatch):
+def test_tensorboard_receives_the_metrics(tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
@@ -237,7 +237,7 @@ def test_tensorboard_receives_the_numbers(tmp_path, monkeypatch):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_weights_and_biases_receives_the_numbers(tmp_path, monkeypatch):
+def test_weights_and_biases_receives_the_metrics(tmp_path, monkeypatch):
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -252,17 +252,17 @@ def test_weights_and_biases_receives_the_numbers(tmp_path, monkeypatch):
     assert {name: summary[name] for name in expected} == pytest.approx(expected)
 
 
-def test_given_among_the_callbacks_it_says_what_is_missing(tmp_path, monkeypatch):
+def test_in_the_list_of_callbacks_it_warns_of_missing_reports(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
     callback = DCLCallback(**OPTIONS)
     run = trainer(tmp_path, classifier(), callbacks=[callback], report_to="tensorboard", max_steps=4)
-    with pytest.warns(UserWarning, match="tensorboard will not show DCL's numbers"):
+    with pytest.warns(UserWarning, match="tensorboard will not show DCL's metrics"):
         run.train()
     assert "dcl/congruency" in run.state.log_history[3]
 
 
-def test_bad_options_are_reported_at_once():
+def test_invalid_options_are_refused_on_construction():
     with pytest.raises(ValueError, match="window must be a positive number of steps or None, got 0"):
         DCLCallback(window=0)
-    with pytest.raises(RuntimeError, match="nothing to show before"):
+    with pytest.raises(RuntimeError, match="no stats before"):
         _ = DCLCallback().stats

@@ -49,7 +49,7 @@ def test_labels_legend_and_summary():
     assert svg.get("aria-label") == "T. loss over epoch. one: 3 at 1, 2 at 2. two: 4 at 1, 5 at 2."
 
 
-def test_hover_tells_the_values():
+def test_hover_shows_the_values():
     svg = draw(Series("one", [1, 2], [3.0, 2.0], [0.25, math.nan]), Series("two", [2], [4.0]))
     tips = [[text.text for text in tip.iter("text")] for tip in named(svg, "tip")]
     assert tips == [["epoch 1", "one: 3 ± 0.25"], ["epoch 2", "one: 2", "two: 4"]]
@@ -102,7 +102,7 @@ def test_many_names_wrap_within_the_drawing():
     assert {float(text.get("y")) for text in named(svg, "name")} == {13.0 + 18 * n for n in range(9)}
 
 
-def test_hostile_names_are_text():
+def test_names_are_escaped():
     name = '"><script>alert(1)</script>&'
     svg = draw(Series(name, [1, 2], [1.0, 2.0]))
     assert named(svg, "name")[0].text == name
@@ -124,7 +124,7 @@ def test_strip_chart_shows_every_value():
 
 
 @pytest.mark.parametrize("values", [[-0.0048, 0.0007], [-123456.0, 654321.0], [-3.0, 2.0]])
-def test_the_outermost_marks_of_a_strip_chart_are_not_cut_off(values):
+def test_the_outermost_ticks_of_a_strip_chart_are_not_cut_off(values):
     svg = strip(Sample("one", values, sum(values) / 2, 0.0))
     marks = [text for text in svg.iter() if text.tag.endswith("text") and re.fullmatch("-?[0-9.]+", text.text or "")]
     assert len(marks) >= 4
@@ -149,17 +149,17 @@ def test_any_sample_can_be_drawn(sample):
 
 
 @pytest.mark.parametrize("bars", [False, True])
-def test_bands_end_where_values_do(bars):
-    """Two seeds give intervals of many times the mean; the axis stays with what there can be."""
+def test_bands_are_clipped_to_possible_values(bars):
+    """Two seeds give intervals of many times the mean; the axis is limited to possible values."""
     wide = Series("a", [1, 2], [40.0, 60.0], [400.0, 30.0], bars=bars)
     marks = [float(text.text) for text in draw(wide, possible=(0.0, 100.0)).iter("text") if text.text.isdigit()]
     assert max(marks) == 100
     assert min(marks) >= 0
-    assert "40 ± 400" in "".join(draw(wide, possible=(0.0, 100.0)).itertext()), "the margin itself is told whole"
+    assert "40 ± 400" in "".join(draw(wide, possible=(0.0, 100.0)).itertext()), "the hover text shows the whole margin"
     assert "-400" in {text.text for text in draw(wide).iter("text")}
 
 
 def test_a_logarithmic_axis_says_so():
     line = Series("a", [1, 2], [1.0, 10.0])
-    told = [{text.text for text in draw(line, log=log).iter("text")} for log in (False, True)]
-    assert ["loss, log scale" in texts for texts in told] == [False, True]
+    shown = [{text.text for text in draw(line, log=log).iter("text")} for log in (False, True)]
+    assert ["loss, log scale" in texts for texts in shown] == [False, True]

@@ -1,4 +1,4 @@
-"""Text and lines stand out from what is behind them, in light and in dark: WCAG's ratios of the page's own style."""
+"""Text and lines have enough contrast in the light and the dark theme (WCAG ratios)."""
 
 import re
 
@@ -21,7 +21,7 @@ def contrast(one, other):
 
 
 def themes():
-    """The custom properties of both themes; what the dark one does not say stays."""
+    """The CSS properties of both themes; the dark one inherits from the light one."""
     style = render(Page("t", "l", "c", Table("", ["a"], [["b"]]), []))
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]
     found = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in (light, dark)]

@@ -58,7 +58,7 @@ def page(text="plain"):
     )
 
 
-def test_the_page_is_whole_and_alone():
+def test_the_page_is_complete_and_self_contained():
     html = render(page())
     tags = parse(html).tags
     assert {"h1", "table", "svg", "figure", "code"} <= tags
@@ -70,7 +70,7 @@ def test_the_page_is_whole_and_alone():
     assert 'name="viewport"' in html
 
 
-def test_hostile_text_is_only_text():
+def test_text_is_escaped():
     parser = parse(render(page(HOSTILE)))
     assert "script" not in parser.tags
     assert "b" not in parser.tags
@@ -94,7 +94,7 @@ def test_rows_must_fit_the_columns():
         Table("c", ["a", "b"], [["one"]])
 
 
-def test_terminal_shows_markup_instead_of_obeying_it():
+def test_terminal_shows_markup_literally():
     from rich.console import Console
 
     console = Console(width=100)

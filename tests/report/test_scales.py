@@ -11,17 +11,17 @@ def test_linear_axis_ends_on_round_marks():
     assert (axis(0), axis(5), axis(10)) == (0, 50, 100)
 
 
-def test_snug_axis_ends_at_the_values():
-    axis = scales.linear([1, 30], 0, 290, ticks=7, whole=True, snug=True)
+def test_tight_axis_ends_at_the_values():
+    axis = scales.linear([1, 30], 0, 290, ticks=7, integers=True, tight=True)
     assert axis.ticks == (5, 10, 15, 20, 25, 30)
     assert (axis(1), axis(30)) == (0, 290)
 
 
-def test_whole_marks_are_whole():
-    assert scales.linear([1, 3], 0, 1, whole=True, snug=True).ticks == (1, 2, 3)
+def test_integer_marks_are_integers():
+    assert scales.linear([1, 3], 0, 1, integers=True, tight=True).ticks == (1, 2, 3)
 
 
-def test_an_axis_may_run_downwards():
+def test_an_axis_may_be_reversed():
     axis = scales.linear([0, 10], 200, 0)
     assert axis(0) == 200
     assert axis(10) == 0
@@ -56,7 +56,7 @@ def test_short_log_axis_has_marks_between_powers():
         [1e12, 1e12 + 1],
     ],
 )
-def test_any_values_make_an_axis(scale, values):
+def test_any_values_give_an_axis(scale, values):
     axis = scale(values, 0, 100)
     assert len(axis.ticks) >= 2
     assert len(axis.ticks) <= 12

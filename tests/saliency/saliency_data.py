@@ -1,4 +1,4 @@
-"""The real sets, where they are, and small ones in the official layouts."""
+"""The real data sets, if available, and small synthetic ones in the official layouts."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 
 def real(name):
-    """A folder of real data; the test is skipped where CONGRUENCY_DATA does not have it."""
+    """A folder of real data; the test is skipped if CONGRUENCY_DATA does not have it."""
     root = Path(os.environ.get("CONGRUENCY_DATA", "data")) / name
     if not root.is_dir():
         pytest.skip(f"needs {name} in the folder that CONGRUENCY_DATA names")
@@ -26,7 +26,7 @@ def picture(path, height=30, width=40, mode="RGB", seed=0):
 
 
 def small_osie(root, images=4, viewers=3, height=30, width=40):
-    """A set in OSIE's layout: random images, three fixations a viewer."""
+    """A data set in OSIE's layout: random images, three fixations per viewer."""
     random = np.random.default_rng(0)
     entries = np.zeros(images, dtype=[("img", object), ("subjects", object)])
     for i in range(images):
@@ -41,7 +41,7 @@ def small_osie(root, images=4, viewers=3, height=30, width=40):
 
 
 def small_mit1003(root):
-    """Two images of different sizes, one viewer who rests at two places, points maps as in the official archives."""
+    """Two images of different sizes, one viewer with two fixations, fixation maps as in the official archives."""
     for name, (height, width) in (("i1", (60, 80)), ("i2", (90, 70))):
         picture(root / "ALLSTIMULI" / f"{name}.jpeg", height, width)
         points = np.zeros((height, width), dtype=np.uint8)

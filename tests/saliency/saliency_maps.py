@@ -1,4 +1,4 @@
-"""Random saliency maps and fixations, and the obvious slow scores they are compared with."""
+"""Random saliency maps and fixations, and slow reference implementations of the metrics."""
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ def problem(images=3, height=12, width=17, fixations=9, seed=0, levels=None, dty
 
 
 def pairs_auc(positive, negative):
-    """Every positive against every negative: won, or half for a tie."""
+    """The area over all pairs of positives and negatives; ties count half."""
     won = (positive[:, None] > negative[None, :]).mean()
     return won + (positive[:, None] == negative[None, :]).mean() / 2
 
@@ -28,7 +28,7 @@ def repeated(saliency, counts):
 
 
 def area(heights, places):
-    """Under straight lines."""
+    """The trapezoidal area."""
     heights, places = np.array(heights), np.array(places)
     return float(((heights[1:] + heights[:-1]) / 2 * np.diff(places)).sum())
 
@@ -61,7 +61,7 @@ def salicons_shuffled(saliency, fixations, negatives, step=0.01):
 
 
 def centre_biased(images, height=60, width=80, fixations=30, seed=0):
-    """Counts of people who look at the middle whatever the image shows, and a map that knows only that."""
+    """Fixation counts with a pure centre bias, and a saliency map of only that bias."""
     generator = torch.Generator().manual_seed(seed)
     middle, spread = torch.tensor([height, width]) / 2, torch.tensor([height, width]) / 8
     places = (middle + spread * torch.randn(images, fixations, 2, generator=generator)).floor().long()

@@ -1,4 +1,4 @@
-"""What each of two processes does in the test of metrics over ranks: ``torchrun saliency_metric_worker.py FOLDER``."""
+"""The worker of the test of metrics over two ranks: ``torchrun saliency_metric_worker.py FOLDER``."""
 
 import json
 import sys

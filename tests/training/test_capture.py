@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from training_toy import CLASSES, DEVICE, FEATURES, SAMPLES, Numbers, assert_same, build, evaluation, everything, flat
 
-from congruency.training import CheckpointError, Method, TrainingConfig, read_record, train
+from congruency.training import CheckpointError, Correction, TrainingConfig, read_record, train
 
 gpu = pytest.mark.skipif(DEVICE.type != "cuda", reason="CUDA graphs need a GPU: CONGRUENCY_TEST_DEVICE=cuda")
-METHODS = [Method(), Method(name="dcl", window=5, scope="all"), Method(name="dcl", mode="anchor", margin=0.1, offset=1),
-           Method(name="gem"), Method(name="gem", scope="all")]  # fmt: skip
+METHODS = [Correction(), Correction(name="dcl", window=5, scope="all"),
+           Correction(name="dcl", mode="anchor", margin=0.1, offset=1),
+           Correction(name="gem"), Correction(name="gem", scope="all")]  # fmt: skip
 
 
 class Uneven(Numbers):
@@ -48,7 +49,7 @@ def lines(record, *names):
 @gpu
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.name}-{method.mode}-{method.scope}")
-def test_replayed_steps_are_those_of_the_eager_run(tmp_path, method, precision):
+def test_replayed_steps_equal_those_of_the_eager_run(tmp_path, method, precision):
     near = {"rtol": 1e-3, "atol": 1e-4} if precision == "32" else {"rtol": 0.05, "atol": 0.02}
     settings = {"method": method, "precision": precision}
     weights, record = trained(tmp_path / "eager", **settings)
@@ -61,7 +62,7 @@ def test_replayed_steps_are_those_of_the_eager_run(tmp_path, method, precision):
 
 
 @gpu
-def test_random_numbers_are_those_of_the_eager_run(tmp_path):
+def test_random_numbers_equal_those_of_the_eager_run(tmp_path):
     weights, record = trained(tmp_path / "eager", dropout=0.4)
     replayed, captured = trained(tmp_path / "captured", dropout=0.4, capture=True)
     torch.testing.assert_close(lines(captured, "loss"), lines(record, "loss"), rtol=1e-3, atol=1e-4)
@@ -70,7 +71,7 @@ def test_random_numbers_are_those_of_the_eager_run(tmp_path):
 
 
 @gpu
-def test_a_captured_run_goes_on_after_sigterm(tmp_path):
+def test_a_captured_run_resumes_after_sigterm(tmp_path):
     settings = {"dropout": 0.4, "method": METHODS[1], "capture": True}
     trained(tmp_path / "whole", **settings)
 
@@ -96,7 +97,7 @@ def test_a_captured_run_goes_on_after_sigterm(tmp_path):
 
 @gpu
 def test_normalisation_and_clipping(tmp_path):
-    """Running statistics are moved by replays, and clipping sees the gradients that they leave."""
+    """Replays update the running averages, and clipping sees their gradients."""
 
     def one(folder, **settings):
         models = []
@@ -122,8 +123,8 @@ def test_compiled_and_captured(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"precision": "16"}, {"strategy": "ddp"}], ids=str)
-def test_what_cannot_be_captured(settings):
-    with pytest.raises(ValueError, match="capture is for one process, one batch a step"):
+def test_settings_that_cannot_be_captured_are_refused(settings):
+    with pytest.raises(ValueError, match="capture is for one process, one batch per step"):
         TrainingConfig(epochs=1, capture=True, **settings)
 
 
@@ -132,12 +133,12 @@ def test_a_cpu_has_no_graphs(tmp_path):
         train(build, TrainingConfig(epochs=1, accelerator="cpu", capture=True), tmp_path / "run")
 
 
-def test_a_mode_that_makes_graphs_itself_is_refused():
-    with pytest.raises(ValueError, match="makes CUDA graphs itself; leave capture off"):
+def test_a_compile_mode_with_cuda_graphs_is_refused():
+    with pytest.raises(ValueError, match="uses CUDA graphs itself; leave capture off"):
         TrainingConfig(epochs=1, capture=True, compile="reduce-overhead")
 
 
-def test_a_checkpoint_from_before_there_was_capture_is_resumed(tmp_path):
+def test_a_checkpoint_without_the_capture_field_is_resumed(tmp_path):
     stopping = TrainingConfig(epochs=3, accelerator=DEVICE.type, checkpoint_epochs=1)
     train(build, stopping, tmp_path / "whole")
     train(build, stopping, tmp_path / "old")

@@ -18,7 +18,7 @@ from training_toy import Numbers, assert_same, build, everything
 
 from congruency.training import (
     CheckpointError,
-    Method,
+    Correction,
     RecordError,
     TrainingConfig,
     checkpoints,
@@ -29,20 +29,20 @@ from congruency.training import (
 
 HERE = Path(__file__).parent
 METHODS = {
-    "baseline": Method(),
-    "dcl": Method(name="dcl", window=5, references=2),
-    "gradients": Method(name="dcl", scope="all", mode="anchor", margin=0.1, accumulate="gradients"),
-    "gem": Method(name="gem", memory=2),
-    "gem all": Method(name="gem", scope="all"),
+    "baseline": Correction(),
+    "dcl": Correction(name="dcl", window=5, references=2),
+    "gradients": Correction(name="dcl", scope="all", mode="anchor", margin=0.1, accumulate="gradients"),
+    "gem": Correction(name="gem", memory=2),
+    "gem all": Correction(name="gem", scope="all"),
 }
 
 
-class Power(Exception):
-    """It went away."""
+class PowerFailure(Exception):
+    """Stands for a power failure."""
 
 
 class Interrupted(Numbers):
-    """Data during whose making, at given batches of given epochs, something happens, once."""
+    """Data that runs a function, once each, before given batches of given epochs."""
 
     events: ClassVar[dict] = {}
 
@@ -55,7 +55,7 @@ class Interrupted(Numbers):
 
 
 def fail():
-    raise Power
+    raise PowerFailure
 
 
 def interrupted(place, **changes):
@@ -88,11 +88,11 @@ def test_killed_at_random_moments(tmp_path):
 
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 4, "clip": 0.5}, {"measure": "none"}])
 @pytest.mark.parametrize("method", METHODS)
-def test_broken_off_and_resumed(method, changes, tmp_path):
+def test_interrupted_and_resumed(method, changes, tmp_path):
     settings = config(method=METHODS[method], **changes)
     train(interrupted, settings, tmp_path / "whole")
     for Interrupted.events in ({(0, 1): fail}, {(1, 5): fail}, {(3, 0): fail}):
-        with pytest.raises(Power):
+        with pytest.raises(PowerFailure):
             train(interrupted, settings, tmp_path / "broken", resume=True)
     train(interrupted, settings, tmp_path / "broken", resume=True)
     assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
@@ -103,7 +103,7 @@ def test_a_scaler_is_resumed(tmp_path):
         settings = config(precision="16", method=METHODS["dcl"])
         train(interrupted, settings, tmp_path / "whole")
         Interrupted.events = {(2, 3): fail}
-        with pytest.raises(Power):
+        with pytest.raises(PowerFailure):
             train(interrupted, settings, tmp_path / "broken")
         train(interrupted, settings, tmp_path / "broken", resume=True)
     assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
@@ -111,7 +111,7 @@ def test_a_scaler_is_resumed(tmp_path):
 
 @pytest.mark.parametrize("batch", [2, 5])
 def test_sigterm(batch, tmp_path):
-    """At the next step, which may be an epoch's last."""
+    """Stops after the next step, which may be an epoch's last."""
     settings = config(method=METHODS["dcl"], checkpoint_steps=None)
     train(interrupted, settings, tmp_path / "whole")
     handler = signal.getsignal(signal.SIGTERM)
@@ -135,7 +135,7 @@ def test_sigterm_during_the_evaluation(tmp_path):
     assert load_checkpoint(result.checkpoint)["epoch"] == 1
 
 
-def test_a_finished_run_is_left_alone(tmp_path):
+def test_a_finished_run_is_not_continued(tmp_path):
     first = train(interrupted, config(), tmp_path)
     before = (tmp_path / "record.jsonl").read_bytes()
     again = train(interrupted, config(), tmp_path, resume=True)
@@ -143,7 +143,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
     assert (tmp_path / "record.jsonl").read_bytes() == before
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_the_last_two_checkpoints_are_kept(tmp_path):
     train(interrupted, config(), tmp_path)
     names = [path.name for path in sorted((tmp_path / "checkpoints").iterdir())]
     assert names == ["checkpoint-0000000020.pt", "checkpoint-0000000024.pt"]
@@ -158,8 +158,8 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     settings = config(method=METHODS["dcl"])
     train(interrupted, settings, tmp_path / "whole")
     Interrupted.events = {(1, 3): lambda: monkeypatch.setattr(checkpoints, "_write", full_disk), (3, 0): fail}
-    told = r"step 12 could not be written .*No space left on device.*checkpoint-0000000008.pt stays usable"
-    with pytest.warns(UserWarning, match=told), pytest.raises(Power):
+    expected = r"step 12 could not be written .*No space left on device.*checkpoint-0000000008.pt stays usable"
+    with pytest.warns(UserWarning, match=expected), pytest.raises(PowerFailure):
         train(interrupted, settings, tmp_path / "full")
     names = [path.name for path in sorted((tmp_path / "full" / "checkpoints").iterdir())]
     assert names == ["checkpoint-0000000006.pt", "checkpoint-0000000008.pt"]
@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     assert_same(everything(tmp_path / "full"), everything(tmp_path / "whole"))
 
 
-def test_sigterm_on_a_full_disk_says_where_a_resumed_run_begins(tmp_path, monkeypatch):
+def test_sigterm_on_a_full_disk_reports_where_a_resumed_run_starts(tmp_path, monkeypatch):
     def stop():
         monkeypatch.setattr(checkpoints, "_write", full_disk)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -184,7 +184,7 @@ def test_sigterm_on_a_full_disk_says_where_a_resumed_run_begins(tmp_path, monkey
     assert (result.finished, result.resumes_at) == (True, 24)
 
 
-def test_a_write_that_fell_short_is_explained(tmp_path, monkeypatch):
+def test_a_short_write_is_explained(tmp_path, monkeypatch):
     def short(state, path):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 98176 vs 98064")
 
@@ -193,27 +193,27 @@ def test_a_write_that_fell_short_is_explained(tmp_path, monkeypatch):
         assert checkpoints.Checkpoints(tmp_path).save({}, 1) is None
 
 
-def test_a_full_disk_ends_tensorboard_not_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_stops_tensorboard_but_not_the_run(tmp_path, monkeypatch):
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
 
     def full(self, name, value, step):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writer, "add_scalar", full)
-    with pytest.warns(UserWarning, match="TensorBoard's files in .* cannot be written .*No space left") as told:
+    with pytest.warns(UserWarning, match="TensorBoard's files in .* cannot be written .*No space left") as warned:
         result = train(interrupted, config(tensorboard=True), tmp_path)
     assert result.finished
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
-def test_steps_are_noticed(tmp_path):
+def test_notice_is_called_after_every_step(tmp_path):
     seen = []
     train(interrupted, config(), tmp_path, notice=lambda step, steps: seen.append((step, steps)))
     assert seen == [(step, 24) for step in range(1, 25)]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_torch_reports_a_disk_that_is_really_full():
+def test_torch_reports_a_full_disk():
     with pytest.raises(OSError, match="No space left"):
         checkpoints._write({"weights": torch.zeros(10**6)}, Path("/dev/full"))
 
@@ -246,7 +246,7 @@ def test_an_unreadable_checkpoint(damage, tmp_path):
     settings = config(method=METHODS["dcl"])
     train(interrupted, settings, tmp_path / "whole")
     Interrupted.events = {(3, 0): fail}
-    with pytest.raises(Power):
+    with pytest.raises(PowerFailure):
         train(interrupted, settings, tmp_path / "damaged")
     newest = tmp_path / "damaged" / "checkpoints" / "checkpoint-0000000018.pt"
     newest.write_bytes(damage(newest.read_bytes()))
@@ -273,7 +273,7 @@ def test_another_configuration_is_refused(tmp_path):
     train(interrupted, config(epochs=1, flush_every=9, checkpoint_epochs=2), tmp_path, resume=True)
 
 
-def test_a_record_that_is_gone_or_in_use(tmp_path):
+def test_a_missing_or_locked_record_is_refused(tmp_path):
     from congruency.training.record import RecordWriter
 
     train(interrupted, config(epochs=1), tmp_path)
@@ -291,7 +291,7 @@ def test_a_record_that_is_gone_or_in_use(tmp_path):
         train(interrupted, config(epochs=1), tmp_path, resume=True)
 
 
-def test_data_with_a_memory_of_its_own(tmp_path):
+def test_data_with_a_state_of_its_own(tmp_path):
     class Remembers(Interrupted):
         given = 0
 
@@ -309,13 +309,13 @@ def test_data_with_a_memory_of_its_own(tmp_path):
     remembering = lambda place: build(place, data=Remembers(place))  # noqa: E731
     train(remembering, config(), tmp_path / "whole")
     Interrupted.events = {(2, 4): fail}
-    with pytest.raises(Power):
+    with pytest.raises(PowerFailure):
         train(remembering, config(), tmp_path / "broken")
     train(remembering, config(), tmp_path / "broken", resume=True)
     assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
 
 
-def test_a_line_being_written_is_left_out(tmp_path):
+def test_an_incomplete_last_line_is_left_out(tmp_path):
     train(interrupted, config(epochs=1), tmp_path)
     path = tmp_path / "record.jsonl"
     whole = read_record(path)

@@ -7,13 +7,28 @@ import pytest
 from training_toy import build
 
 from congruency.classification.augmentation import AUGMENTATIONS
-from congruency.experiments.classification.jobs import Data, Job, Row, Table
-from congruency.experiments.classification.running import Machine, Work, run_table
-from congruency.experiments.classification.task import Setup
-from congruency.experiments.terminal import typed
-from congruency.training import Method, Origin, TrainingConfig, read_record, train
+from congruency.classification.task import Setup
+from congruency.studies.classification.jobs import Data, ImageJob
+from congruency.studies.classification.runner import ClassificationRunner, Machine
+from congruency.studies.console import typed
+from congruency.studies.executor import Place, execute
+from congruency.studies.plan import Row, Study
+from congruency.studies.store import Store
+from congruency.training import Correction, Origin, TrainingConfig, read_record, train
 
-WORDS = ["--data", "digits", "--model", "mlp", "--per-class", "4", "--epochs", "1", "--device", "cpu", "--no-progress"]
+WORDS = [
+    "--dataset",
+    "digits",
+    "--model",
+    "mlp",
+    "--per-class",
+    "4",
+    "--epochs",
+    "1",
+    "--device",
+    "cpu",
+    "--no-progress",
+]
 
 
 @pytest.mark.parametrize(
@@ -72,14 +87,19 @@ def test_a_real_command_is_in_the_record_as_it_was_typed(tmp_path):
     assert (first["data"], first["table"], first["row"]) == ("digits", None, None)
 
 
-def test_the_runs_of_a_table_name_it_and_their_row(tmp_path):
+def test_the_runs_of_a_study_name_it_and_their_row(tmp_path):
     setup = Setup(model="mlp", augmentation=AUGMENTATIONS["digits"].normalised_as((0.3,) * 3, (0.4,) * 3), epochs=1)
-    job = Job(setup=setup, method=Method(), data=Data(name="digits", per_class=4), columns={"CIFAR-10": "error"})
-    table = Table(name="cifar", title="", lead="", rows=(Row(name="ResNeXt-29 SGD", jobs=(job,)),))
-    work = Work(folder=tmp_path, machine=Machine(), table="cifar", command="reproduce cifar", record_steps=1)
-    assert run_table(table, [0], work) == 0
+    job = ImageJob(
+        setup=setup, method=Correction(), data=Data(name="digits", per_class=4), columns={"CIFAR-10": "error"}
+    )
+    rows = (Row(name="ResNeXt-29 SGD", jobs=(job,)),)
+    study = Study(name="cifar", title="", lead="", rows=rows, columns=())
+    runner = ClassificationRunner(
+        folder=tmp_path, machine=Machine(), study="cifar", command="reproduce cifar", record_steps=1
+    )
+    assert len(list(execute(study.runs([0]), runner, Place(), Store(tmp_path)))) == 1
     (path,) = tmp_path.rglob("record.jsonl")
     record = read_record(path)
-    told = [record.run[name] for name in ("command", "data", "table", "row")]
-    assert told == ["reproduce cifar", "digits", "cifar", "ResNeXt-29 SGD"]
+    origin = [record.run[name] for name in ("command", "data", "table", "row")]
+    assert origin == ["reproduce cifar", "digits", "cifar", "ResNeXt-29 SGD"]
     assert record.steps, "for the curves within epochs"

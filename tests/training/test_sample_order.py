@@ -9,15 +9,15 @@ import torch
 from typer.testing import CliRunner
 
 from congruency import cli
+from congruency.classification import task
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import Batches
+from congruency.classification.task import Setup, ordered
 from congruency.datasets import LabelledImages
-from congruency.experiments.classification import task
-from congruency.experiments.classification.jobs import Data, Job
-from congruency.experiments.classification.task import Setup, ordered
-from congruency.training import Method, load_checkpoint, order_seed, read_record, without_times
+from congruency.studies.classification.jobs import Data, ImageJob
+from congruency.training import Correction, load_checkpoint, order_seed, read_record, without_times
 
-BASE, DCL, GEM = Method(), Method(name="dcl", window=5), Method(name="gem")
+BASE, DCL, GEM = Correction(), Correction(name="dcl", window=5), Correction(name="gem")
 RAW = Augmentation((0.0,), (1 / 255,))  # values as they are, to know each image by
 METHODS = (BASE, DCL, GEM)
 
@@ -70,25 +70,28 @@ def test_the_order_leaves_the_augmentation_to_the_seed():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("shuffled", 0, BASE), "order must be one of seed, fixed, independent"), (("fixed", 0, BASE, -1), "negative")],
+    [
+        (("shuffled", 0, BASE), "order must be one of 'seed', 'fixed', 'independent'"),
+        (("fixed", 0, BASE, -1), "negative"),
+    ],
 )
-def test_orders_that_there_are_not(arguments, message):
+def test_unknown_orders_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         order_seed(*arguments)
 
 
 def test_finished_runs_of_the_seeds_order_keep_their_name():
-    """What tells trainings apart is as it was before there were other orders."""
+    """The digests of jobs are as they were before there were other orders."""
 
     def digest(**changes):
-        job = Job(setup=setup(0, **{"order": "seed", **changes}), method=BASE, data=Data(name="x"), columns={})
+        job = ImageJob(setup=setup(0, **{"order": "seed", **changes}), method=BASE, data=Data(name="x"), columns={})
         return job.digest()
 
     assert digest() == digest(order="seed", order_seed=None)
     assert len({digest(), digest(order="fixed"), digest(order="fixed", order_seed=1), digest(order="independent")}) == 4
 
 
-SMALL = ["train", "--data", "digits", "--model", "mlp", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
+SMALL = ["train", "--dataset", "digits", "--model", "mlp", "--per-class", "8", "--batch-size", "16", "--device", "cpu"]
 
 
 def train(out, *words, epochs="2", code=0):

@@ -10,12 +10,12 @@ from training_toy import CLASSES, DEVICE, Numbers, assert_equal_here, build, fla
 
 import congruency
 from congruency.training import (
-    Method,
+    Correction,
     Place,
     TrainingConfig,
+    async_readback,
     devices,
     load_checkpoint,
-    mail,
     read_record,
     train,
     without_times,
@@ -30,7 +30,7 @@ def config(**settings):
 
 
 def by_hand(correct=None, epochs=3, accumulate=1, clip=None):
-    """What the loop is to do, as anyone would write it."""
+    """The loop, written out by hand."""
     torch.manual_seed(0)
     data = Numbers(PLACE)
     model = network().to(DEVICE)
@@ -104,7 +104,7 @@ def test_dcl(scope, settings, tmp_path):
         module = congruency.head(model) if scope == "head" else model
         return congruency.DCL(optimizer, module.parameters(), **settings)
 
-    result = train(build, config(method=Method(name="dcl", scope=scope, **settings), measure=scope), tmp_path)
+    result = train(build, config(method=Correction(name="dcl", scope=scope, **settings), measure=scope), tmp_path)
     model, losses, _, dcl = by_hand(correct)
     record = read_record(tmp_path)
     assert_equal_here(weights(result), flat(model))
@@ -116,8 +116,8 @@ def test_dcl(scope, settings, tmp_path):
     assert changed == [bool(c) for c in corrected[1:]]
 
 
-def test_concentrating_from_the_start_never_turns_back(tmp_path):
-    train(build, config(method=Method(name="dcl"), epochs=4), tmp_path)
+def test_concentrating_from_the_start_keeps_congruency_positive(tmp_path):
+    train(build, config(method=Correction(name="dcl"), epochs=4), tmp_path)
     after = [line["corrected_congruency"] for line in read_record(tmp_path).steps[1:]]
     before = [line["congruency"] for line in read_record(tmp_path).steps[1:]]
     assert min(before) < -0.01
@@ -125,14 +125,14 @@ def test_concentrating_from_the_start_never_turns_back(tmp_path):
 
 
 def gem_by_hand(scope, epochs=3, memory=1):
-    """The memory's gradient set before every step but an epoch's first."""
+    """The memory's gradients, set before every step except an epoch's first."""
     torch.manual_seed(0)
     data, model = Numbers(PLACE), network().to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
     params = list((congruency.head(model) if scope == "head" else model).parameters())
     directions = congruency.Directions(margin=0.5)
-    corrector = congruency.Corrector(optimizer, params, [directions], trigger="violated")
+    corrector = congruency.Corrector(optimizer, params, constraints=[directions], trigger="violated")
     for epoch in range(epochs):
         directions.set([], params)
         for i, (inputs, targets) in enumerate((x.to(DEVICE), y.to(DEVICE)) for x, y in data.train_batches(epoch)):
@@ -154,7 +154,7 @@ def gem_by_hand(scope, epochs=3, memory=1):
 
 @pytest.mark.parametrize(("scope", "memory"), [("head", 1), ("all", 1), ("head", 3)])
 def test_gem(scope, memory, tmp_path):
-    result = train(build, config(method=Method(name="gem", scope=scope, memory=memory)), tmp_path)
+    result = train(build, config(method=Correction(name="gem", scope=scope, memory=memory)), tmp_path)
     model, corrected = gem_by_hand(scope, memory=memory)
     torch.testing.assert_close(weights(result), flat(model), rtol=1e-6, atol=1e-7)
     share = sum(line["corrected_share"] * 6 for line in read_record(tmp_path).epochs)
@@ -162,8 +162,8 @@ def test_gem(scope, memory, tmp_path):
     assert corrected > 0
 
 
-def test_gem_where_something_follows_the_last_layer(tmp_path):
-    """The same network twice, its last step inside it or in the loss; targets are a dict, as those of saliency are."""
+def test_gem_with_an_operation_after_the_last_layer(tmp_path):
+    """One network twice, its last operation inside it or in the loss; targets are a dict, as in saliency."""
 
     class Named(Numbers):
         def train_batches(self, epoch, start=0):
@@ -196,7 +196,7 @@ def test_gem_where_something_follows_the_last_layer(tmp_path):
                 place, **{**task, "model": Network(task["model"])}, data=Named(place), figures=None, evaluate=None
             )
 
-        result = train(made, config(method=Method(name="gem", memory=2)), tmp_path / name)
+        result = train(made, config(method=Correction(name="gem", memory=2)), tmp_path / name)
         found[name] = load_checkpoint(result.checkpoint)["model"]
         assert sum(line["corrected_share"] for line in read_record(tmp_path / name).epochs) > 0
     for name, value in found["inside"].items():
@@ -212,11 +212,11 @@ def test_accumulation_and_clipping(tmp_path):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_reading_figures_late_changes_nothing(late, tmp_path, monkeypatch):
-    """However seldom, and, as on a GPU, one reading later."""
-    monkeypatch.setattr(mail, "_is_late", lambda device: late)
+def test_late_readback_changes_nothing(late, tmp_path, monkeypatch):
+    """At any interval, and, as on a GPU, one readback later."""
+    monkeypatch.setattr(async_readback, "_is_delayed", lambda device: late)
     for every in (1, 5, 100):
-        train(build, config(flush_every=every, method=Method(name="dcl", window=4)), tmp_path / str(every))
+        train(build, config(flush_every=every, method=Correction(name="dcl", window=4)), tmp_path / str(every))
     lines = [
         [without_times(part) for part in (record.steps, record.epochs)]
         for record in (read_record(tmp_path / str(every)) for every in (1, 5, 100))
@@ -226,7 +226,7 @@ def test_reading_figures_late_changes_nothing(late, tmp_path, monkeypatch):
 
 @pytest.fixture
 def plain_kernels():
-    """Without oneDNN, whose kernels for low precision use instructions that not every virtual CPU really has."""
+    """Without oneDNN, whose low-precision kernels use instructions that some virtual CPUs lack."""
     with torch.backends.mkldnn.flags(enabled=False):
         yield
 
@@ -235,7 +235,7 @@ def plain_kernels():
 @pytest.mark.parametrize("precision", ["bf16", "16"])
 def test_mixed_precision(precision, tmp_path):
     adam = partial(build, optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.03))
-    settings = config(precision=precision, epochs=8, method=Method(name="dcl", window=6))
+    settings = config(precision=precision, epochs=8, method=Correction(name="dcl", window=6))
     result = train(adam, settings, tmp_path)
     record = read_record(tmp_path)
     assert record.epochs[-1]["loss"] < 0.8 * record.epochs[0]["loss"]
@@ -245,16 +245,16 @@ def test_mixed_precision(precision, tmp_path):
 
 
 @pytest.mark.usefixtures("plain_kernels")
-def test_a_skipped_step_is_recorded_as_none(tmp_path):
+def test_a_skipped_step_is_recorded_as_undefined(tmp_path):
     """Half precision starts with a scale that is too large for these losses times a thousand."""
     huge = partial(build, loss=lambda outputs, targets: 1e3 * F.cross_entropy(outputs, targets), lr=1e-4)
-    train(huge, config(precision="16", epochs=2, method=Method(name="dcl")), tmp_path)
+    train(huge, config(precision="16", epochs=2, method=Correction(name="dcl")), tmp_path)
     steps = read_record(tmp_path).steps
     assert steps[0]["magnitude"] is None
     assert steps[-1]["magnitude"] is not None
 
 
-def test_channels_last_and_schedules_by_the_step(tmp_path):
+def test_channels_last_and_a_schedule_per_step(tmp_path):
     class Pictures(Numbers):
         def train_batches(self, epoch, start=0):
             for inputs, targets in super().train_batches(epoch, start):
@@ -298,7 +298,7 @@ def test_header_and_epochs_only(tmp_path):
 
 
 def test_compiled(tmp_path, monkeypatch):
-    """With the backend that only traces: the network's names and weights are those of the plain one."""
+    """With the tracing backend: names and weights are those of the plain network."""
     modes = []
     compile_ = torch.compile
 
@@ -307,14 +307,14 @@ def test_compiled(tmp_path, monkeypatch):
         return compile_(model, backend="eager")
 
     monkeypatch.setattr(torch, "compile", tracing)
-    method = Method(name="gem")
+    method = Correction(name="gem")
     plain = train(build, config(method=method), tmp_path / "plain")
     traced = train(build, config(method=method, compile="max-autotune"), tmp_path / "traced")
     assert modes[0] == "max-autotune"
     assert_equal_here(weights(traced), weights(plain))
 
 
-def test_the_package_that_comes_with_pytorch_lightning(monkeypatch):
+def test_fabric_of_pytorch_lightning(monkeypatch):
     pytest.importorskip("lightning_fabric")
     find = devices.importlib.import_module
 
@@ -343,19 +343,19 @@ def test_progress_bar(tmp_path, capsys):
 
 def test_a_window_longer_than_the_run_warns(tmp_path):
     with pytest.warns(UserWarning, match="window of 1000 steps is longer than the run of 18"):
-        train(build, config(method=Method(name="dcl", window=1000)), tmp_path / "a")
+        train(build, config(method=Correction(name="dcl", window=1000)), tmp_path / "a")
     with pytest.warns(UserWarning, match="nothing is ever corrected"):
-        train(build, config(method=Method(name="dcl", references=18)), tmp_path / "b")
+        train(build, config(method=Correction(name="dcl", references=18)), tmp_path / "b")
 
 
 def test_a_configuration_is_read_back():
-    settings = config(method=Method(name="dcl", window=7), clip=1.0)
+    settings = config(method=Correction(name="dcl", window=7), clip=1.0)
     assert TrainingConfig.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
     with pytest.raises(ValueError, match="no colour; it was written by another release"):
         TrainingConfig.from_dict({"epochs": 1, "colour": "red"})
 
 
-def test_divergence_is_told_and_recorded(tmp_path):
+def test_divergence_is_warned_of_and_recorded(tmp_path):
     with pytest.warns(UserWarning, match="the loss is not finite at step 3"):
         train(partial(build, loss=Explodes()), config(epochs=2), tmp_path)
     record = read_record(tmp_path)
@@ -372,7 +372,7 @@ class Explodes:
         return F.cross_entropy(outputs, targets) * (float("nan") if self.calls > 3 else 1.0)
 
 
-def test_every_sample_counts_alike(tmp_path):
+def test_every_sample_has_equal_weight(tmp_path):
     class Uneven(Numbers):
         def train_batches(self, epoch, start=0):
             for i, (inputs, targets) in enumerate(super().train_batches(epoch, start)):
@@ -394,7 +394,7 @@ def test_every_sample_counts_alike(tmp_path):
         ({"checkpoint_steps": 0}, "checkpoint_steps must be a whole number of at least 1 or None"),
         ({"strategy": "fsdp", "precision": "16"}, "use 'bf16' or '32'"),
         ({"strategy": "fsdp", "channels_last": True}, "cannot be sharded"),
-        ({"strategy": "fsdp", "method": Method(name="gem", scope="all")}, "use scope 'head'"),
+        ({"strategy": "fsdp", "method": Correction(name="gem", scope="all")}, "use scope 'head'"),
     ],
 )
 def test_configuration_is_checked(settings, message):
@@ -411,14 +411,14 @@ def test_configuration_is_checked(settings, message):
         ({"scope": "body"}, "scope must be one of 'head', 'all'"),
     ],
 )
-def test_methods_are_checked(settings, message):
+def test_corrections_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
-        Method(**settings)
+        Correction(**settings)
 
 
 def test_clear_errors_before_training(tmp_path):
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="torch sees no GPU"):
+        with pytest.raises(ValueError, match="needs a GPU, and torch sees none"):
             train(build, config(accelerator="cuda"), tmp_path / "gpu")
     with pytest.raises(ValueError, match="torchrun"):
         train(build, config(strategy="fsdp"), tmp_path / "fsdp")
@@ -433,5 +433,5 @@ def test_clear_errors_before_training(tmp_path):
         def train_batches(self, epoch, start=0):
             return list(Numbers.train_batches(self, epoch))[:6]
 
-    with pytest.raises(ValueError, match="promised 9 batches and gave 6"):
+    with pytest.raises(ValueError, match="has length 9 but gave 6 batches"):
         train(lambda place: build(place, data=Short(place, 10)), config(), tmp_path / "short")

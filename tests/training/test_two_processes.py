@@ -62,5 +62,5 @@ def test_stopped_and_resumed_together(two):
 
 def test_other_numbers_of_processes_are_refused(two):
     if two.name.startswith("ddp"):  # fsdp alone is refused before
-        with pytest.raises(ValueError, match=r"made by 2 process\(es\), now there are 1"):
+        with pytest.raises(ValueError, match=r"the run had 2 process\(es\), now there are 1"):
             train(partial(build, optimizer=adam), config("ddp", **METHODS["dcl"]), two / "dcl", resume=True)

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments: ``python training_interrupted.py FOLDER SEED``.
+"""Runs that are killed at random times: ``python training_interrupted.py FOLDER SEED``.
 
 Each life of the run is a forked process, so that the imports are paid for once; the kill is a real SIGKILL.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from training_toy import build
 
-from congruency.training import Method, TrainingConfig, train
+from congruency.training import Correction, TrainingConfig, train
 from congruency.training.devices import make_fabric
 
 METHODS = ("dcl", "gem")
@@ -32,7 +32,7 @@ def settings(method, **changes):
         epochs=30,
         seed=3,
         accelerator="cpu",
-        method=Method(name=method, window=17 if method == "dcl" else None, scope="all"),
+        method=Correction(name=method, window=17 if method == "dcl" else None, scope="all"),
         flush_every=7,
         checkpoint_steps=5,
         **changes,
@@ -40,7 +40,7 @@ def settings(method, **changes):
 
 
 def live(folder, method):
-    """One life: on from the last checkpoint, to the end if nobody kills it."""
+    """Run once: resume from the last checkpoint, to the end unless killed."""
     code = 1
     try:
         task = partial(build, dropout=0.2, noise=True, optimizer=adam, pause=PAUSE)
@@ -53,7 +53,7 @@ def live(folder, method):
 
 
 def killed_again_and_again(folder, method, chance):
-    """The exit code of the life that nobody ended."""
+    """Exit code of the process that ran to the end."""
     kills = 0
     while True:
         child = os.fork()
@@ -72,8 +72,8 @@ def killed_again_and_again(folder, method, chance):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     make_fabric(settings("baseline"))  # imports lightning, before the forks
-    moments = random.Random(int(sys.argv[2]))
+    times = random.Random(int(sys.argv[2]))
     for method in METHODS:
-        code = killed_again_and_again(Path(sys.argv[1]) / method, method, moments)
+        code = killed_again_and_again(Path(sys.argv[1]) / method, method, times)
         if code:
             sys.exit(code)

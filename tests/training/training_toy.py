@@ -14,7 +14,7 @@ DEVICE = torch.device(os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu"))
 
 
 class Numbers:
-    """Batches that depend on the epoch and the position alone, shared out over processes."""
+    """Batches that depend on the epoch and the position alone, split over processes."""
 
     def __init__(self, place, batch=16, noise=False, pause=0.0):
         generator = torch.Generator().manual_seed(7)
@@ -77,14 +77,14 @@ def flat(model):
 
 
 def assert_equal_here(a, b):
-    """To the bit on the CPU; on a GPU as well as two programs agree there."""
+    """Bit for bit on the CPU; on a GPU within the differences between two programs."""
     torch.testing.assert_close(
         a, b, **({"rtol": 0, "atol": 0} if DEVICE.type == "cpu" else {"rtol": 1e-3, "atol": 1e-4})
     )
 
 
 def everything(folder):
-    """All that a run leaves behind and that does not depend on the clock."""
+    """Everything that a run writes, without times."""
     record = read_record(folder)
     newest = sorted((folder / "checkpoints").glob("*.pt"))[-1]
     state = load_checkpoint(newest)
@@ -93,7 +93,7 @@ def everything(folder):
 
 
 def assert_same(a, b):
-    """Down to the last bit."""
+    """Equality bit for bit."""
     assert type(a) is type(b)
     if isinstance(a, dict):
         assert a.keys() == b.keys()

@@ -11,15 +11,19 @@ from processes import leave
 from torch import nn
 from training_toy import CLASSES, FEATURES, Numbers, build
 
-from congruency.sharding import full
-from congruency.training import Method, TrainingConfig, train
+from congruency.distributed import full
+from congruency.training import Correction, TrainingConfig, train
 
 METHODS = {
     "baseline": {},
-    "dcl": {"method": Method(name="dcl", window=5, references=2)},
-    "dcl-all": {"method": Method(name="dcl", scope="all", mode="anchor", margin=0.1), "measure": "all", "clip": 0.5},
-    "gem": {"method": Method(name="gem")},
-    "accumulate": {"method": Method(name="dcl", mode="anchor", margin=0.2, scope="all"), "accumulate": 4},
+    "dcl": {"method": Correction(name="dcl", window=5, references=2)},
+    "dcl-all": {
+        "method": Correction(name="dcl", scope="all", mode="anchor", margin=0.1),
+        "measure": "all",
+        "clip": 0.5,
+    },
+    "gem": {"method": Correction(name="gem")},
+    "accumulate": {"method": Correction(name="dcl", mode="anchor", margin=0.2, scope="all"), "accumulate": 4},
 }
 
 
@@ -37,11 +41,11 @@ def methods(strategy, folder):
 
 
 def running_statistics(strategy, folder):
-    """Processes see other samples, so their running statistics differ; the memory's rows must not."""
+    """Processes see other samples, so their running averages differ; the memory's constraints must not."""
     scopes = ["head"] if strategy == "fsdp" else ["head", "all"]
     for scope in scopes:
         model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
-        gem = Method(name="gem", scope=scope)
+        gem = Correction(name="gem", scope=scope)
         task = partial(build, optimizer=adam, model=model)
         train(task, config(strategy, method=gem), folder / f"statistics-{scope}")
         weights = torch.cat([full(parameter.detach()).flatten() for parameter in model.parameters()])
@@ -51,7 +55,7 @@ def running_statistics(strategy, folder):
 
 
 class Stopping(Numbers):
-    """SIGTERM comes to one of the processes only."""
+    """SIGTERM reaches one of the processes only."""
 
     def train_batches(self, epoch, start=0):
         for i, batch in enumerate(super().train_batches(epoch, start), start=start):
@@ -61,7 +65,7 @@ class Stopping(Numbers):
 
 
 def resumed(strategy, folder):
-    """Stopped by SIGTERM, resumed; beside it the run that was never stopped."""
+    """Stopped by SIGTERM and resumed, beside an uninterrupted run."""
     settings = config(strategy, **METHODS["dcl-all"])
     task = partial(build, optimizer=adam, dropout=0.2, noise=True)
     train(task, settings, folder / "whole")

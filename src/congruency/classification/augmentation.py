@@ -1,4 +1,4 @@
-"""Crops, flips and normalisation of a whole batch at once, on the device where it lies."""
+"""Random crops, flips and normalisation of a whole batch at once, on its device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "Draws", "augment", "draw", "resized_boxes"]
-
 Crop = Literal["none", "padded", "resized"]
 
 _TRIES = 10
@@ -20,18 +18,17 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to images before a network sees them.
+    """Random crops and flips, normalisation and resizing of the images that a network is trained on.
 
     Attributes:
-        mean: of the pixels (0..1), one number a channel; taken away from them.
-        std: their standard deviation; they are divided by it.
-        crop: ``"padded"`` cuts an image of the same size out of the image with a black border around it;
-            ``"resized"`` cuts out a part of random area and shape and scales it (Szegedy et al., 2015).
-        padding: the width of that border.
-        scale: the least and the most of the area that is cut out.
-        ratio: the least and the most of width / height of what is cut out.
-        flip: mirror every second image, left to right.
-        size: the side of what the network sees; None for that of the image.
+        mean: subtracted from the pixels (0..1), one number per channel.
+        std: standard deviation that the pixels are divided by.
+        crop: ``"padded"`` takes a random crop of the original size from the zero-padded image; ``"resized"`` takes a
+            crop of random area and aspect ratio and resizes it (Szegedy et al., 2015).
+        padding: width of the zero padding.
+        scale, ratio: ranges of the crop's area, as fractions of the image's, and of its aspect ratio, width / height.
+        flip: mirror images left to right with probability 1/2.
+        size: side length of the result; None for that of the image.
     """
 
     mean: tuple[float, ...]
@@ -45,7 +42,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
-            raise ValueError(f"mean and std need one number a channel each, got {self.mean} and {self.std}")
+            raise ValueError(f"mean and std need one number per channel each, got {self.mean} and {self.std}")
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive, got {self.std}")
         if self.crop not in ("none", "padded", "resized"):
@@ -54,11 +51,11 @@ class Augmentation:
             raise ValueError(f"size must be a positive number of pixels or None, got {self.size}")
 
     def evaluation(self) -> Augmentation:
-        """The same normalisation and size, and nothing random."""
+        """The same normalisation and size without random crops and flips."""
         return replace(self, crop="none", flip=False)
 
     def normalised_as(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Augmentation:
-        """The same with the mean and deviation that a pretrained network expects."""
+        """The same with the mean and standard deviation that a pretrained network expects."""
         return replace(self, mean=mean, std=std)
 
 
@@ -73,17 +70,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "tiny_imagenet": Augmentation(*_IMAGENET, crop="resized", flip=True),
     "imagenet": Augmentation(*_IMAGENET, crop="resized", flip=True, size=224),
 }
-"""By data set: what the networks' own papers do, since the paper names no augmentation of its own."""
+"""By data set, as in the papers of the networks: the DCL paper does not state its augmentation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The random part of an augmentation, one row an image.
-
-    Attributes:
-        boxes: int64 (N, 4): top, left, height and width of what is cut out, in pixels of the padded image.
-        flips: bool (N,).
-    """
+    """The random parameters of N images: boxes (N, 4) of top, left, height, width in the padded image, flips (N,)."""
 
     boxes: Tensor
     flips: Tensor
@@ -92,12 +84,12 @@ class Draws:
         return Draws(self.boxes[rows], self.flips[rows])
 
     def to(self, device: torch.device) -> Draws:
-        """The same on another device."""
+        """Move to a device."""
         return Draws(self.boxes.to(device), self.flips.to(device))
 
 
 def draw(augmentation: Augmentation, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
-    """Draw for ``count`` images of one shape; on the CPU, so that the same seed gives the same on any device."""
+    """Draw the parameters of ``count`` images of one shape, on the CPU: a seed gives the same on every device."""
     if augmentation.crop == "resized":
         boxes = resized_boxes(augmentation, count, height, width, generator)
     elif augmentation.crop == "padded":
@@ -112,7 +104,7 @@ def draw(augmentation: Augmentation, count: int, height: int, width: int, genera
 def resized_boxes(
     augmentation: Augmentation, count: int, height: int, width: int, generator: torch.Generator
 ) -> Tensor:
-    """Boxes of random area and shape, (N, 4): the first of ten tries that fits, the middle where none does."""
+    """Boxes of random area and aspect ratio, (N, 4): the first of ten tries that fits, else the centre box."""
     uniform = torch.rand(count, _TRIES, 2, generator=generator, dtype=torch.float64)
     least, most = augmentation.scale
     area = height * width * (least + (most - least) * uniform[..., 0])
@@ -126,31 +118,28 @@ def resized_boxes(
     corner = torch.rand(count, 2, generator=generator, dtype=torch.float64)
     room = torch.tensor([height, width]) - sizes
     boxes = torch.cat([torch.floor(corner * (room + 1)).long(), sizes], 1)
-    return torch.where(fits.any(1, keepdim=True), boxes, _middle(augmentation, height, width))
+    return torch.where(fits.any(1, keepdim=True), boxes, _centre_box(augmentation, height, width))
 
 
 def augment(images: Tensor, augmentation: Augmentation, draws: Draws) -> Tensor:
-    """uint8 (B, C, H, W) -> float32 (B, C, S, S): cut out, flipped, scaled, normalised.
-
-    A flip mirrors what was cut out. Scaling is bilinear, of the part that was cut out alone.
-    """
+    """uint8 (B, C, H, W) -> float32 (B, C, S, S): crop, flip, resize (bilinear), normalise."""
     if images.shape[1] != len(augmentation.mean):
         raise ValueError(
             f"images of {images.shape[1]} channels cannot be normalised by {len(augmentation.mean)} means; "
-            "load them with other channels or give other means"
+            "load them with another number of channels or give other means"
         )
     if augmentation.crop == "resized":
         side = augmentation.size or images.shape[2]
         cropped = _resized_crops(images, draws, side)
     else:
         cropped = _crops(images, draws, augmentation.padding if augmentation.crop == "padded" else 0)
-        cropped = _scaled(cropped, augmentation.size)
+        cropped = _resized(cropped, augmentation.size)
     mean, std = (_channels(values, images.device) for values in (augmentation.mean, augmentation.std))
     return cropped.to(torch.float32, memory_format=torch.contiguous_format).sub(mean).div_(std)
 
 
 def _crops(images: Tensor, draws: Draws, padding: int) -> Tensor:
-    """Boxes of the images' own size, by one gather."""
+    """Crops of the images' own size, by one gather."""
     height, width = images.shape[2:]
     if not padding:
         return torch.where(draws.flips.view(-1, 1, 1, 1), images.flip(3), images)
@@ -176,26 +165,26 @@ def _resized_crops(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 def _sources(start: Tensor, length: Tensor, side: int) -> Tensor:
-    """Where each of ``side`` pixels comes from in a box, never beyond its outermost pixels: (B, side)."""
+    """(B, side): the source coordinate of each of ``side`` pixels in a box, clamped to its outermost pixels."""
     middle = torch.arange(side, device=start.device, dtype=torch.float32) + 0.5
     inside = middle[None] * (length / side)[:, None] - 0.5
     return torch.minimum(inside.clamp(min=0), length[:, None] - 1) + start[:, None]
 
 
-def _scaled(images: Tensor, size: int | None) -> Tensor:
+def _resized(images: Tensor, size: int | None) -> Tensor:
     if size is None or images.shape[2:] == (size, size):
         return images
     smaller = size < min(images.shape[2:])
     return functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=smaller, align_corners=False)
 
 
-@functools.cache  # copied to the device once: a copy a batch would make the host wait
+@functools.cache  # copied to the device once: a copy per batch would make the host wait
 def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
     return (torch.tensor(values, device=device) * 255).view(1, -1, 1, 1)
 
 
-def _middle(augmentation: Augmentation, height: int, width: int) -> Tensor:
-    """The largest box in the middle whose shape is allowed."""
+def _centre_box(augmentation: Augmentation, height: int, width: int) -> Tensor:
+    """The largest centred box with an allowed aspect ratio."""
     low, high = augmentation.ratio
     tall = min(height, round(width / low))
     wide = min(width, round(height * high))

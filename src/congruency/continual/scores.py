@@ -1,4 +1,4 @@
-"""What a continual learner is judged by: accuracy, backward and forward transfer (Lopez-Paz and Ranzato, 2017)."""
+"""Results of continual learning: accuracy, backward and forward transfer (Lopez-Paz and Ranzato, 2017)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-__all__ = ["Average", "Scores", "scores"]
+from congruency._validate import check_choice
+
+__all__ = ["Average", "Outcome", "Scores", "scores"]
 
 Average = Literal["gem", "published"]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Tensors of the shape in front of the matrix: one number for one matrix, (S,) for S of them."""
+    """Scores with the batch shape of the matrix: 0-d for one matrix, (S,) for S of them."""
 
     accuracy: Tensor
     """Mean accuracy over all tasks after the last one, in the units of the matrix."""
     backward_transfer: Tensor
-    """How much later tasks changed the accuracy on earlier ones; negative is forgetting."""
+    """Change of the accuracy on earlier tasks by later ones; negative is forgetting."""
     forward_transfer: Tensor
-    """How much better than the untrained network a task is done before it was learned."""
+    """Accuracy on a task before it was learned, minus that of the untrained network."""
 
 
 def scores(
@@ -43,17 +45,16 @@ def scores(
 
     With one task there is no transfer: both are nan.
     """
-    if average not in get_args(Average):
-        raise ValueError(f"average must be one of {', '.join(map(repr, get_args(Average)))}, got {average!r}")
+    check_choice("average", average, get_args(Average))
     r = torch.as_tensor(matrix, dtype=torch.float64)
     b = torch.as_tensor(baseline, dtype=torch.float64, device=r.device)
     tasks = r.shape[-1] if r.ndim >= 2 else 0
     if not tasks or r.shape[-2] != tasks:
-        raise ValueError(f"matrix must be square, (..., T, T), one row a task, got shape {tuple(r.shape)}")
+        raise ValueError(f"matrix must be square, (..., T, T), one row per task, got shape {tuple(r.shape)}")
     if b.ndim < 1 or b.shape[-1] != tasks:
-        raise ValueError(f"baseline must be (..., {tasks}), one accuracy a task, got shape {tuple(b.shape)}")
-    if not _fits(b.shape[:-1], r.shape[:-2]):
-        raise ValueError(f"baseline must be one for all or one a matrix, got {tuple(b.shape)} for {tuple(r.shape)}")
+        raise ValueError(f"baseline must be (..., {tasks}), one accuracy per task, got shape {tuple(b.shape)}")
+    if not _broadcastable(b.shape[:-1], r.shape[:-2]):
+        raise ValueError(f"baseline must be one for all or one per matrix, got {tuple(b.shape)} for {tuple(r.shape)}")
     terms = tasks - 1 if average == "gem" else tasks
     final, learned = r[..., -1, :], r.diagonal(dim1=-2, dim2=-1)
     before = r.diagonal(offset=1, dim1=-2, dim2=-1)  # R[i-1, i]
@@ -62,9 +63,34 @@ def scores(
     return Scores(final.mean(-1), backward, forward)
 
 
-def _fits(own: torch.Size, of: torch.Size) -> bool:
-    """Whether something of one shape can be repeated to another."""
+def _broadcastable(own: torch.Size, to: torch.Size) -> bool:
+    """Whether a tensor of one shape broadcasts to another."""
     try:
-        return bool(torch.broadcast_shapes(own, of) == of)
+        return bool(torch.broadcast_shapes(own, to) == to)
     except RuntimeError:
         return False
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Results of S seeds of M learners on a stream of T tasks; accuracies are fractions of 1."""
+
+    matrix: Tensor
+    """(S, M, T, T): row i is the accuracy on every task after learning task i."""
+    baseline: Tensor
+    """(S, T): accuracy at initialisation."""
+    agreement: Tensor
+    """(S, M, T): mean cosine between updates and memory gradients while learning each task; nan without memory."""
+    losses: Tensor
+    """(S, M, T, T): row i is the loss on every task after learning task i; nan if unknown.
+
+    The loss on a task is the mean cross entropy over its N test images, in nats: ``-1/N sum_n log p(y_n | x_n)`` with
+    ``p(c | x) = exp z_c / sum_k exp z_k``, k over all classes, or over the task's if the stream masks the others; z are
+    the outputs of the network for the task. iCaRL predicts by the nearest class mean, which has no probabilities: its
+    loss is that of its network's outputs, by which it learns. Runs stored before losses were recorded have none; those
+    of diverged runs are not finite.
+    """
+
+    def scores(self, average: Average = "gem") -> Scores:
+        """(S, M) accuracy and transfers."""
+        return scores(self.matrix, self.baseline.unsqueeze(1), average)

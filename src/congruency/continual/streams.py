@@ -1,7 +1,7 @@
 """Streams of tasks made from one labelled image set: rotations, permutations, incremental classes.
 
-A stream is drawn from its seed by :class:`numpy.random.RandomState`, whose numbers are promised never to change: it is
-the same on every machine.
+A stream is drawn from its seed by :class:`numpy.random.RandomState`, whose sequences are frozen: it is the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["STREAMS", "Stream", "Task", "incremental", "permutations", "rotation
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task: which images it takes, in which order, and what it does to their pixels.
+    """One task: its images, their order, and the permutation of their pixels.
 
     Attributes:
-        name: what tells it from the others.
-        train: places of the training images, (n,), in the order in which they are learned.
-        test: places of the test images.
-        pixels: (C*H*W,) int64, where each pixel comes from; -1 is black. None leaves the images alone.
+        name: what distinguishes it from the other tasks.
+        train: indices of the training images, (n,), in training order.
+        test: indices of the test images.
+        pixels: (C*H*W,) int64, the source of each pixel; -1 is black. None leaves the images unchanged.
         classes: the labels that occur; outputs for others are masked out. None: all of them.
     """
 
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks to be learned one after the other, each sample seen once."""
+    """A sequence of tasks, each sample seen once."""
 
     name: str
     seed: int
@@ -61,15 +61,15 @@ class Stream:
 
     @property
     def classes(self) -> int:
-        """How many labels there are in all."""
+        """Number of classes over all tasks."""
         return len(self.train_images.classes)
 
     def training(self, task: int) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W) in uint8 and labels (n,) of a task, in the order of learning."""
+        """Images (n, C, H, W) in uint8 and labels (n,) of a task, in training order."""
         return _select(self.train_images, self.tasks[task].train, self.tasks[task].pixels)
 
     def testing(self, task: int) -> tuple[Tensor, Tensor]:
-        """Images and labels that a task is scored by."""
+        """Test images and labels of a task."""
         return _select(self.test_images, self.tasks[task].test, self.tasks[task].pixels)
 
     def batches(self, task: int, size: int = 10) -> Iterator[tuple[Tensor, Tensor]]:
@@ -78,7 +78,7 @@ class Stream:
         return zip(images.split(size), labels.split(size), strict=True)
 
     def mask(self, task: int) -> Tensor | None:
-        """(classes,): 0 for the outputs of the task's classes, -inf for others; None where the task has all."""
+        """(classes,): 0 for the outputs of the task's classes, -inf for others; None if the task has all classes."""
         classes = self.tasks[task].classes
         if classes is None:
             return None
@@ -91,9 +91,9 @@ def rotations(
     train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 1000, seed: int = 0,
     degrees: float = 180.0,
 ) -> Stream:  # fmt: skip
-    """Task k turns all images by one angle, drawn from the k-th of ``tasks`` equal bins of 0 to ``degrees``.
+    """Task k rotates all images by one angle, drawn from the k-th of ``tasks`` equal bins of 0 to ``degrees``.
 
-    Each pixel takes the value of the nearest one, corners are black.
+    Nearest-neighbour interpolation, black corners.
     """
     state = _state(train, tasks, samples, seed)
     width = degrees / tasks
@@ -101,14 +101,14 @@ def rotations(
     shape = tuple(train.images.shape[1:])
     return _same_classes(
         "rotations", train, test, samples, seed, state,
-        [(f"{angle:.1f} degrees", turned_pixels(shape, angle)) for angle in angles],
+        [(f"{angle:.1f} degrees", rotated_pixels(shape, angle)) for angle in angles],
     )  # fmt: skip
 
 
 def permutations(
     train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 1000, seed: int = 0
 ) -> Stream:
-    """Task k shuffles the pixels of all images by one permutation of its own."""
+    """Task k permutes the pixels of all images by one random permutation."""
     state = _state(train, tasks, samples, seed)
     size = train.images[0].numel()
     shuffles = [torch.from_numpy(state.permutation(size).astype(np.int64)) for _ in range(tasks)]
@@ -121,38 +121,34 @@ def permutations(
 def incremental(
     train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 2500, seed: int = 0
 ) -> Stream:
-    """Task k brings classes that no other task has: the classes, shuffled, in ``tasks`` equal parts.
+    """Task k has classes that no other task has: the classes, shuffled, in ``tasks`` equal parts.
 
-    A task with fewer than ``samples`` images takes all it has.
+    A task with fewer than ``samples`` images uses all of them.
     """
     classes = len(train.classes)
     if tasks < 1 or classes % tasks:
         raise ValueError(
-            f"{classes} classes cannot be dealt out evenly to {tasks} tasks; "
+            f"{classes} classes cannot be split evenly into {tasks} tasks; "
             f"take a number of tasks that divides {classes}"
         )
     state = _state(train, tasks, samples, seed)
-    made = []
+    found = []
     for part in np.split(state.permutation(classes), tasks):
         own = tuple(sorted(int(label) for label in part))
-        chosen = [_of_classes(images.labels, own) for images in (train, test)]
-        for places, kind in zip(chosen, ("training", "test"), strict=True):
-            if not len(places):
+        chosen = [torch.isin(data.labels.cpu(), torch.tensor(own)).nonzero().flatten() for data in (train, test)]
+        for indices, kind in zip(chosen, ("training", "test"), strict=True):
+            if not len(indices):
                 raise ValueError(f"a task of classes {own} has no {kind} samples; leave these classes out")
         order = torch.from_numpy(state.permutation(len(chosen[0]))[:samples].astype(np.int64))
-        made.append(Task(", ".join(train.classes[label] for label in own), chosen[0][order], chosen[1], classes=own))
-    return Stream("incremental", seed, tuple(made), train, test)
+        found.append(Task(", ".join(train.classes[label] for label in own), chosen[0][order], chosen[1], classes=own))
+    return Stream("incremental", seed, tuple(found), train, test)
 
 
-STREAMS: dict[str, Callable[..., Stream]] = {
-    "rotations": rotations,
-    "permutations": permutations,
-    "incremental": incremental,
-}
+STREAMS: dict[str, Callable[..., Stream]] = {make.__name__: make for make in (rotations, permutations, incremental)}
 
 
-def turned_pixels(shape: tuple[int, ...], degrees: float) -> Tensor:
-    """Where each pixel of images of ``shape`` (C, H, W), turned counterclockwise about their centre, comes from."""
+def rotated_pixels(shape: tuple[int, ...], degrees: float) -> Tensor:
+    """The source of each pixel in images of ``shape`` (C, H, W) rotated counterclockwise about their centre."""
     channels, height, width = shape
     angle = math.radians(degrees)
     y = np.arange(height)[:, None] + 0.5 - height / 2
@@ -165,25 +161,25 @@ def turned_pixels(shape: tuple[int, ...], degrees: float) -> Tensor:
     return torch.from_numpy(np.concatenate(planes))
 
 
-def moved_pixels(images: Tensor, pixels: Tensor) -> Tensor:
-    """``images`` (N, C, H, W) with every pixel from its place in ``pixels``, black where that is -1."""
-    moved = images.flatten(1)[:, pixels.clamp(min=0)]
-    return (moved * (pixels >= 0)).view(images.shape)
+def permuted_pixels(images: Tensor, pixels: Tensor) -> Tensor:
+    """``images`` (N, C, H, W) with every pixel taken from the index in ``pixels``, black where that is -1."""
+    permuted = images.flatten(1)[:, pixels.clamp(min=0)]
+    return (permuted * (pixels >= 0)).view(images.shape)
 
 
-def _select(images: LabelledImages, places: Tensor, pixels: Tensor | None) -> tuple[Tensor, Tensor]:
-    places = places.to(images.labels.device)
-    chosen, labels = images.images[places], images.labels[places]
-    return (chosen if pixels is None else moved_pixels(chosen, pixels.to(chosen.device))), labels
+def _select(images: LabelledImages, indices: Tensor, pixels: Tensor | None) -> tuple[Tensor, Tensor]:
+    indices = indices.to(images.labels.device)
+    chosen, labels = images.images[indices], images.labels[indices]
+    return (chosen if pixels is None else permuted_pixels(chosen, pixels.to(chosen.device))), labels
 
 
 def _same_classes(
     name: str, train: LabelledImages, test: LabelledImages, samples: int, seed: int,
     state: np.random.RandomState, kinds: list[tuple[str, Tensor]],
 ) -> Stream:  # fmt: skip
-    """Every task takes ``samples`` training images at random, and all test images."""
+    """Every task has ``samples`` random training images and all test images."""
     if not len(test):
-        raise ValueError("a task without samples cannot be scored: the test set is empty")
+        raise ValueError("a task without samples cannot be evaluated: the test set is empty")
     everything = torch.arange(len(test))
     tasks = tuple(
         Task(kind, torch.from_numpy(state.permutation(len(train))[:samples].astype(np.int64)), everything, pixels)
@@ -200,7 +196,3 @@ def _state(train: LabelledImages, tasks: int, samples: int, seed: int) -> np.ran
     if not len(train):
         raise ValueError("a task without samples cannot be learned: the training set is empty")
     return np.random.RandomState(seed)
-
-
-def _of_classes(labels: Tensor, classes: tuple[int, ...]) -> Tensor:
-    return torch.isin(labels.cpu(), torch.tensor(classes)).nonzero().flatten()

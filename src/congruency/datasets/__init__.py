@@ -1,8 +1,7 @@
-"""Labelled image sets, read from the formats in which people publish them; every task family reads them here."""
+"""Labelled image data sets, read from the formats in which they are published; shared by all task families."""
 
 from congruency.datasets.cache import Cache
-from congruency.datasets.catalogue import Catalogue
-from congruency.datasets.images import LabelledImages
+from congruency.datasets.images import Catalogue, LabelledImages
 from congruency.datasets.loading import SETS, Split, catalogue, find, load
 
 __all__ = ["SETS", "Cache", "Catalogue", "LabelledImages", "Split", "catalogue", "find", "load"]

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them: pickled batches, in a tar.gz or extracted."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from io import BytesIO
@@ -13,61 +11,49 @@ import torch
 from congruency.datasets.images import LabelledImages
 from congruency.datasets.tree import Tree
 
-__all__ = ["read", "recognises"]
-
-_TEN: dict[str, tuple[str, ...]] = {
-    "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
-    "test": ("test_batch",),
-}
-_HUNDRED: dict[str, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
+_CIFAR10: dict[str, tuple[str, ...]] = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+_CIFAR100: dict[str, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
 _PIXELS = 3 * 32 * 32
 
 
 def recognises(tree: Tree) -> bool:
-    """Whether the batches of either set are there."""
-    last = {name.rsplit("/", 1)[-1] for name in tree.names}
-    return "data_batch_1" in last or "batches.meta" in last or {"train", "test", "meta"} <= last
+    """Whether the batches of either data set are there."""
+    files = {name.rsplit("/", 1)[-1] for name in tree.names}
+    return "data_batch_1" in files or "batches.meta" in files or {"train", "test", "meta"} <= files
 
 
 def read(tree: Tree, split: str) -> LabelledImages:
     """One split in the official order, (N, 3, 32, 32), with the fine labels of CIFAR-100."""
-    if _is_hundred(tree):
-        files, key, meta, names = _HUNDRED[split], "fine_labels", "meta", "fine_label_names"
+    if any(name.rsplit("/", 1)[-1] == "meta" for name in tree.names):
+        files, key, meta, names = _CIFAR100[split], "fine_labels", "meta", "fine_label_names"
     else:
-        files, key, meta, names = _TEN[split], "labels", "batches.meta", "label_names"
+        files, key, meta, names = _CIFAR10[split], "labels", "batches.meta", "label_names"
     batches = [_batch(tree, _find(tree, file), key) for file in files]
     images = torch.cat([torch.from_numpy(pixels) for pixels, _ in batches])
     labels = torch.tensor([label for _, part in batches for label in part], dtype=torch.int64)
     try:
-        return LabelledImages(images, labels, _names(tree, _find(tree, meta), names))
+        return LabelledImages(images, labels, _class_names(tree, _find(tree, meta), names))
     except ValueError as reason:
         raise ValueError(f"the {split} batches in {tree.source}: {reason}") from reason
 
 
-def _is_hundred(tree: Tree) -> bool:
-    return any(name.rsplit("/", 1)[-1] == "meta" for name in tree.names)
-
-
 def _batch(tree: Tree, name: str, key: str) -> tuple[numpy.ndarray[Any, Any], list[int]]:
-    content = _unpickled(tree, name)
+    content = _unpickle(tree, name)
     pixels, labels = content.get("data"), content.get(key)
-    whole = isinstance(pixels, numpy.ndarray) and pixels.dtype == numpy.uint8 and pixels.shape[1:] == (_PIXELS,)
-    if not whole or not isinstance(labels, list) or not all(_is_label(label) for label in labels):
-        raise ValueError(f"{tree.describe(name)} lacks 'data' (N, {_PIXELS}) or {key!r}; fetch the set again")
+    valid = isinstance(pixels, numpy.ndarray) and pixels.dtype == numpy.uint8 and pixels.shape[1:] == (_PIXELS,)
+    # LabelledImages checks whether the class of a label exists.
+    if not valid or not isinstance(labels, list) or not all(isinstance(x, int) and abs(x) < 1 << 31 for x in labels):
+        raise ValueError(f"{tree.describe(name)} lacks 'data' (N, {_PIXELS}) or {key!r}; download the data set again")
     assert isinstance(pixels, numpy.ndarray)
     if len(pixels) != len(labels):
-        raise ValueError(f"{tree.describe(name)} holds {len(pixels)} images and {len(labels)} labels")
+        raise ValueError(f"{tree.describe(name)} has {len(pixels)} images but {len(labels)} labels")
     return pixels.reshape(-1, 3, 32, 32), labels
 
 
-def _is_label(label: Any) -> bool:
-    return isinstance(label, int) and abs(label) < 1 << 31  # whether there is such a class is looked at later
-
-
-def _names(tree: Tree, name: str, key: str) -> tuple[str, ...]:
-    names = _unpickled(tree, name).get(key)
+def _class_names(tree: Tree, name: str, key: str) -> tuple[str, ...]:
+    names = _unpickle(tree, name).get(key)
     if not isinstance(names, list) or not names:
-        raise ValueError(f"{tree.describe(name)} lacks {key!r}, the names of the classes; fetch the set again")
+        raise ValueError(f"{tree.describe(name)} lacks {key!r}, the class names; download the data set again")
     return tuple(_text(each) for each in names)
 
 
@@ -78,13 +64,13 @@ def _find(tree: Tree, wanted: str) -> str:
     return found[0]
 
 
-def _unpickled(tree: Tree, name: str) -> Mapping[str, Any]:
+def _unpickle(tree: Tree, name: str) -> Mapping[str, Any]:
     data = tree.read(name)
     try:
         content = _Unpickler(BytesIO(data), encoding="bytes").load()
-    except Exception as reason:  # a damaged pickle raises of every kind
+    except Exception as reason:  # a damaged pickle raises many kinds of errors
         raise ValueError(
-            f"{tree.describe(name)} cannot be read as a CIFAR batch ({reason}); fetch it again"
+            f"{tree.describe(name)} cannot be read as a CIFAR batch ({reason}); download it again"
         ) from reason
     if not isinstance(content, dict):
         raise ValueError(f"{tree.describe(name)} is not a CIFAR batch: it holds a {type(content).__name__}")
@@ -95,17 +81,16 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-class _Unpickler(
-    pickle._Unpickler
-):  # the one in Python: that in C makes room for any place a pickle names, 64 GB of it
-    """Builds arrays of bytes and plain containers, and refuses everything else that a pickle could ask for."""
+# Python's implementation, because the one in C allocates memory for any memo index that a pickle names, up to 64 GB.
+class _Unpickler(pickle._Unpickler):
+    """Build uint8 arrays and plain containers; refuse everything else that a pickle could ask for."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return None  # only ever an argument of _reconstruct
-        # New functions each time: what a pickle sets on one is gone with it.
+        # New functions each time, so that attributes a pickle sets on one do not persist.
         if (module, name) == ("numpy", "dtype"):
-            return lambda kind, *_: _bytes_dtype(kind)
+            return lambda kind, *_: _uint8_dtype(kind)
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
             return lambda *_: numpy.ndarray((0,), numpy.uint8)  # the pickle fills it next
         if (module, name) == ("_codecs", "encode"):
@@ -113,8 +98,8 @@ class _Unpickler(
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
 
 
-def _bytes_dtype(kind: Any) -> numpy.dtype[Any]:
-    """The only type of a batch: a structured one from a pickle could make numpy take bytes for addresses of objects."""
+def _uint8_dtype(kind: Any) -> numpy.dtype[Any]:
+    """The only dtype of a batch: with a structured one, numpy could take bytes of a pickle for object pointers."""
     if _text(kind) not in ("u1", "|u1"):
         raise pickle.UnpicklingError(f"it asks for an array of {kind!r:.40}, not of bytes")
     return numpy.dtype(numpy.uint8)

@@ -1,6 +1,4 @@
-"""Image files into one uint8 tensor."""
-
-from __future__ import annotations
+"""Decode image files into one uint8 tensor."""
 
 import os
 from collections.abc import Sequence
@@ -15,11 +13,9 @@ from torch import Tensor
 
 from congruency.datasets.tree import Tree
 
-__all__ = ["EXTENSIONS", "decode", "decode_all", "open_image"]
-
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-MOST_BYTES = 16 << 30  # of all the decoded images together
-_MOST_PIXELS = 100_000_000
+MAX_BYTES = 16 << 30  # of all decoded images together
+_MAX_PIXELS = 100_000_000
 _MODES = {1: "L", 3: "RGB"}
 _CHUNK = 64
 _SMALL = 16 << 10  # bytes
@@ -33,10 +29,10 @@ def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channe
     if not names:
         raise ValueError(f"{tree.source} holds no images to decode")
     shape = decode(tree, names[0], size, channels).shape
-    if len(names) * numpy.prod(shape) > MOST_BYTES:
+    if len(names) * numpy.prod(shape) > MAX_BYTES:
         raise ValueError(
-            f"the {len(names)} images of {tree.source} would take more than {MOST_BYTES} bytes; "
-            "ask for a smaller size or fewer images, or read them batch by batch"
+            f"the {len(names)} images of {tree.source} would take more than {MAX_BYTES} bytes; "
+            "choose a smaller size or fewer images, or read them batch by batch"
         )
     images = numpy.empty((len(names), *shape), numpy.uint8)
 
@@ -46,11 +42,11 @@ def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channe
             if image.shape != shape:
                 raise ValueError(
                     f"{tree.describe(names[i])} is {image.shape[2]}x{image.shape[1]} and {tree.describe(names[0])} "
-                    f"is {shape[2]}x{shape[1]}; give a size (--size) that all images are brought to"
+                    f"is {shape[2]}x{shape[1]}; give a size (--size) to resize all images to"
                 )
             images[i] = image
 
-    small = tree.size(names[0]) < _SMALL  # decoded faster than threads can take turns
+    small = tree.size(names[0]) < _SMALL  # threads do not pay off for small files
     with ThreadPoolExecutor(1 if small else min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(fill, range(0, len(names), _CHUNK)):
             pass
@@ -58,18 +54,15 @@ def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channe
 
 
 def decode(tree: Tree, name: str, size: int | None = None, channels: int | None = None) -> NDArray[numpy.uint8]:
-    """One image as (C, H, W), cut to a centred square and scaled to ``size`` where one is given."""
+    """One image as (C, H, W), centre-cropped to a square and resized to ``size`` if given."""
     image = open_image(tree, name, channels)
     if size is not None and image.size != (size, size):
-        image = _square(image).resize((size, size), Image.Resampling.BILINEAR)
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image if image.width == image.height else image.crop((left, top, left + side, top + side))
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels: NDArray[numpy.uint8] = numpy.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _square(image: Image.Image) -> Image.Image:
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image if image.width == image.height else image.crop((left, top, left + side, top + side))
 
 
 def open_image(tree: Tree, name: str, channels: int | None = None) -> Image.Image:
@@ -80,12 +73,12 @@ def open_image(tree: Tree, name: str, channels: int | None = None) -> Image.Imag
     data = tree.read(name)
     try:
         image = Image.open(BytesIO(data))
-        if image.width * image.height > _MOST_PIXELS:
-            raise ValueError(f"{image.width}x{image.height} pixels are more than {_MOST_PIXELS}")
+        if image.width * image.height > _MAX_PIXELS:
+            raise ValueError(f"{image.width}x{image.height} pixels are more than {_MAX_PIXELS}")
         image.load()
         return image if image.mode == mode else image.convert(mode)
-    except Exception as reason:  # Pillow's decoders raise of every kind for a broken file
-        told = "of no known kind" if isinstance(reason, UnidentifiedImageError) else reason
+    except Exception as reason:  # Pillow's decoders raise many kinds of errors on broken files
+        cause = "unknown format" if isinstance(reason, UnidentifiedImageError) else reason
         raise ValueError(
-            f"{tree.describe(name)} cannot be decoded as an image ({told}); replace it or take it away"
+            f"{tree.describe(name)} cannot be decoded as an image ({cause}); replace or delete it"
         ) from reason

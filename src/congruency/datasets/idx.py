@@ -1,6 +1,4 @@
-"""The idx files of MNIST and the sets published like it, gzipped or not."""
-
-from __future__ import annotations
+"""The idx files of MNIST and of the data sets published in its format, gzipped or not."""
 
 import gzip
 import math
@@ -15,11 +13,9 @@ from torch import Tensor
 from congruency.datasets.images import LabelledImages
 from congruency.datasets.tree import Tree
 
-__all__ = ["parse", "read", "recognises"]
-
 _PREFIX = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTES = 0x08
-_MOST_BYTES = 2 << 30
+_MAX_BYTES = 2 << 30
 
 
 def recognises(tree: Tree) -> bool:
@@ -28,15 +24,15 @@ def recognises(tree: Tree) -> bool:
 
 
 def read(tree: Tree, split: str, classes: tuple[str, ...] | None = None) -> LabelledImages:
-    """One split, (N, 1, H, W); without names the classes are called by their numbers."""
+    """One split, (N, 1, H, W); without ``classes`` the classes are named by their numbers."""
     images_name = _find(tree, f"{_PREFIX[split]}-images-idx3-ubyte")
     labels_name = _find(tree, f"{_PREFIX[split]}-labels-idx1-ubyte")
-    images = _parsed(tree, images_name, dimensions=3)
-    labels = _parsed(tree, labels_name, dimensions=1).long()
+    images = _read_file(tree, images_name, dimensions=3)
+    labels = _read_file(tree, labels_name, dimensions=1).long()
     if len(images) != len(labels):
         raise ValueError(
             f"{tree.describe(images_name)} holds {len(images)} images and {tree.describe(labels_name)} "
-            f"{len(labels)} labels; they are not of the same set"
+            f"{len(labels)} labels; they are not of the same data set"
         )
     names = classes or tuple(str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0))
     try:
@@ -46,7 +42,7 @@ def read(tree: Tree, split: str, classes: tuple[str, ...] | None = None) -> Labe
 
 
 def parse(data: bytes, dimensions: int) -> Tensor:
-    """The tensor in one idx file: two zero bytes, the type, the number of dimensions, their lengths, the numbers."""
+    """Parse an idx file: two zero bytes, the type, the number of dimensions, their lengths, the values."""
     header = 4 + 4 * dimensions
     if len(data) < header:
         raise ValueError(f"it has {len(data)} bytes, fewer than its header of {header}")
@@ -59,26 +55,26 @@ def parse(data: bytes, dimensions: int) -> Tensor:
     return torch.from_numpy(numpy.frombuffer(data, numpy.uint8, offset=header).reshape(shape).copy())
 
 
-def _parsed(tree: Tree, name: str, dimensions: int) -> Tensor:
+def _read_file(tree: Tree, name: str, dimensions: int) -> Tensor:
     data = tree.read(name)
     try:
-        return parse(_gunzipped(data) if name.endswith(".gz") else data, dimensions)
+        return parse(_gunzip(data) if name.endswith(".gz") else data, dimensions)
     except (ValueError, OSError, EOFError, zlib.error) as reason:
-        raise ValueError(f"{tree.describe(name)} is not a whole idx file ({reason}); fetch it again") from reason
+        raise ValueError(f"{tree.describe(name)} is not a complete idx file ({reason}); download it again") from reason
 
 
-def _gunzipped(data: bytes) -> bytes:
+def _gunzip(data: bytes) -> bytes:
     with gzip.open(BytesIO(data)) as stream:
-        raw = stream.read(_MOST_BYTES + 1)
-    if len(raw) > _MOST_BYTES:
-        raise ValueError(f"it unpacks to more than {_MOST_BYTES} bytes")
+        raw = stream.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        raise ValueError(f"it unpacks to more than {_MAX_BYTES} bytes")
     return raw
 
 
 def _find(tree: Tree, wanted: str) -> str:
     found = [name for name in tree.names if _plain(name).rsplit("/", 1)[-1] == wanted]
     if not found:
-        raise FileNotFoundError(f"{tree.source} lacks {wanted} (or {wanted}.gz); put the set's four idx files there")
+        raise FileNotFoundError(f"{tree.source} lacks {wanted} (or {wanted}.gz); put the four idx files there")
     return min(found, key=lambda name: (name.endswith(".gz"), name))
 
 

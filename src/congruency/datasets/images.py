@@ -1,4 +1,4 @@
-"""What every reader returns: a labelled image set in memory."""
+"""Labelled images: decoded in memory (:class:`LabelledImages`) or as a list of files (:class:`Catalogue`)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["LabelledImages"]
+from congruency.datasets.decoding import decode_all
+from congruency.datasets.tree import Tree
 
-_LUMA = (19595, 38470, 7471)  # ITU-R 601 in 1/65536, as Pillow turns colours into grey
+_LUMA = (19595, 38470, 7471)  # ITU-R 601 in 1/65536, as Pillow converts colour to grey
 _CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with one class each.
+    """Images in memory, each with one class label.
 
     Attributes:
         images: uint8, (N, C, H, W).
         labels: int64, (N,), each in ``range(len(classes))``.
-        classes: the names of the classes, in the order of the labels.
+        classes: the class names, in the order of the labels.
     """
 
     images: Tensor
@@ -51,17 +52,17 @@ class LabelledImages:
         return len(self.images)
 
     def subset(self, indices: Tensor | Sequence[int]) -> LabelledImages:
-        """The images at these places, in this order; a mask of booleans works too."""
+        """The images at these indices, in this order; a boolean mask works too."""
         where = torch.as_tensor(indices, device=self.labels.device)
         where = where if where.dtype == torch.bool else where.long()
         return replace(self, images=self.images[where], labels=self.labels[where])
 
     def per_class(self, count: int) -> LabelledImages:
-        """The first ``count`` images of every class, in the order in which they stand here."""
+        """The first ``count`` images of every class, in their present order."""
         return self.subset(first_of_each(self.labels, count))
 
     def divide(self, share: float, seed: int = 0) -> tuple[LabelledImages, LabelledImages]:
-        """Two disjoint parts, the first with ``share`` of every class (rounded), drawn by ``seed``."""
+        """A stratified random split: the first part has the fraction ``share`` of every class (rounded)."""
         if not 0.0 < share < 1.0:
             raise ValueError(f"share must be between 0 and 1, got {share}")
         generator = torch.Generator().manual_seed(seed)
@@ -74,7 +75,7 @@ class LabelledImages:
         return self.subset(first.to(self.labels.device)), self.subset(~first.to(self.labels.device))
 
     def converted(self, size: int | None, channels: int | None) -> LabelledImages:
-        """The same images with another side length or number of channels; None leaves as it is."""
+        """The images with another side length or number of channels; None keeps the present one."""
         images = self.images
         if channels is not None and channels != images.shape[1]:
             images = _recoloured(images, channels)
@@ -84,8 +85,41 @@ class LabelledImages:
         return self if images is self.images else replace(self, images=images)
 
 
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """Image files with their class labels, not decoded: for data sets that do not fit in memory.
+
+    Attributes:
+        tree: where the files are.
+        names: the N file names.
+        labels: int64, (N,).
+        classes: the class names, in the order of the labels.
+    """
+
+    tree: Tree
+    names: tuple[str, ...]
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def per_class(self, count: int) -> Catalogue:
+        """The first ``count`` files of every class."""
+        return self.subset(first_of_each(self.labels, count).tolist())
+
+    def subset(self, indices: Sequence[int]) -> Catalogue:
+        """The files at these indices, in this order."""
+        where = torch.as_tensor(indices, dtype=torch.int64)
+        return replace(self, names=tuple(self.names[i] for i in where.tolist()), labels=self.labels[where])
+
+    def decoded(self, size: int | None = None, channels: int | None = None) -> LabelledImages:
+        """Decode all files into memory; ``size`` is required if they differ in shape."""
+        return LabelledImages(decode_all(self.tree, self.names, size, channels), self.labels, self.classes)
+
+
 def first_of_each(labels: Tensor, count: int) -> Tensor:
-    """Where the first ``count`` of every label stand, in rising order: (N,) -> (M,)."""
+    """The indices of the first ``count`` samples of every label, ascending: (N,) -> (M,)."""
     if count < 1:
         raise ValueError(f"the number of images per class must be positive, got {count}")
     order = torch.argsort(labels, stable=True)
@@ -103,11 +137,11 @@ def _recoloured(images: Tensor, channels: int) -> Tensor:
         weights = torch.tensor(_LUMA, dtype=torch.int32).view(1, 3, 1, 1)
         parts = [((chunk.int() * weights).sum(1, keepdim=True) + 0x8000) >> 16 for chunk in images.split(_CHUNK)]
         return torch.cat(parts).to(torch.uint8) if parts else images[:, :1]
-    raise ValueError(f"images of {have} channels cannot be turned into {channels}; ask for 1 or 3")
+    raise ValueError(f"images of {have} channels cannot be converted to {channels}; choose 1 or 3")
 
 
 def _resized(images: Tensor, size: int) -> Tensor:
-    """Cut to a centred square and scaled, as :func:`congruency.datasets.decoding.decode` does with one image."""
+    """Centre-crop to a square and resize, as :func:`congruency.datasets.decoding.decode` does with one image."""
     height, width = images.shape[2:]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

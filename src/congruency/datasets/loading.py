@@ -1,6 +1,4 @@
-"""From a name or a path to a labelled image set."""
-
-from __future__ import annotations
+"""Load a labelled image data set by name or path."""
 
 import difflib
 import os
@@ -11,32 +9,27 @@ from typing import Literal, get_args
 
 import torch
 
-from congruency.datasets import cifar, digits, folders, idx, tiny_imagenet
+from congruency.datasets import cifar, folders, idx
 from congruency.datasets.cache import Cache, fingerprint
-from congruency.datasets.catalogue import Catalogue
-from congruency.datasets.images import LabelledImages
+from congruency.datasets.images import Catalogue, LabelledImages
 from congruency.datasets.tree import ARCHIVES, Tree, open_tree
-
-__all__ = ["SETS", "KnownSet", "Split", "catalogue", "find", "load"]
 
 Split = Literal["train", "test", "all"]
 
 _VARIABLE = "CONGRUENCY_DATA"
 _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_DIGITS_TRAIN = 1437  # of 1797, four fifths
 
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A set that can be asked for by name.
+    """A data set that can be loaded by name, from one of ``paths`` in the data folder (with the official names).
 
-    Attributes:
-        title: what people call it.
-        places: where in the data folder it is looked for, the official names of its download among them.
-        classes: their names, where the files do not carry them.
+    ``classes`` are the class names, if the files do not contain them.
     """
 
     title: str
-    places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
 
 
@@ -44,9 +37,7 @@ SETS: dict[str, KnownSet] = {
     "digits": KnownSet("scikit-learn's 8x8 digits, embedded", classes=tuple("0123456789")),
     "mnist": KnownSet("MNIST", ("mnist", "MNIST/raw", "MNIST"), tuple("0123456789")),
     "fashion_mnist": KnownSet(
-        "Fashion-MNIST",
-        ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-        _FASHION,
+        "Fashion-MNIST", ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), _FASHION
     ),
     "cifar10": KnownSet(
         "CIFAR-10", ("cifar10", "cifar-10", "cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10.tar.xz")
@@ -69,7 +60,7 @@ def load(
     per_class: int | None = None,
     cache: str | Path | None = None,
 ) -> LabelledImages:
-    """Read a labelled image set into memory, in an order that is always the same.
+    """Read a labelled image data set into memory, always in the same order.
 
         train = load("cifar10", data="~/data")
         flowers = load("flowers.tar.gz", "all", size=64)
@@ -77,68 +68,68 @@ def load(
     Args:
         source: a name of :data:`SETS`, or the path of a folder or archive: idx files, CIFAR's python version, Tiny
             ImageNet, or images in ``train/<class>/`` and ``test/<class>/``.
-        split: ``"train"``, ``"test"`` (the validation set where the test set has no labels), or ``"all"``.
-        size: the side that images are brought to, cut to a centred square first; None leaves them as they are.
-        channels: 1 or 3; None leaves arrays as they are, and reads image files in colour.
-        data: the folder of sets, for a name; the environment variable ``CONGRUENCY_DATA`` otherwise.
+        split: ``"train"``, ``"test"`` (the validation set if the test set has no labels), or ``"all"``.
+        size: resize images to this side length after a centre crop to a square; None keeps their size.
+        channels: 1 or 3; None keeps those of arrays and reads image files in colour.
+        data: the folder of data sets, for a name; default: the environment variable ``CONGRUENCY_DATA``.
         per_class: only the first so many images of every class.
-        cache: a file to keep the decoded images in; read instead of the source from the second time on.
+        cache: a file for the decoded images, read instead of the source if it exists.
     """
     _check(split, size, channels)
     if source == "digits":
-        return _shaped(_both(digits.read, split), size, channels, per_class)
+        return _converted(_concatenated(_digits, split), size, channels, per_class)
     path = find(source, data)
-    store = _cache(cache, path, split, size, channels, per_class)
+    store = None
+    if cache is not None:
+        settings = {"split": split, "size": size, "channels": channels, "per_class": per_class}
+        store = Cache(Path(cache).expanduser(), {"files": fingerprint(path), **settings})
     found = store.load() if store else None
     if found is None:
-        found = _read(open_tree(path), split, size, channels, per_class, _classes(source))
+        known = SETS.get(str(source))
+        found = _read(open_tree(path), split, size, channels, per_class, known.classes if known else None)
         if store:
             store.save(found)
     return found
 
 
 def catalogue(source: str | Path, split: Split = "train", *, data: str | Path | None = None) -> Catalogue:
-    """The image files of a set and their classes, nothing decoded: for sets that do not fit in memory."""
+    """List the image files of a data set with their classes, without decoding: for sets that do not fit in memory."""
     _check(split, None, None)
     tree = open_tree(find(source, data))
     if idx.recognises(tree) or cifar.recognises(tree):
         raise ValueError(f"{tree.source} holds arrays, not image files; read it with load()")
-    return _catalogue(tree, split)
+    return folders.catalogue(tree, split)
 
 
 def find(source: str | Path, data: str | Path | None = None) -> Path:
-    """Where a set is: the folder or archive that a name or path stands for."""
+    """The folder or archive of a data set given by name or path."""
     known = SETS.get(str(source))
     if known is None:
-        return _from_path(Path(source).expanduser(), source)
-    if not known.places:
+        path = Path(source).expanduser()
+        if path.exists():
+            return _single_archive(path)
+        near = difflib.get_close_matches(str(source), SETS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise FileNotFoundError(
+            f"{source} is no folder or archive, and no data set of that name is known ({', '.join(SETS)}){hint}"
+        )
+    if not known.paths:
         raise ValueError(f"{source} ({known.title}) is not read from files; use load()")
     folder = data if data is not None else os.environ.get(_VARIABLE)
     if folder is None:
         raise ValueError(
-            f"where {known.title} is must be said: give data, the folder that holds it, or set {_VARIABLE}"
+            f"the location of {known.title} is unknown: give data, the folder that holds it, or set {_VARIABLE}"
         )
-    places = [Path(folder).expanduser() / place for place in known.places]
-    for place in places:
-        if place.exists():
-            return _the_archive_in(place)
+    for path in (Path(folder).expanduser() / each for each in known.paths):
+        if path.exists():
+            return _single_archive(path)
     raise FileNotFoundError(
-        f"{known.title} is not in {folder}; put it there as one of {', '.join(known.places)}, or give its path"
+        f"{known.title} is not in {folder}; put it there as one of {', '.join(known.paths)}, or give its path"
     )
 
 
-def _from_path(path: Path, source: str | Path) -> Path:
-    if path.exists():
-        return _the_archive_in(path)
-    near = difflib.get_close_matches(str(source), SETS, n=1, cutoff=0.5)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise FileNotFoundError(
-        f"{source} is no folder or archive, and no set of that name is known ({', '.join(SETS)}){meant}"
-    )
-
-
-def _the_archive_in(path: Path) -> Path:
-    """A folder with nothing but one archive in it stands for the archive."""
+def _single_archive(path: Path) -> Path:
+    """The archive in a folder that contains nothing else, otherwise the path itself."""
     if not path.is_dir():
         return path
     inside = [each for each in path.iterdir() if not each.name.startswith(".")]
@@ -155,24 +146,26 @@ def _read(
     classes: tuple[str, ...] | None,
 ) -> LabelledImages:
     if idx.recognises(tree):
-        return _shaped(_both(lambda part: idx.read(tree, part, classes), split), size, channels, per_class)
+        return _converted(_concatenated(lambda part: idx.read(tree, part, classes), split), size, channels, per_class)
     if cifar.recognises(tree):
-        return _shaped(_both(lambda part: cifar.read(tree, part), split), size, channels, per_class)
-    files = _catalogue(tree, split)
+        return _converted(_concatenated(lambda part: cifar.read(tree, part), split), size, channels, per_class)
+    files = folders.catalogue(tree, split)
     return (files if per_class is None else files.per_class(per_class)).decoded(size, channels)
 
 
-def _catalogue(tree: Tree, split: str) -> Catalogue:
-    if not tiny_imagenet.recognises(tree):
-        return folders.catalogue(tree, split)
-    if split != "all":
-        return tiny_imagenet.catalogue(tree, split)
-    parts = [tiny_imagenet.catalogue(tree, part) for part in ("train", "test")]
-    labels = torch.cat([part.labels for part in parts])
-    return Catalogue(tree, parts[0].names + parts[1].names, labels, parts[0].classes)
+def _digits(split: str) -> LabelledImages:
+    """scikit-learn's digits: a fixed split into 1,437 and 360; grey values 0..16 are scaled to 0..255."""
+    from sklearn.datasets import load_digits
+
+    content = load_digits()
+    images = (torch.from_numpy(content.images).unsqueeze(1) * (255 / 16)).round().to(torch.uint8)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chosen = order[:_DIGITS_TRAIN] if split == "train" else order[_DIGITS_TRAIN:]
+    whole = LabelledImages(images, torch.from_numpy(content.target).long(), tuple("0123456789"))
+    return whole.subset(chosen.sort().values)
 
 
-def _both(read: Callable[[str], LabelledImages], split: str) -> LabelledImages:
+def _concatenated(read: Callable[[str], LabelledImages], split: str) -> LabelledImages:
     if split != "all":
         return read(split)
     train, test = read("train"), read("test")
@@ -180,23 +173,8 @@ def _both(read: Callable[[str], LabelledImages], split: str) -> LabelledImages:
     return LabelledImages(images, labels, train.classes)
 
 
-def _shaped(loaded: LabelledImages, size: int | None, channels: int | None, per_class: int | None) -> LabelledImages:
-    chosen = loaded if per_class is None else loaded.per_class(per_class)
-    return chosen.converted(size, channels)
-
-
-def _classes(source: str | Path) -> tuple[str, ...] | None:
-    known = SETS.get(str(source))
-    return known.classes if known else None
-
-
-def _cache(
-    cache: str | Path | None, path: Path, split: str, size: int | None, channels: int | None, per_class: int | None
-) -> Cache | None:
-    if cache is None:
-        return None
-    settings = {"split": split, "size": size, "channels": channels, "per_class": per_class}
-    return Cache(Path(cache).expanduser(), {"files": fingerprint(path), **settings})
+def _converted(loaded: LabelledImages, size: int | None, channels: int | None, per_class: int | None) -> LabelledImages:
+    return (loaded if per_class is None else loaded.per_class(per_class)).converted(size, channels)
 
 
 def _check(split: str, size: int | None, channels: int | None) -> None:

@@ -1,12 +1,11 @@
-"""Files by name, whether they lie in a folder or in an archive; nothing is ever extracted to disk."""
-
-from __future__ import annotations
+"""Read files by name from a folder or an archive, without extracting anything to disk."""
 
 import bz2
 import gzip
 import lzma
 import mmap
 import os
+import stat
 import tarfile
 import threading
 import zipfile
@@ -16,16 +15,14 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
-__all__ = ["ARCHIVES", "Tree", "open_tree"]
-
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".zip")
-MOST_UNPACKED = 8 << 30  # bytes of one compressed tar, which is unpacked in memory
-MOST_MEMBER = 1 << 30  # bytes of one file
-_DEEPEST = 8
+MAX_UNPACKED = 8 << 30  # bytes of one compressed tar, which is unpacked in memory
+MAX_MEMBER = 1 << 30  # bytes of one file
+_MAX_DEPTH = 8
 _BLOCK = 1 << 22
-_BROKEN = (
+_ARCHIVE_ERRORS = (
     OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error,
-    NotImplementedError, UnicodeDecodeError,  # of a zip: a version or method that is not known, names that are no text
+    NotImplementedError, UnicodeDecodeError,  # a zip of an unknown version or method, or with undecodable names
 )  # fmt: skip
 
 
@@ -33,9 +30,9 @@ class Tree(ABC):
     """A read-only set of files under names like ``train/cat/1.jpg``.
 
     Attributes:
-        source: what a message names as the place.
+        source: the folder or archive.
         names: the files, sorted.
-        folders: the folders, sorted; an archive may leave them out.
+        folders: the folders, sorted; an archive need not list them.
     """
 
     source: Path
@@ -44,30 +41,30 @@ class Tree(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The bytes of one file; safe to call from several threads."""
+        """Return the bytes of one file; thread-safe."""
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """How many bytes one file has."""
+        """The size of one file in bytes."""
 
     def describe(self, name: str) -> str:
-        """How a message names one file."""
+        """The name of one file for error messages."""
         return f"{name} in {self.source}"
 
 
 class FolderTree(Tree):
-    """The files below a folder. Links are followed: it is the user's own folder."""
+    """The files below a folder. Symbolic links are followed, since it is the user's own folder."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
         names: list[str] = []
         folders: list[str] = []
-        _scan(source, "", names, folders, _DEEPEST)
+        _scan(source, "", names, folders, _MAX_DEPTH)
         self.names, self.folders = tuple(sorted(names)), tuple(sorted(folders))
 
     def read(self, name: str) -> bytes:
-        if self.size(name) > MOST_MEMBER:
-            raise ValueError(f"{self.describe(name)} is larger than {MOST_MEMBER} bytes: it is not what it should be")
+        if self.size(name) > MAX_MEMBER:
+            raise ValueError(f"{self.describe(name)} is larger than {MAX_MEMBER} bytes, too many for one file")
         return (self.source / name).read_bytes()
 
     def size(self, name: str) -> int:
@@ -78,7 +75,7 @@ class FolderTree(Tree):
 
 
 class TarTree(Tree):
-    """The files of a tar. A compressed one is unpacked in memory once, so that any file is a slice of a buffer."""
+    """The files of a tar archive; a compressed one is unpacked into memory once, and its files are slices of it."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -87,7 +84,7 @@ class TarTree(Tree):
             stream = BytesIO(self._buffer) if isinstance(self._buffer, bytes) else source.open("rb")
             with stream, tarfile.open(fileobj=stream, mode="r:") as archive:
                 self._where, folders = _index(archive, source)
-        except _BROKEN as reason:
+        except _ARCHIVE_ERRORS as reason:
             raise _unreadable(source, reason) from reason
         self.names, self.folders = tuple(sorted(self._where)), tuple(sorted(folders))
 
@@ -102,7 +99,7 @@ class TarTree(Tree):
         return self._where[name][1]
 
     def __reduce__(self) -> tuple[Callable[[Path], Tree], tuple[Path]]:
-        return open_tree, (self.source,)  # another process opens it again
+        return open_tree, (self.source,)  # another process reopens it
 
 
 class ZipTree(Tree):
@@ -114,29 +111,30 @@ class ZipTree(Tree):
         self._open()
         entries = {_safe(entry.filename, source): entry for entry in self._archive.infolist() if entry.filename}
         self.folders = tuple(sorted(name for name, entry in entries.items() if entry.is_dir()))
-        self._entries = {n: e for n, e in entries.items() if _wanted(n) and not e.is_dir() and not _is_link(e)}
+        files = {name: entry for name, entry in entries.items() if _wanted(name) and not entry.is_dir()}
+        self._entries = {name: entry for name, entry in files.items() if not stat.S_ISLNK(entry.external_attr >> 16)}
         self.names = tuple(sorted(self._entries))
 
     def read(self, name: str) -> bytes:
-        if self.size(name) > MOST_MEMBER:
-            raise ValueError(f"{self.describe(name)} claims {self.size(name)} bytes: it is not what it should be")
+        if self.size(name) > MAX_MEMBER:
+            raise ValueError(f"{self.describe(name)} claims {self.size(name)} bytes, too many for one file")
         try:
             with self._lock:
                 if os.getpid() != self._process:
                     self._open()
-                return self._archive.read(self._entries[name])  # never more than the size that it claims
-        except (*_BROKEN, RuntimeError) as reason:  # a password is needed
-            raise ValueError(f"{self.describe(name)} cannot be read ({reason}); fetch the archive again") from reason
+                return self._archive.read(self._entries[name])  # never more than its declared size
+        except (*_ARCHIVE_ERRORS, RuntimeError) as reason:  # RuntimeError: a password is needed
+            raise ValueError(f"{self.describe(name)} cannot be read ({reason}); download the archive again") from reason
 
     def size(self, name: str) -> int:
         return self._entries[name].file_size
 
     def _open(self) -> None:
-        """Processes that share one open file also share its position, and would read each other's bytes."""
+        """Open the archive for this process: processes that share an open file share its position too."""
         self._process = os.getpid()
         try:
             self._archive = zipfile.ZipFile(self.source)
-        except _BROKEN as reason:
+        except _ARCHIVE_ERRORS as reason:
             raise _unreadable(self.source, reason) from reason
 
     def __reduce__(self) -> tuple[Callable[[Path], Tree], tuple[Path]]:
@@ -153,7 +151,7 @@ def open_tree(source: Path) -> Tree:
         return ZipTree(source)
     if source.name.endswith(ARCHIVES):
         return TarTree(source)
-    raise ValueError(f"{source} is neither a folder nor an archive that is read here ({', '.join(ARCHIVES)})")
+    raise ValueError(f"{source} is neither a folder nor a supported archive ({', '.join(ARCHIVES)})")
 
 
 def _scan(folder: Path, prefix: str, names: list[str], folders: list[str], depth: int) -> None:
@@ -197,10 +195,10 @@ def _unpacked(source: Path) -> bytes:
     with opened(source, "rb") as stream:
         while block := stream.read(_BLOCK):
             unpacked += len(block)
-            if unpacked > MOST_UNPACKED:
+            if unpacked > MAX_UNPACKED:
                 raise ValueError(
-                    f"{source} unpacks to more than {MOST_UNPACKED} bytes, too many to hold in memory; "
-                    "unpack it yourself and give the folder"
+                    f"{source} unpacks to more than {MAX_UNPACKED} bytes, too many to hold in memory; "
+                    "unpack it and give the folder"
                 )
             blocks.append(block)
     return b"".join(blocks)
@@ -209,19 +207,15 @@ def _unpacked(source: Path) -> bytes:
 def _safe(name: str, source: Path) -> str:
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{source} holds a file named {name!r}, which points outside of it; it is not to be trusted")
+        raise ValueError(f"{source} holds a file named {name!r}, which points outside of it; do not trust this archive")
     return str(path)
 
 
 def _wanted(name: str) -> bool:
-    """Whether it is neither hidden nor what another system leaves in archives."""
+    """Whether the file is neither hidden nor metadata that macOS adds to archives."""
     last = name.rsplit("/", 1)[-1]
     return not last.startswith(".") and not name.startswith("__MACOSX")
 
 
-def _is_link(entry: zipfile.ZipInfo) -> bool:
-    return (entry.external_attr >> 16) & 0o170000 == 0o120000
-
-
 def _unreadable(source: Path, reason: object) -> ValueError:
-    return ValueError(f"{source} is not a whole, readable archive ({reason}); fetch it again")
+    return ValueError(f"{source} is not a complete, readable archive ({reason}); download it again")

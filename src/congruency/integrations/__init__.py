@@ -1,5 +1,14 @@
-"""DCL inside other people's training frameworks.
+"""DCL inside other training frameworks.
 
-Nothing of a framework is imported until its module is: ``congruency.integrations.lightning``, ``.transformers``,
-``.avalanche`` and ``.torchmetrics``.
+A framework is imported only when its module is used: ``congruency.integrations.lightning``, ``.transformers``,
+``.avalanche`` and ``.torchmetrics``, each of which ``import congruency`` alone makes available.
 """
+
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name in ("avalanche", "lightning", "torchmetrics", "transformers"):
+        return _import_module(f"congruency.integrations.{name}")
+    raise AttributeError(f"module 'congruency.integrations' has no attribute {name!r}")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before avalanche, which imports torchvision
+import congruency._torchvision_compat  # noqa: F401  # before avalanche, which imports torchvision
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.memory import EpisodicMemory
+from congruency.constraints.references import References
 from congruency.corrector import Corrector, Stats
-from congruency.integrations.common import Options, Params, check_options, chosen, missing, numbers
-from congruency.memory import EpisodicMemory
-from congruency.references import References
-from congruency.sources import Source
+from congruency.integrations.common import Options, Params, check_options, chosen, metrics, missing
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -31,7 +31,7 @@ _KEPT = ("memory_x", "memory_y", "memory_tid")
 
 
 class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not there when types are checked
-    """Corrects the gradients of every step of a strategy; every experience starts with references of its own.
+    """Corrects the gradients of every step of a strategy; references restart with every experience.
 
         strategy = Naive(model=model, optimizer=optimizer, criterion=criterion, plugins=[DCLPlugin(window=30)])
         for experience in benchmark.train_stream:
@@ -39,79 +39,78 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
 
     DCL alone is a plain loop with :class:`congruency.DCL` that calls ``reset()`` at each new experience.
 
-    With a memory, DCL's rows and one row for each past experience are the constraints of *one* quadratic program (the
-    paper's ``eqn:constraints_conn``), as in ``Corrector(optimizer, None, [References(...), EpisodicMemory(model)])``:
+    With a memory, DCL's constraints and one per past experience enter *one* quadratic program (the paper's
+    ``eqn:constraints_conn``), as in
+    ``Corrector(optimizer, constraints=[References(...), EpisodicMemory(model)])``:
 
         memory = GEMPlugin(patterns_per_experience=256, memory_strength=0.5)
         strategy = Naive(..., plugins=[DCLPlugin(window=30, memory=memory)])
 
-    The memory is Avalanche's own: its GEMPlugin chooses at the end of each experience which patterns it keeps, and its
-    ``memory_strength`` is the margin of those rows. Do not give it to the strategy as well: there it would project the
-    gradient by itself before DCL sees it, which is another method than the joint one. The gradients on the memory come
-    from one batched call (:class:`congruency.EpisodicMemory`), by the strategy's criterion.
+    The memory is Avalanche's own: its GEMPlugin chooses at the end of each experience which patterns to keep, and its
+    ``memory_strength`` is the margin of those constraints. Do not give it to the strategy as well: there it would
+    project the gradient before DCL sees it, which is not the joint method. The gradients on the memory come from one
+    batched call (:class:`congruency.EpisodicMemory`), with the strategy's criterion.
 
     Logged at the end of every epoch, through the strategy's evaluator and its loggers: ``dcl/congruency``,
-    ``dcl/corrected_congruency`` and ``dcl/magnitude`` of the last step, means over all rows, and
+    ``dcl/corrected_congruency`` and ``dcl/magnitude`` of the last step, means over all constraints, and
     ``dcl/corrected_share`` of the experience's steps.
 
-    Between experiences a checkpoint needs, beside the model and the optimizer, what the memory keeps:
-    ``plugin.state_dict()``. A strategy that is pickled as a whole has it too.
+    Between experiences a checkpoint needs the memory too: ``plugin.state_dict()``. A pickled strategy includes it.
 
     Args:
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`); or a function from
             the model to parameters.
-        memory: A GEMPlugin of Avalanche's, or None for DCL alone.
+        memory: Avalanche's GEMPlugin, or None for DCL alone.
         options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
-            accumulate. ``trigger`` holds for the memory's rows as well; GEM's own is ``"violated"``.
+            accumulate. ``trigger`` holds for the memory as well; GEM's own is ``"violated"``.
     """
 
     def __init__(self, params: Params = "all", *, memory: Any = None, **options: Unpack[Options]) -> None:
         super().__init__()
         check_options(params, options)
         if memory is not None and not isinstance(memory, GEMPlugin):
-            raise TypeError(f"memory must be a GEMPlugin of Avalanche's or None, got a {type(memory).__name__}")
+            raise TypeError(f"memory must be Avalanche's GEMPlugin or None, got a {type(memory).__name__}")
         self.params, self.options, self.memory = params, options, memory
         self.corrector: Corrector | None = None
         self._last: Stats | None = None
 
     @property
     def stats(self) -> Stats:
-        """The last step's numbers, DCL's rows first, then one for each past experience; counts of the experience."""
+        """Statistics of the last step, DCL's references first, then past experiences; counts are of the experience."""
         found = self._last if self.corrector is None else self.corrector.stats
         if found is None:
-            raise RuntimeError("there is nothing to show before strategy.train() has begun")
+            raise RuntimeError("there are no stats before strategy.train()")
         return found
 
     def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Start over; the model and the optimizer are ready for the experience, new units included."""
-        self._let_go()
-        names = ("trigger", "blocks")
-        common: Any = {name: value for name, value in self.options.items() if name in names}
+        """Attach a new corrector; the model and the optimizer are ready for the experience, new units included."""
+        self._detach()
+        common: Any = {name: value for name, value in self.options.items() if name in ("trigger", "blocks")}
         self.corrector = Corrector(
-            strategy.optimizer, chosen(strategy.model, self.params), self._sources(strategy), **common
+            strategy.optimizer, chosen(strategy.model, self.params), constraints=self._sources(strategy), **common
         )
 
     def after_training_epoch(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Publish the numbers to the strategy's loggers."""
+        """Publish the metrics to the strategy's loggers."""
         if self.corrector is not None:
-            for name, value in numbers(self.corrector).items():
+            for name, value in metrics(self.corrector).items():
                 step = strategy.clock.train_iterations
                 strategy.evaluator.publish_metric_value(MetricValue(self, name, value, step))
 
     def after_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Have the memory choose what it keeps, and leave the optimizer as it was."""
-        self._let_go()
+        """Update the memory, and detach from the optimizer."""
+        self._detach()
         if self.memory is not None:
             past = len(self.memory.memory_x)
             self.memory.update_memory(strategy.experience.dataset, past, strategy.train_mb_size)
 
-    def _sources(self, strategy: Any) -> list[Source]:
+    def _sources(self, strategy: Any) -> list[ConstraintSource]:
         rest: Any = {k: v for k, v in self.options.items() if k not in ("references", "trigger", "blocks")}
         references = References(self.options.get("references", 1), **rest)
         return [references] if self.memory is None else [references, self._episodes(strategy, self.memory)]
 
     def _episodes(self, strategy: Any, memory: Any) -> EpisodicMemory:
-        """Avalanche's memory, as a source of rows."""
+        """Avalanche's memory as a constraint source."""
         if memory in strategy.plugins:
             raise ValueError(
                 "the memory is a plugin of the strategy too, which projects the gradient before DCL sees it; give it "
@@ -119,7 +118,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             )
         if isinstance(strategy.model, MultiTaskModule):
             raise TypeError(
-                "a memory needs a model that makes outputs from inputs alone, this one (a MultiTaskModule) wants task "
+                "a memory needs a model that is called with inputs alone, this one (a MultiTaskModule) needs task "
                 "labels too; use DCLPlugin without a memory, or a model with one head"
             )
         episodes = EpisodicMemory(
@@ -132,20 +131,20 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             inputs, targets = memory.memory_x[task], memory.memory_y[task]
             episodes.observe(inputs.to(strategy.device), targets.to(strategy.device), task)
         nothing = torch.empty(0)
-        episodes.observe(nothing, nothing, len(memory.memory_x))  # what is learned now is another one
+        episodes.observe(nothing, nothing, len(memory.memory_x))  # the present experience is a new task
         return episodes
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if self.corrector is not None:
             self.corrector.detach()
             self._last, self.corrector = self.corrector.stats, None
 
     def state_dict(self) -> dict[str, Any]:
-        """What the memory keeps; for ``torch.save``."""
+        """The content of the memory; for ``torch.save``."""
         return {} if self.memory is None else {name: dict(getattr(self.memory, name)) for name in _KEPT}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict`, between experiences."""
+        """Restore :meth:`state_dict`, between experiences."""
         expected = set() if self.memory is None else set(_KEPT)
         if set(state) != expected:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What all integrations share: options, the choice of parameters, numbers to log, states to save."""
+"""What all integrations share: options, the choice of parameters, metrics to log."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Corrector, Trigger
 from congruency.dcl import DCL
 from congruency.modules import head
-from congruency.references import Accumulate, Mode
-from congruency.sharding import full, is_sharded
 
-__all__ = ["Options", "Params", "attach", "check_options", "chosen", "missing", "numbers", "numbers_of_all", "whole"]
+__all__ = ["Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all", "missing"]
 
 Params = Literal["all", "head"] | Callable[[Any], Iterable[Tensor]]
 
@@ -36,33 +34,34 @@ class Options(TypedDict, total=False):
 
 
 def missing(framework: str, install: str) -> ImportError:
-    """What to raise where a framework is not installed."""
+    """The error for a framework that is not installed."""
     return ImportError(f"this module needs {framework}, which is not installed; install it with: pip install {install}")
 
 
 def check_options(params: Params, options: Options) -> None:
-    """Report what DCL would refuse where it is written, not when training starts."""
+    """Raise on construction what DCL would raise only when training starts."""
     if not callable(params) and params not in ("all", "head"):
         raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {params!r}")
-    unknown = sorted(set(options) - set(Options.__annotations__))
+    known = Options.__annotations__
+    unknown = sorted(set(options) - set(known))
     if unknown:
-        raise TypeError(
-            f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(Options.__annotations__))}"
-        )
+        raise TypeError(f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(known))}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # comes again, once, when training starts
+        warnings.simplefilter("ignore")  # repeated when training starts
         DCL(torch.optim.SGD([torch.zeros(1)], lr=0.0), attach=False, **options)
 
 
 def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
-    """The parameters to correct, those that train; None stands for all of an optimizer's."""
+    """The trainable parameters to correct; None means all of the optimizer's."""
     if params == "all":
         return None
     found: Iterable[Any] = head(model).parameters() if params == "head" else params(model)
     listed = list(found)
     for item in listed:
         if not isinstance(item, Tensor):
-            raise TypeError(f"params(model) must give parameters, as module.parameters() does, got {_kind(item)}")
+            raise TypeError(
+                f"params(model) must return parameters, as module.parameters(), got a {type(item).__name__}"
+            )
     trained = [parameter for parameter in listed if parameter.requires_grad]
     if not trained:
         raise ValueError(f"params={params!r} chose no parameter that trains; unfreeze some, or choose others")
@@ -72,26 +71,26 @@ def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
 def attach(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], params: Params, options: Options
 ) -> dict[int, DCL]:
-    """One DCL for every optimizer that has some of the chosen parameters, by the optimizer's number."""
+    """One DCL per optimizer that has some of the chosen parameters, by the optimizer's index."""
     _refuse_flat_shards(model)
     wanted = chosen(model, params)
     if wanted is None:
         return {i: DCL(optimizer, **options) for i, optimizer in enumerate(optimizers)}
     owned = [{p for group in optimizer.param_groups for p in group["params"]} for optimizer in optimizers]
-    strangers = [p for p in wanted if not any(p in those for those in owned)]
-    if strangers:
+    orphans = [p for p in wanted if not any(p in those for those in owned)]
+    if orphans:
         raise ValueError(
-            f"{len(strangers)} of the {len(wanted)} parameters chosen by params={params!r} are in no optimizer, which "
+            f"{len(orphans)} of the {len(wanted)} parameters chosen by params={params!r} are in no optimizer, which "
             "would never use their corrected gradients; give them to an optimizer, or choose others"
         )
     parts = [[p for p in wanted if p in those] for those in owned]
     return {i: DCL(optimizers[i], part, **options) for i, part in enumerate(parts) if part}
 
 
-def numbers(corrector: Corrector) -> dict[str, float]:
-    """The last step's means over rows and blocks, and the share of all steps so far that were corrected.
+def metrics(corrector: Corrector) -> dict[str, float]:
+    """Means of the last step over constraints and blocks, and the share of corrected steps so far.
 
-    Waits for the device once: for the steps that are logged, not for every one. What is undefined is left out.
+    Waits for the device, so call it only for logged steps. Undefined values are left out.
     """
     stats = corrector.stats
     values = {
@@ -104,24 +103,19 @@ def numbers(corrector: Corrector) -> dict[str, float]:
     return {name: value for name, value in zip(values, found, strict=True) if math.isfinite(value)}
 
 
-def numbers_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
-    """The same for several optimizers: ``dcl/0/congruency`` where there is more than one."""
+def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
+    """The same for several optimizers, then named ``dcl/0/congruency`` and so on."""
     if len(correctors) == 1:
-        return numbers(*correctors.values())
+        return metrics(*correctors.values())
     return {
         name.replace("dcl/", f"dcl/{i}/"): value
         for i, corrector in correctors.items()
-        for name, value in numbers(corrector).items()
+        for name, value in metrics(corrector).items()
     }
 
 
-def whole(state: Any) -> Any:
-    """A state whose sharded tensors are gathered one at a time into memory of the host (a collective call then)."""
-    return pytree.tree_map(lambda leaf: full(leaf).cpu() if is_sharded(leaf) else leaf, state)
-
-
 def _refuse_flat_shards(model: nn.Module) -> None:
-    """FSDP1 hands every process another plain tensor: inner products over it would differ, and nobody would notice."""
+    """FSDP1's flat parameters are plain tensors that differ between processes: inner products would be wrong."""
     if torch.distributed.is_available():
         from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -130,7 +124,3 @@ def _refuse_flat_shards(model: nn.Module) -> None:
                 "the model is sharded by FullyShardedDataParallel (FSDP1), whose flat parameters DCL cannot tell from "
                 "whole ones; use FSDP2 (torch.distributed.fsdp.fully_shard) or DDP"
             )
-
-
-def _kind(item: Any) -> str:
-    return f"a {type(item).__name__}"

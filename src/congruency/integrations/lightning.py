@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
+import congruency._torchvision_compat  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
 from congruency.corrector import Stats
 from congruency.dcl import DCL
-from congruency.integrations.common import Options, Params, attach, check_options, missing, numbers_of_all, whole
+from congruency.distributed import whole
+from congruency.integrations.common import Options, Params, attach, check_options, metrics_of_all, missing
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -23,7 +24,7 @@ __all__ = ["DCLCallback"]
 
 
 def _framework(imported: Mapping[str, Any] = sys.modules) -> str:
-    """The name under which Lightning is used here: ``lightning`` unless only ``pytorch_lightning`` is."""
+    """The installed package of Lightning: ``lightning``, unless only ``pytorch_lightning`` is imported or installed."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in names:
         if imported.get(name) is not None:
@@ -39,28 +40,28 @@ if not TYPE_CHECKING:
 
 
 class DCLCallback(Callback):
-    """Corrects the gradients of every optimizer step of a fit, logs congruency, goes on from checkpoints.
+    """Corrects the gradients of every optimizer step of a fit, logs congruency, resumes from checkpoints.
 
         trainer = lightning.Trainer(callbacks=[DCLCallback(window=50)])
         trainer.fit(model, data)
-        trainer.fit(model, data, ckpt_path="last.ckpt")  # goes on bit for bit, references included
+        trainer.fit(model, data, ckpt_path="last.ckpt")  # resumes bit for bit, references included
 
-    Training is that of a plain loop with :class:`congruency.DCL`: automatic and manual optimization, several optimizers
+    Equivalent to a plain loop with :class:`congruency.DCL`, with automatic and manual optimization, several optimizers
     (one problem each), ``accumulate_grad_batches`` (the accumulated gradient is corrected, once), mixed precision, DDP
-    and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed hide the parameters behind flat ones and are refused.
+    and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed flatten the parameters and are refused.
 
     Clipping: Lightning clips right after the backward pass, so the *clipped* gradient is what is corrected. With
-    ``margin=0`` the correction is a projection onto a cone, which makes no gradient longer: what the optimizer uses is
-    within the clipped norm too. A positive margin may make it longer. To clip the corrected gradient, use manual
+    ``margin=0`` the correction is a projection onto a cone, which never increases the norm: what the optimizer uses is
+    within the clipped norm too. A positive margin may increase it. To clip the corrected gradient, use manual
     optimization and ``congruency.DCL(..., attach=False)``.
 
-    Logged, every ``log_every_n_steps`` steps and to whatever loggers the Trainer has: ``dcl/congruency`` and
+    Logged every ``log_every_n_steps`` steps to all loggers of the Trainer: ``dcl/congruency`` and
     ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean over references),
     ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share`` (of all steps so far); with several
-    optimizers ``dcl/0/congruency`` and so on. What is undefined at a step (congruency, while references are recorded)
-    is not logged. Other steps do not wait for the device. The newest numbers are in ``trainer.callback_metrics``.
+    optimizers ``dcl/0/congruency`` and so on. Undefined values (congruency, while references are recorded)
+    are not logged. Other steps do not wait for the device. The latest values are in ``trainer.callback_metrics``.
 
-    Checkpoints hold the references whole, whatever the number of processes: one copy of the parameters for each.
+    Checkpoints hold the whole references, for any number of processes: one copy of the parameters per reference.
 
     Args:
         params: ``"all"`` of each optimizer's parameters; the ``"head"`` (:func:`congruency.head` of the
@@ -79,14 +80,14 @@ class DCLCallback(Callback):
 
     @property
     def stats(self) -> Stats:
-        """Those of the only optimizer's DCL; of several, see ``callback.dcls[i].stats``."""
+        """Statistics of the only optimizer's DCL; with several, see ``callback.dcls[i].stats``."""
         if len(self.dcls) != 1:
             raise RuntimeError(f"there are {len(self.dcls)} DCLs, not one; use callback.dcls[i].stats, after fit began")
         (dcl,) = self.dcls.values()
         return dcl.stats
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._loaded = None  # what a validation's checkpoint brought is not for this run
+        self._loaded = None  # loaded by a validation, not for this run
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._detach()
@@ -97,10 +98,10 @@ class DCLCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # As Lightning's own monitors do. LightningModule.log would repeat a number that is undefined at this step.
+        # As Lightning's own monitors do. LightningModule.log would repeat a value that is undefined at this step.
         if not trainer._logger_connector.should_update_logs or trainer.barebones:
             return
-        found = numbers_of_all(self.dcls)
+        found = metrics_of_all(self.dcls)
         for logger in trainer.loggers:
             logger.log_metrics(found, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in found.items()})
@@ -112,7 +113,7 @@ class DCLCallback(Callback):
         self._detach()
 
     def _detach(self) -> None:
-        """The optimizers as they were; the DCLs stay, for their stats and for checkpoints saved after the fit."""
+        """Detach from the optimizers; keep the DCLs for their stats and for checkpoints saved after the fit."""
         self._fitting = False
         for dcl in self.dcls.values():
             dcl.detach()
@@ -123,7 +124,7 @@ class DCLCallback(Callback):
         return {"dcls": {i: whole(dcl.state_dict()) for i, dcl in self.dcls.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Comes before the optimizers are there, or, with sharded models, after.
+        # Called before the optimizers exist, or, with sharded models, after.
         self._loaded = state_dict
         if self._fitting:
             self._restore()

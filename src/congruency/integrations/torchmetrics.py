@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-import congruency._vision  # noqa: F401  # before torchmetrics, which imports torchvision
+import congruency._torchvision_compat  # noqa: F401  # before torchmetrics, which imports torchvision
+from congruency._validate import check_choice
 from congruency.integrations.common import missing
-from congruency.meter import CongruencyMeter, Reference
+from congruency.measure.meter import CongruencyMeter, Reference
 
 try:
     from torchmetrics import Metric
@@ -36,18 +37,18 @@ class RunCongruency(Metric):
         print(metric.compute())
         metric.reset()  # starts the mean over; the reference stays
 
-    Every step is measured by :class:`congruency.CongruencyMeter`, which says which steps count; nothing waits for the
-    device before ``compute()``. Over processes the means are those of all processes' steps together: the same number
-    under DDP and FSDP2, where all processes measure the same.
+    Every step is measured by :class:`congruency.CongruencyMeter`, which defines the steps that count; nothing waits for
+    the device before ``compute()``. With several processes the mean is over the steps of all, which are equal under DDP
+    and FSDP2.
 
-    The reference weights (one copy of the parameters) are no metric state: ``reset()`` keeps them, so the start of
-    training remains the start over epochs; :meth:`forget` drops them. After ``metric.persistent(True)`` they are in
-    ``state_dict()`` beside the sums, and a run goes on where it was.
+    The reference weights (one copy of the parameters) are no metric state: ``reset()`` keeps them, so that the start of
+    training remains the reference over epochs; :meth:`forget` drops them. After ``metric.persistent(True)`` they are in
+    ``state_dict()`` with the sums, and a run can be resumed.
 
     Args:
         reference: r is the weights at the first update (``"start"``) or at the update before (``"previous"``).
-        quantity: What ``compute()`` gives: the mean ``"congruency"`` or ``"magnitude"``; nan where no step has one.
-        options: torchmetrics' own, as for any metric.
+        quantity: The mean that ``compute()`` returns, ``"congruency"`` or ``"magnitude"``; nan if no step defines it.
+        options: Those of any torchmetrics metric.
     """
 
     is_differentiable = False
@@ -56,28 +57,24 @@ class RunCongruency(Metric):
 
     def __init__(self, reference: Reference = "start", quantity: Quantity = "congruency", **options: Any) -> None:
         super().__init__(**options)
-        if reference not in get_args(Reference):
-            raise ValueError(f"reference must be 'start' or 'previous', got {reference!r}")
-        if quantity not in get_args(Quantity):
-            raise ValueError(f"quantity must be 'congruency' or 'magnitude', got {quantity!r}")
-        self.reference: Reference = reference
-        self.quantity: Quantity = quantity
+        self.reference: Reference = check_choice("reference", reference, get_args(Reference))
+        self.quantity: Quantity = check_choice("quantity", quantity, get_args(Quantity))
         # Named by the reference: a MetricCollection shares the state of metrics whose states have the same names and,
         # after the first update, the same values.
         self._sums = f"sums_from_{reference}"
         self.add_state(self._sums, torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
         self._meter: CongruencyMeter | None = None
-        self._over: list[Tensor] = []
-        self._weights: list[Tensor] | None = None  # loaded, and waiting for parameters to belong to
+        self._measured: list[Tensor] = []
+        self._weights: list[Tensor] | None = None  # loaded, until update() brings the parameters
 
     def update(self, parameters: Iterable[Tensor]) -> None:
         """Measure one step.
 
         Args:
-            parameters: With their gradients, the same at every step. A list, not a generator, where several metrics of
-                a ``MetricCollection`` read it.
+            parameters: With their gradients, the same at every step. A list, not a generator, for a
+                ``MetricCollection``, whose metrics all read it.
         """
-        meter = self._meter_over(list(parameters))
+        meter = self._meter_of(list(parameters))
         meter.update()
         sums: Tensor = getattr(self, self._sums)
         setattr(self, self._sums, sums + meter.state_dict()["totals"].to(sums.device))
@@ -90,18 +87,18 @@ class RunCongruency(Metric):
         return congruency / defined if self.quantity == "congruency" else distance / steps
 
     def forget(self) -> None:
-        """Forget the reference weights as well, at a task boundary for example: the next update is the first again."""
+        """Reset and drop the reference weights too, for example at a task boundary: the next update is the first."""
         self.reset()
-        self._meter, self._over, self._weights = None, [], None
+        self._meter, self._measured, self._weights = None, [], None
 
-    def _meter_over(self, parameters: list[Tensor]) -> CongruencyMeter:
-        """The meter; made anew, with the reference it had, where it was made for others (a copy's, a loaded one's)."""
-        if self._meter is None or [*map(id, parameters)] != [*map(id, self._over)]:
+    def _meter_of(self, parameters: list[Tensor]) -> CongruencyMeter:
+        """The meter; a new one, with the same reference, for other parameters (of a copy, after loading)."""
+        if self._meter is None or [*map(id, parameters)] != [*map(id, self._measured)]:
             meter = CongruencyMeter(parameters, self.reference)
             held = self._reference_weights()
             if held is not None:
                 meter.load_state_dict({**meter.state_dict(), "weights": held})
-            self._meter, self._over, self._weights = meter, parameters, None
+            self._meter, self._measured, self._weights = meter, parameters, None
         return self._meter
 
     def _reference_weights(self) -> list[Tensor] | None:
@@ -122,9 +119,9 @@ class RunCongruency(Metric):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         loaded = state_dict.pop(f"{prefix}reference_weights", None)
         if loaded is not None:
-            self._meter, self._over, self._weights = None, [], loaded
+            self._meter, self._measured, self._weights = None, [], loaded
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has the reference weights, but not the parameters: those come with its next update.
-        return {**super().__getstate__(), "_meter": None, "_over": [], "_weights": self._reference_weights()}
+        # A copy has the reference weights but not the parameters, which its next update brings.
+        return {**super().__getstate__(), "_meter": None, "_measured": [], "_weights": self._reference_weights()}

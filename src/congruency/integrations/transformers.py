@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
-import congruency._vision  # noqa: F401  # before transformers, which may import torchvision
+import congruency._torchvision_compat  # noqa: F401  # before transformers, which may import torchvision
 from congruency.corrector import Stats
 from congruency.dcl import DCL
-from congruency.integrations.common import Options, Params, attach, check_options, missing, numbers, whole
-from congruency.sharding import local, reduce_sum, reduction_groups
+from congruency.distributed import local, reduce_sum, reduction_groups, whole
+from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]
@@ -35,40 +35,39 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class DCLCallback(TrainerCallback):
-    """Corrects the gradients of every optimizer step of ``trainer.train()``, logs congruency, goes on from checkpoints.
+    """Corrects the gradients of every optimizer step of ``trainer.train()``, logs congruency, resumes from checkpoints.
 
         trainer = Trainer(model=model, args=args, train_dataset=data)
         DCLCallback(window=50).add_to(trainer)
         trainer.train()
-        trainer.train(resume_from_checkpoint=True)  # goes on bit for bit, references included
+        trainer.train(resume_from_checkpoint=True)  # resumes bit for bit, references included
 
-    Training is that of a plain loop with :class:`congruency.DCL` on the optimizer inside Accelerate's wrapper: gradient
-    accumulation (the accumulated gradient is corrected, once), mixed precision and DDP. FSDP2's parameters come to DCL
-    as in a plain loop, but that is untested here, since Accelerate shards on accelerators only; FSDP1 and DeepSpeed
-    hide the parameters behind flat ones and are refused. (In a loop of your own with Accelerate no callback is needed:
-    give ``congruency.DCL`` the optimizer itself, not what ``accelerator.prepare`` makes of it.)
+    Equivalent to a plain loop with :class:`congruency.DCL` on the optimizer inside Accelerate's wrapper, with gradient
+    accumulation (the accumulated gradient is corrected, once), mixed precision and DDP. FSDP2 should work as in a plain
+    loop but is untested, since Accelerate shards on accelerators only; FSDP1 and DeepSpeed flatten the parameters and
+    are refused. (Your own loop with Accelerate needs no callback: give ``congruency.DCL`` the original optimizer, not
+    the one that ``accelerator.prepare`` returns.)
 
-    Clipping: the Trainer clips to ``max_grad_norm``, 1.0 unless told otherwise, *before* the optimizer's step, so the
-    clipped gradient is what is corrected. With ``margin=0`` the correction makes no gradient longer: what the optimizer
-    uses is within that norm too. A positive margin may make it longer.
+    Clipping: the Trainer clips to ``max_grad_norm``, by default 1.0, *before* the optimizer's step, so the clipped
+    gradient is what is corrected. With ``margin=0`` the correction never increases the norm: what the optimizer uses is
+    within ``max_grad_norm`` too. A positive margin may increase it.
 
-    Logged with every training loss (``logging_steps``), in ``trainer.state.log_history`` and to what ``report_to``
-    names: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean
-    over references), ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share`` (of all steps so
-    far). Other steps do not wait for the device. The reporting callbacks of ``report_to`` are called before those in
+    Logged with every training loss (``logging_steps``), in ``trainer.state.log_history`` and to the integrations in
+    ``report_to``: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the step's cosine before and after the
+    correction, mean over references), ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share``
+    (of all steps so far). Other steps do not wait for the device. Reporting callbacks are called before those in
     ``Trainer(callbacks=[...])``, which is why :meth:`add_to` puts this one first; given in that list it corrects, saves
     and writes ``log_history`` all the same.
 
-    Checkpoints: the state is a file of its own, ``dcl.pt``, in each ``checkpoint-N`` folder, written aside and renamed.
-    A callback's state could be in ``trainer_state.json`` (``ExportableState``), but that is text, and references are
-    whole copies of the weights. On resuming, the file is looked for in ``resume_from``, else in
-    ``args.resume_from_checkpoint``, else in ``args.output_dir``'s ``checkpoint-N`` of the step resumed from; the
-    weights must be those it was saved with. Where there is none, a warning says that the references start over.
+    Checkpoints: the state is a separate file, ``dcl.pt``, in each ``checkpoint-N`` folder, written atomically
+    (references are copies of the weights, too large for ``trainer_state.json``). On resuming, the file is looked for in
+    ``resume_from``, else in ``args.resume_from_checkpoint``, else in ``args.output_dir``'s ``checkpoint-N`` of the step
+    resumed from; the weights must be those it was saved with. Without it, a warning says that the references restart.
 
     Args:
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`: the last layer in
             order of definition); or a function from the model to parameters.
-        resume_from: The checkpoint folder, where ``trainer.train`` is given one outside of ``args.output_dir``.
+        resume_from: The checkpoint folder, if ``trainer.train`` is given one outside of ``args.output_dir``.
         options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
             accumulate.
     """
@@ -83,16 +82,16 @@ class DCLCallback(TrainerCallback):
         self._first = False
 
     def add_to(self, trainer: Trainer) -> DCLCallback:
-        """Join a Trainer before its other callbacks, so that those who report receive this one's numbers."""
+        """Add this callback before a Trainer's others, so that those that report receive its metrics."""
         trainer.callback_handler.callbacks.insert(0, self)
         self._first = True
         return self
 
     @property
     def stats(self) -> Stats:
-        """The last step's numbers and the counts."""
+        """Statistics of the last step, and counts."""
         if self.dcl is None:
-            raise RuntimeError("there is nothing to show before trainer.train() has begun")
+            raise RuntimeError("there are no stats before trainer.train()")
         return self.dcl.stats
 
     def on_train_begin(
@@ -101,7 +100,7 @@ class DCLCallback(TrainerCallback):
         self._detach()
         if args.report_to and not self._first:
             warnings.warn(
-                f"{', '.join(args.report_to)} will not show DCL's numbers: callbacks that report come before those in "
+                f"{', '.join(args.report_to)} will not show DCL's metrics: reporting callbacks run before those in "
                 "Trainer(callbacks=[...]); use DCLCallback(...).add_to(trainer) instead",
                 stacklevel=2,
             )
@@ -117,9 +116,9 @@ class DCLCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **objects: Any,
     ) -> None:
-        if self.dcl is None or logs is None or "loss" not in logs:  # an evaluation's, or the summary at the end
+        if self.dcl is None or logs is None or "loss" not in logs:  # the logs of an evaluation, or the final summary
             return
-        found = numbers(self.dcl)
+        found = metrics(self.dcl)
         logs.update(found)
         state.log_history[-1].update(found)
 
@@ -131,7 +130,7 @@ class DCLCallback(TrainerCallback):
         if not args.should_save:
             return
         if not folder.is_dir():
-            warnings.warn(f"DCL's state is not saved: there is no {folder}", stacklevel=2)  # a search over settings
+            warnings.warn(f"DCL's state is not saved: there is no {folder}", stacklevel=2)  # as in a search
             return
         aside = folder / f".{STATE_FILE}.writing"
         torch.save(saved, aside)
@@ -143,7 +142,7 @@ class DCLCallback(TrainerCallback):
         self._detach()
 
     def _detach(self) -> None:
-        """The optimizer as it was; the DCL stays, for its stats."""
+        """Detach from the optimizer; keep the DCL for its stats."""
         if self.dcl is not None:
             self.dcl.detach()
 
@@ -152,8 +151,8 @@ class DCLCallback(TrainerCallback):
         path = self._state_file(args, state)
         if path is None:
             warnings.warn(
-                f"training goes on at step {state.global_step} without DCL's state, whose references start over: there "
-                f"is no {_checkpoint(args, state) / STATE_FILE}. Where the checkpoint is elsewhere, use "
+                f"training resumes at step {state.global_step} without DCL's state, and its references restart: there "
+                f"is no {_checkpoint(args, state) / STATE_FILE}. If the checkpoint is elsewhere, use "
                 "DCLCallback(resume_from=its folder)",
                 stacklevel=3,
             )
@@ -177,7 +176,7 @@ class DCLCallback(TrainerCallback):
 
 
 def _inner(optimizer: Any) -> Any:
-    """The optimizer that takes the step: Accelerate's wrapper passes it on, and hooks of its own would never run."""
+    """The wrapped optimizer, which takes the step: hooks of Accelerate's wrapper would never run."""
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
     return optimizer
@@ -189,7 +188,7 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _fingerprint(dcl: DCL) -> list[int]:
-    """The sum of each parameter's bits read as whole numbers: the same on any device and any number of processes."""
+    """The sum of each parameter's bits as integers: the same on any device and any number of processes."""
     parameters = [parameter for group in dcl.optimizer.param_groups for parameter in group["params"]]
     return torch.stack([_sum_of_bits(parameter.detach()) for parameter in parameters]).tolist()
 

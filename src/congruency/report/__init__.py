@@ -1,1 +1,1 @@
-"""Tables, figures and the page that shows a set of runs."""
+"""Tables, charts and self-contained HTML pages."""

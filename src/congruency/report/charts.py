@@ -1,7 +1,7 @@
-"""Charts as inline SVG: series in, markup out, no script and nothing to fetch.
+"""Charts as inline SVG without scripts or external resources.
 
-Colours come from the page's custom properties (`--ink`, `--series-1`, ...) and fall back to the light theme, so a chart
-also stands alone. Series differ in dash as well as in colour. Hovering a line chart tells the values at that place.
+Colours come from the page's CSS properties (`--ink`, `--series-1`, ...) with the light theme as fallback: a chart also
+works alone. Series differ in dash as well as in colour. Line charts show the values at a point on hover.
 """
 
 import math
@@ -18,12 +18,12 @@ DARK = ("#aab6c3", "#6fb3ff", "#ff9d5c", "#4fd0bf", "#bba2ff", "#ff8fc0")
 _DASHES = ("", "8 3", "3 3", "9 3 2 3", "12 4", "1 3")
 _WIDTH, _HEIGHT = 420.0, 280.0
 _LEFT, _RIGHT, _BOTTOM = 54.0, 10.0, 42.0
-_HALF_LETTER = 3.6  # of the width that a digit takes
+_HALF_DIGIT = 3.6  # half of the width of a digit
 _FONT = 12.5
-_LETTER = 6.7  # about the width of a letter at this size, for laying out the legend
-_HOVER_AT_MOST = 250
-_APART = 7.0  # between the bars of neighbouring lines
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LETTER = 6.7  # approximate width of a letter at this size, for the layout of the legend
+_MAX_HOVER = 250
+_BAR_OFFSET = 7.0  # between the error bars of neighbouring lines
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _Point = tuple[float, float, float, float]  # x, y, and the lower and upper edge of the band
 
@@ -49,9 +49,9 @@ STYLE = f"""
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `y` over `x`, with the margin of its band on either side; nan breaks the line.
+    """One line: `y` over `x`, with a band of `y` ± `margin`; nan breaks the line.
 
-    With `bars` the margins are bars at the points instead of a band, for several lines whose bands would overlap.
+    With `bars` the margins are error bars instead of a band, for several lines whose bands would overlap.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Series:
 
     @property
     def margins(self) -> Sequence[float]:
-        """The margin at every point; nan where there is none."""
+        """The margin at every point; nan without one."""
         return [math.nan] * len(self.y) if self.margin is None else self.margin
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One row of a strip chart: all the values, and their mean with the margin of its interval."""
+    """One row of a strip chart: all values, and their mean with the margin of its confidence interval."""
 
     name: str
     values: Sequence[float]
@@ -81,13 +81,13 @@ class Sample:
 
 
 def colour(index: int) -> str:
-    """The colour of series `index`, as CSS, in the page's theme."""
+    """The CSS colour of series `index` in the page's theme."""
     place = index % len(LIGHT)
     return f"var(--series-{place + 1}, {LIGHT[place]})"
 
 
 def theme(colours: Sequence[str]) -> str:
-    """The custom properties that set the colours of the series: LIGHT or DARK."""
+    """CSS properties that set the colours of the series: LIGHT or DARK."""
     return " ".join(f"--series-{n}: {value};" for n, value in enumerate(colours, 1))
 
 
@@ -101,17 +101,17 @@ def line_chart(
     x_names: Sequence[str] | None = None,
     possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    """Lines with shaded bands over a common x; `log` makes the y axis logarithmic, and skips what is not positive.
+    """A line chart with shaded bands; `log` makes the y axis logarithmic and skips values that are not positive.
 
-    With `x_names` the places x = 0, 1, ... stand evenly and are called so. Bands end at the values that are `possible`:
-    an interval of two seeds may reach far beyond them. What is told on hovering is the whole margin.
+    `x_names` are tick labels for x = 0, 1, .... Bands are clipped to the `possible` values, since the interval of two
+    seeds may reach far beyond them; the hover text shows the whole margin.
     """
     y_label = f"{y_label}, log scale" if log else y_label
     legend, top = _legend([one.name for one in series])
     low, high = _HEIGHT - _BOTTOM, top + 12
     xs = [value for one in series for value in one.x]
-    whole = all(float(x).is_integer() for x in xs)
-    x_axis = scales.linear(xs, _LEFT, _WIDTH - _RIGHT, ticks=7, whole=whole, snug=True)
+    integers = all(float(x).is_integer() for x in xs)
+    x_axis = scales.linear(xs, _LEFT, _WIDTH - _RIGHT, ticks=7, integers=integers, tight=True)
     if x_names is not None:
         x_axis = scales.Scale(-0.4, len(x_names) - 0.6, _LEFT, _WIDTH - _RIGHT, tuple(range(len(x_names))))
     sides = (+1,) if log else (+1, -1)
@@ -131,16 +131,16 @@ def line_chart(
 
 
 def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: int = 0) -> str:
-    """A row for each sample: its values as dots, their mean and its interval as a bar, and a line at zero.
+    """One row per sample: its values as dots, their mean and confidence interval as a bar, and a line at zero.
 
-    `first` is the index of the first sample's colour, for rows that appear as series in other charts.
+    `first` is the colour index of the first sample, to match the series of other charts.
     """
     row = 84.0
     low = row * len(samples)
     height = low + _BOTTOM
     values = [value for one in samples for value in (*one.values, one.mean - one.margin, one.mean + one.margin)]
     x_axis = scales.linear([0.0, *values], 0, _WIDTH, ticks=6)
-    side = max(14.0, *(_HALF_LETTER * len(_mark(mark)) for mark in x_axis.ticks))  # room for the outermost marks
+    side = max(14.0, *(_HALF_DIGIT * len(_mark(mark)) for mark in x_axis.ticks))  # space for the outermost tick labels
     x_axis = replace(x_axis, start=side, stop=_WIDTH - side)
     parts = [
         f'<line class="grid" x1="{x_axis(mark):.1f}" x2="{x_axis(mark):.1f}" y1="4" y2="{low:g}"/>'
@@ -150,23 +150,23 @@ def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: i
     parts.append(f'<line class="zero" x1="{x_axis(0):.1f}" x2="{x_axis(0):.1f}" y1="4" y2="{low:g}"/>')
     for index, one in enumerate(samples):
         parts.extend(_strip(one, first + index, index * row, x_axis))
-    told = "; ".join(f"{one.name}: {with_margin(one.mean, one.margin, sign=True)}" for one in samples)
-    return _svg(parts, height, f"{title}. {x_label}. {told}.")
+    summary = "; ".join(f"{one.name}: {with_margin(one.mean, one.margin, sign=True)}" for one in samples)
+    return _svg(parts, height, f"{title}. {x_label}. {summary}.")
 
 
 def heat_map(
     values: Sequence[Sequence[float]], *, title: str, x_label: str, y_label: str, low: float = 0.0, high: float = 100.0
 ) -> str:
-    """A cell for each value, row by row from the top, light at `low` and dark at `high`; its number on hovering."""
+    """One cell per value, rows from the top, light at `low` and dark at `high`; the value is shown on hover."""
     rows, columns = len(values), max(map(len, values), default=0)
     left, top, size = 40.0, 8.0, (_WIDTH - 40.0 - 90.0) / max(1, columns)
     parts = []
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            told = f"{y_label} {i + 1}, {x_label} {j + 1}: {short(value)}"
+            tip = f"{y_label} {i + 1}, {x_label} {j + 1}: {short(value)}"
             parts.append(
                 f'<rect x="{left + j * size:.1f}" y="{top + i * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
-                f'fill="{_shade(value, low, high)}"><title>{escape(told)}</title></rect>'
+                f'fill="{_shade(value, low, high)}"><title>{escape(tip)}</title></rect>'
             )
     bottom = top + rows * size
     parts.append(
@@ -182,13 +182,13 @@ def heat_map(
         parts.append(
             f'<text x="{left + (k + 0.5) * size:.1f}" y="{bottom + 15:.1f}" text-anchor="middle">{k + 1}</text>'
         )
-    parts.extend(_key(_WIDTH - 70, top, bottom, low, high))
+    parts.extend(_colour_bar(_WIDTH - 70, top, bottom, low, high))
     mean = sum(value for row in values for value in row) / max(1, sum(map(len, values)))
     return _svg(parts, bottom + 38, f"{title}. {rows} by {columns} values, mean {short(mean)}.")
 
 
-def _key(x: float, top: float, bottom: float, low: float, high: float) -> Iterator[str]:
-    """What the shades stand for."""
+def _colour_bar(x: float, top: float, bottom: float, low: float, high: float) -> Iterator[str]:
+    """The colour bar with its limits."""
     steps = 20
     each = (bottom - top) / steps
     for k in range(steps):
@@ -202,7 +202,7 @@ def _key(x: float, top: float, bottom: float, low: float, high: float) -> Iterat
 
 
 def _shade(value: float, low: float, high: float) -> str:
-    """From pale yellow by green to dark blue, evenly in lightness; grey where there is no value."""
+    """A colour map from pale yellow over green to dark blue with uniform lightness; grey for nan."""
     if not math.isfinite(value):
         return "#999999"
     stops = ((253, 246, 214), (161, 213, 171), (58, 152, 165), (33, 83, 136), (22, 26, 74))
@@ -213,7 +213,7 @@ def _shade(value: float, low: float, high: float) -> str:
 
 
 def _svg(parts: Sequence[str], height: float, label: str) -> str:
-    """The drawing; one label tells it to a screen reader, and its parts are left out there."""
+    """The SVG element, with one label for screen readers."""
     return (
         f'<svg class="chart" viewBox="0 0 {_WIDTH:g} {height:g}" role="img" '
         f'aria-label="{escape(label)}">\n' + "\n".join(parts) + "\n</svg>"
@@ -221,10 +221,10 @@ def _svg(parts: Sequence[str], height: float, label: str) -> str:
 
 
 def _legend(names: Sequence[str]) -> tuple[str, float]:
-    """Names with a piece of their line, in as many rows as they need, and the height that takes."""
+    """The legend, in as many rows as it needs, and its height."""
     parts, x, y = [], _LEFT, 13.0
     for index, name in enumerate(names):
-        shown = _cut(name, 48)
+        shown = _shortened(name, 48)
         width = 30 + _LETTER * len(shown) + 16
         if x > _LEFT and x + width > _WIDTH:
             x, y = _LEFT, y + 18
@@ -254,7 +254,7 @@ def _y_grid(axis: scales.Scale, label: str) -> Iterator[str]:
 def _x_marks(axis: scales.Scale, label: str, y: float, names: Sequence[str] | None = None) -> Iterator[str]:
     yield f'<line class="axis" x1="{axis.start:g}" x2="{axis.stop:g}" y1="{y:g}" y2="{y:g}"/>'
     for mark in axis.ticks:
-        yield f'<text x="{axis(mark):.1f}" y="{y + 16:g}" text-anchor="middle">{escape(_called(mark, names))}</text>'
+        yield f'<text x="{axis(mark):.1f}" y="{y + 16:g}" text-anchor="middle">{escape(_x_text(mark, names))}</text>'
     middle = (axis.start + axis.stop) / 2
     yield f'<text x="{middle:.1f}" y="{y + 35:g}" text-anchor="middle">{escape(label)}</text>'
 
@@ -262,18 +262,18 @@ def _x_marks(axis: scales.Scale, label: str, y: float, names: Sequence[str] | No
 def _mark(value: float) -> str:
     if 0 < abs(value) < 0.001 or abs(value) >= 1e6:
         digits, _, exponent = f"{value:.2e}".partition("e")
-        power = f"10{str(int(exponent)).translate(_RAISED)}"
+        power = f"10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
         return power if float(digits) == 1 else f"{float(digits):g}·{power}"
     return f"{value:.10g}"
 
 
-def _called(x: float, names: Sequence[str] | None) -> str:
-    """A place on the x axis: its name where it has one."""
+def _x_text(x: float, names: Sequence[str] | None) -> str:
+    """The label of a position on the x axis."""
     return _mark(x) if names is None else names[round(x)]
 
 
 def _edges(one: Series, side: int, possible: tuple[float, float]) -> list[float]:
-    """An edge of the band, within what is possible; nan where there is no margin."""
+    """The lower (-1) or upper (+1) edge of the band, clipped to possible values; nan without a margin."""
     low, high = possible
     edges = [y + side * margin for y, margin in zip(one.y, one.margins, strict=True)]
     return [edge if math.isnan(edge) else min(max(edge, low), high) for edge in edges]
@@ -282,10 +282,10 @@ def _edges(one: Series, side: int, possible: tuple[float, float]) -> list[float]
 def _line(
     one: Series, index: int, x_axis: scales.Scale, y_axis: scales.Scale, possible: tuple[float, float]
 ) -> Iterator[str]:
-    """Band, then line, for every unbroken stretch; a stretch of one point is a dot with a bar."""
+    """Band and line of every unbroken segment; a segment of one point is a dot with an error bar."""
     points = list(zip(one.x, one.y, _edges(one, -1, possible), _edges(one, +1, possible), strict=True))
-    for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
-        for banded in _unbroken(stretch, lambda point: math.isfinite(point[3])):
+    for segment in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
+        for banded in _unbroken(segment, lambda point: math.isfinite(point[3])):
             upper = [(x_axis(x), y_axis(top)) for x, _, _, top in banded]
             lower = [(x_axis(x), y_axis(bottom)) for x, _, bottom, _ in banded]
             if len(banded) > 1:
@@ -293,7 +293,7 @@ def _line(
                 yield f'<path class="band" d="{outline} Z" style="fill: {colour(index)}"/>'
             else:
                 yield f'<path class="line" d="{_path(upper + lower)}" {_stroke(index)}/>'
-        line = [(x_axis(x), y_axis(y)) for x, y, _, _ in stretch]
+        line = [(x_axis(x), y_axis(y)) for x, y, _, _ in segment]
         if len(line) > 1:
             yield f'<path class="line" d="{_path(line)}" {_stroke(index)}/>'
         else:
@@ -301,20 +301,15 @@ def _line(
 
 
 def _barred(
-    one: Series,
-    index: int,
-    place: float,
-    x_axis: scales.Scale,
-    y_axis: scales.Scale,
-    possible: tuple[float, float],
+    one: Series, index: int, place: float, x_axis: scales.Scale, y_axis: scales.Scale, possible: tuple[float, float]
 ) -> Iterator[str]:
-    """The line with a dot and a bar at every point, moved aside by `place`: those of several lines stand apart."""
+    """The line with a dot and an error bar at every point, shifted by `place` so that several lines do not overlap."""
     points = list(zip(one.x, one.y, _edges(one, -1, possible), _edges(one, +1, possible), strict=True))
-    for stretch in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
-        spots = [(x_axis(x) + _APART * place, y_axis(y)) for x, y, _, _ in stretch]
+    for segment in _unbroken(points, lambda point: _drawable(point[1], y_axis)):
+        spots = [(x_axis(x) + _BAR_OFFSET * place, y_axis(y)) for x, y, _, _ in segment]
         if len(spots) > 1:
             yield f'<path class="line thin" d="{_path(spots)}" {_stroke(index)}/>'
-        for (at, y), (_, _, bottom, top) in zip(spots, stretch, strict=True):
+        for (at, y), (_, _, bottom, top) in zip(spots, segment, strict=True):
             if math.isfinite(top):
                 ends = _path([(at, y_axis(top)), (at, y_axis(bottom))])
                 yield f'<path class="line" d="{ends}" style="stroke: {colour(index)}"/>'
@@ -341,37 +336,37 @@ def _hover(
     high: float,
     names: Sequence[str] | None = None,
 ) -> Iterator[str]:
-    """A strip for every x with a note of the values there; none where they would be too many to hit."""
+    """A hover area with a tooltip for every x; none if there are too many points."""
     places = sorted({x for one in series for x in one.x if math.isfinite(x)})
-    if len(places) > _HOVER_AT_MOST:
+    if len(places) > _MAX_HOVER:
         return
     middles = [(axis(a) + axis(b)) / 2 for a, b in pairwise(places)]
     starts, stops = [axis.start, *middles], [*middles, axis.stop]
     tables = [dict(zip(one.x, zip(one.y, one.margins, strict=True), strict=True)) for one in series]
     for x, start, stop in zip(places, starts, stops, strict=False):
-        told = []
+        values = []
         for index, (one, table) in enumerate(zip(series, tables, strict=True)):
             if x in table:
                 y, margin = table[x]
-                told.append((index, f"{_cut(one.name, 34)}: {_short_with_margin(y, margin)}"))
+                values.append((index, f"{_shortened(one.name, 34)}: {_short_with_margin(y, margin)}"))
         strip = (
             f'<rect class="hover" x="{start:.1f}" y="{high:g}" width="{max(stop - start, 1):.1f}" '
             f'height="{low - high:g}"/>'
         )
-        yield f'<g class="place">{strip}{_tip(f"{x_label} {_called(x, names)}", told, (start + stop) / 2, high)}</g>'
+        yield f'<g class="place">{strip}{_tip(f"{x_label} {_x_text(x, names)}", values, (start + stop) / 2, high)}</g>'
 
 
 def _short_with_margin(value: float, margin: float) -> str:
     return short(value) + (f" ± {short(margin)}" if math.isfinite(margin) else "")
 
 
-def _cut(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def _shortened(name: str, length: int) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
-def _tip(heading: str, told: Sequence[tuple[int, str]], middle: float, top: float) -> str:
-    """A note on the side of the strip where there is room: a heading, and a line for each series, with its stroke."""
-    lines = [heading, *(text for _, text in told)]
+def _tip(heading: str, values: Sequence[tuple[int, str]], middle: float, top: float) -> str:
+    """A tooltip on the side with space: a heading, and one line per series with its stroke."""
+    lines = [heading, *(text for _, text in values)]
     width = min(_LETTER * max(map(len, lines)) + 44, _WIDTH - 4)
     x = middle + 8 if middle + 8 + width <= _WIDTH - 2 else max(2.0, middle - 8 - width)
     x = min(x, _WIDTH - 2 - width)
@@ -379,7 +374,7 @@ def _tip(heading: str, told: Sequence[tuple[int, str]], middle: float, top: floa
         f'<rect x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{16 * len(lines) + 8:g}" rx="5"/>',
         f'<text x="{x + 8:.1f}" y="{top + 16:g}">{escape(heading)}</text>',
     ]
-    for row, (index, text) in enumerate(told, 2):
+    for row, (index, text) in enumerate(values, 2):
         y = top + 16 * row
         parts.append(
             f'<g class="of-{index + 1}"><path class="line" d="{_path([(x + 8, y - 4), (x + 28, y - 4)])}" '
@@ -389,21 +384,21 @@ def _tip(heading: str, told: Sequence[tuple[int, str]], middle: float, top: floa
 
 
 def _line_summary(series: Sequence[Series], names: Sequence[str] | None = None) -> str:
-    """Where every line starts and ends, in words."""
-    told = []
+    """The first and last value of every line, as text."""
+    summary = []
     for one in series:
         finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]
         if finite:
             (x0, y0), (x1, y1) = finite[0], finite[-1]
-            first, last = (_called(x, names) for x in (x0, x1))
-            told.append(f"{one.name}: {short(y0)} at {first}, {short(y1)} at {last}.")
+            first, last = (_x_text(x, names) for x in (x0, x1))
+            summary.append(f"{one.name}: {short(y0)} at {first}, {short(y1)} at {last}.")
         else:
-            told.append(f"{one.name}: no values.")
-    return " ".join(told)
+            summary.append(f"{one.name}: no values.")
+    return " ".join(summary)
 
 
 def _strip(one: Sample, index: int, top: float, axis: scales.Scale) -> Iterator[str]:
-    """Name above, dots below it (stacked where they would hide each other), the mean and its interval at the foot."""
+    """The name, the dots (stacked where they would overlap), and the mean with its interval at the bottom."""
     yield f'<text class="name" x="14" y="{top + 16:g}">{escape(one.name)}</text>'
     places = [(value, axis(value)) for value in sorted(one.values) if math.isfinite(value)]
     levels = _stacked([x for _, x in places], apart=8)
@@ -428,8 +423,8 @@ def _strip(one: Sample, index: int, top: float, axis: scales.Scale) -> Iterator[
 
 
 def _stacked(places: Sequence[float], apart: float) -> list[int]:
-    """For every place, in ascending order, the lowest level on which the one before it is `apart` or further."""
-    last: list[float] = []  # the last place on every level
+    """For every position, in ascending order, the lowest level where the previous one is at least `apart` away."""
+    last: list[float] = []  # the last position on every level
     levels = []
     for place in places:
         level = next((n for n, taken in enumerate(last) if place - taken >= apart), len(last))

@@ -1,15 +1,16 @@
-"""Numbers as text, the same way in the terminal and on the page."""
+"""Format numbers and lists, alike for the terminal and HTML pages."""
 
 import math
+from collections.abc import Sequence
 
 NOTHING = "-"
-_HUGE = 1e6  # decimals say nothing of such a number
+_HUGE = 1e6  # decimals are meaningless from here on
 
 
 def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:
-    """`value` with `digits` decimals, with its sign where asked; a dash where it is not finite, and no minus zero.
+    """`value` with `digits` decimals, optionally with its sign; a dash if it is not finite, and no minus zero.
 
-    From a million on, as the loss of a training that diverged, it has three significant digits instead.
+    From a million on, as for the loss of a diverged run, it has three significant digits instead.
     """
     if not math.isfinite(value):
         return NOTHING
@@ -20,13 +21,13 @@ def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:
 
 
 def with_margin(mean: float, margin: float, digits: int = 2, *, sign: bool = False) -> str:
-    """`mean ± margin`; the mean alone where the margin could not be measured, a dash where the mean could not."""
+    """`mean ± margin`; only the mean if the margin is not finite, a dash if the mean is not."""
     text = fixed(mean, digits, sign=sign)
     return f"{text} ± {fixed(margin, digits)}" if math.isfinite(mean) and math.isfinite(margin) else text
 
 
 def p_value(p: float) -> str:
-    """A p-value to the third decimal; what is smaller is only called smaller."""
+    """A p-value with up to three decimals, or "< 0.001"."""
     if not math.isfinite(p):
         return NOTHING
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
@@ -35,3 +36,13 @@ def p_value(p: float) -> str:
 def short(value: float) -> str:
     """`value` to three significant digits, for labels and hover texts."""
     return f"{value:.3g}" if math.isfinite(value) else NOTHING
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 seed``, ``12 seeds``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,4 +1,4 @@
-"""One self-contained HTML page for a set of runs: no script, nothing fetched, light and dark, readable on a phone."""
+"""Self-contained HTML pages: no scripts or external resources, light and dark, responsive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from congruency.report.tables import Table, to_html
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (markup from `charts`) with its heading and a sentence on how to read it."""
+    """A chart (SVG of `charts`) with a heading and a note on how to read it."""
 
     title: str
     chart: str
@@ -20,10 +20,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything on the page, top to bottom. All text is plain text; only `Figure.chart` is markup.
+    """The content of a page, top to bottom. All text is plain text; only `Figure.chart` is markup.
 
-    `findings` are the sentences under the table, `tables` further tables under headings, `commands` what was run under
-    its names (None where it was no command), `notes` the terms explained at the end, `made` the last line.
+    `findings` are the sentences under the main table, `tables` further tables with their headings, `commands` the
+    commands of the runs by name (None if started from Python), `notes` a glossary at the end, `made` the footer.
     """
 
     title: str
@@ -42,7 +42,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as one HTML document; half of a surrogate pair, which no file can hold, becomes a question mark."""
+    """Render a page as one HTML document; lone surrogates, which cannot be encoded, become question marks."""
     document = _DOCUMENT.substitute(
         title=_text(page.title),
         lead=_text(page.lead),
@@ -63,7 +63,7 @@ def render(page: Page) -> str:
 
 
 def _text(plain: str) -> str:
-    """Plain text as markup; a percent sign stays with its number."""
+    """Escape plain text; a percent sign is not separated from its number."""
     return escape(plain).replace(" %", "&nbsp;%")
 
 
@@ -85,8 +85,8 @@ def _commands(page: Page) -> str:
         return ""
     parts = []
     for name, command in page.commands:
-        told = "Started from Python, not by a command." if command is None else f"<code>{escape(command)}</code>"
-        parts.append(f"<dt>{_text(name)}</dt><dd>{told}</dd>")
+        shown = "Started from Python, not by a command." if command is None else f"<code>{escape(command)}</code>"
+        parts.append(f"<dt>{_text(name)}</dt><dd>{shown}</dd>")
     listed = "\n".join(parts)
     return f'<section>\n<h2>What was run</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
 
@@ -173,7 +173,7 @@ $charts</style>
 <div class="command"><span>Repeat it with</span> <code>$command</code></div>
 </header>
 <section>
-<h2>What came out</h2>
+<h2>Results</h2>
 <div class="card">
 $table
 </div>

@@ -1,4 +1,4 @@
-"""Pictures inside a page: bytes in, markup out, nothing to fetch."""
+"""Images and collapsible sections embedded in a page."""
 
 import base64
 from html import escape
@@ -9,7 +9,7 @@ _KINDS = {b"\x89PNG": "image/png", b"GIF8": "image/gif", b"\xff\xd8\xff": "image
 
 
 def picture(content: bytes, alt: str, *, width: int | None = None, crisp: bool = False) -> str:
-    """A PNG, GIF or JPEG as an `img` that holds its own bytes; `crisp` shows small pictures' pixels as squares."""
+    """An `img` element with the bytes of a PNG, GIF or JPEG embedded; `crisp` scales small images without smoothing."""
     kind = next((kind for start, kind in _KINDS.items() if content.startswith(start)), None)
     if kind is None:
         raise ValueError("a picture must be PNG, GIF or JPEG")
@@ -20,5 +20,5 @@ def picture(content: bytes, alt: str, *, width: int | None = None, crisp: bool =
 
 
 def folded(summary: str, markup: str) -> str:
-    """Markup that is shown when asked for: what moves should not move unasked."""
+    """A collapsed section, so that animations do not play unasked."""
     return f"<details><summary>{escape(summary)}</summary>\n{markup}\n</details>"

@@ -1,15 +1,15 @@
-"""Axes: from the numbers of a chart to round tick marks and positions on paper."""
+"""Axes: map values to positions, with round tick marks."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_TINY = 1e-300  # beyond this, and its inverse, floats lose their digits or overflow: such values do not set an axis
+_TINY = 1e-300  # values below it or above its inverse are ignored: floats lose digits or overflow there
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps `low..high` onto `start..stop` on paper, in proportion or by the logarithm; `ticks` lie within."""
+    """Map `low..high` to `start..stop`, linearly or logarithmically; `ticks` are the tick marks."""
 
     low: float
     high: float
@@ -19,7 +19,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Position of `value`, held within the axis; nan stays nan."""
+        """The position of `value`, clamped to the axis; nan stays nan."""
         if math.isnan(value):
             return value
         low, high, value = (
@@ -27,36 +27,36 @@ class Scale:
             if self.log
             else (self.low, self.high, value)
         )
-        share = (value - low) / (high - low)
-        return self.start + min(max(share, 0.0), 1.0) * (self.stop - self.start)
+        fraction = (value - low) / (high - low)
+        return self.start + min(max(fraction, 0.0), 1.0) * (self.stop - self.start)
 
 
 def linear(
-    values: Iterable[float], start: float, stop: float, *, ticks: int = 5, whole: bool = False, snug: bool = False
+    values: Iterable[float], start: float, stop: float, *, ticks: int = 5, integers: bool = False, tight: bool = False
 ) -> Scale:
-    """An axis in proportion, about `ticks` marks at 1, 2 or 5 times a power of ten.
+    """A linear axis with about `ticks` tick marks at 1, 2 or 5 times a power of ten.
 
-    It ends on marks, or with `snug` at the outermost values; with `whole` the marks are whole numbers. Values that are
-    not finite do not count; with none left the axis is 0..1.
+    It ends on tick marks, or with `tight` at the outermost values; `integers` restricts the marks to integers. Values
+    that are not finite are ignored; without any value the axis is 0..1.
     """
     low, high = _extent(values, (0.0, 1.0))
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         margin = abs(low) / 10 or 1.0
         low, high = low - margin, high + margin
     step = _round_step((high - low) / ticks)
-    if whole:
+    if integers:
         step = max(1.0, step)
     first, last = math.floor(low / step), math.ceil(high / step)
     marks = [n * step for n in range(first, last + 1)]
-    if snug:
+    if tight:
         return Scale(low, high, start, stop, tuple(mark for mark in marks if low <= mark <= high))
     return Scale(marks[0], marks[-1], start, stop, tuple(marks))
 
 
 def logarithmic(values: Iterable[float], start: float, stop: float) -> Scale:
-    """A logarithmic axis with marks at powers of ten, and at 2 and 5 times these where it spans little.
+    """A logarithmic axis with tick marks at powers of ten, on a short range also at 2 and 5 times these.
 
-    Values that are not positive and finite do not count; with none left the axis is 0.1..1.
+    Values that are not positive and finite are ignored; without any value the axis is 0.1..1.
     """
     low, high = _extent((value for value in values if value > _TINY), (0.1, 1.0))
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))

@@ -1,4 +1,4 @@
-"""A table of text that looks alike in the terminal and on the page."""
+"""Tables of text as HTML, Markdown and for the terminal."""
 
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under `columns`; the first column names the row, the others hold its numbers."""
+    """Rows of cells under `columns`; the first column is the row header."""
 
     caption: str
     columns: Sequence[str]
@@ -25,7 +25,7 @@ class Table:
 
 
 def to_html(table: Table) -> str:
-    """The table as markup; every cell carries its column's name, so that a phone can show each row as a card."""
+    """The table as HTML; every cell has its column's name as an attribute, to show rows as cards on a phone."""
     head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in table.columns)
     body = "\n".join(f'<tr role="row">{_cells(table.columns, row)}</tr>' for row in table.rows)
     return (
@@ -36,26 +36,22 @@ def to_html(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """The table as Markdown, its caption below it."""
+    """The table as Markdown, with its caption below."""
     lines = [table.columns, ["---"] + ["---:"] * (len(table.columns) - 1), *table.rows]
     body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return f"{body}\n\n{table.caption}"
 
 
 def to_rich(table: Table) -> "rich.table.Table":
-    """The table for a terminal; markup in the cells is shown, not obeyed."""
+    """The table for a terminal; markup in cells is shown literally."""
     from rich import box
     from rich.table import Table as Terminal
     from rich.text import Text
 
     shown = Terminal(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        caption=Text(table.caption),
-        caption_justify="left",
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption=Text(table.caption), caption_justify="left"
     )
-    for place, name in enumerate(table.columns):  # headings wrap and numbers do not; in a narrow terminal, names do
+    for place, name in enumerate(table.columns):  # headings and row names wrap, numbers do not
         widest = max(map(len, [*name.split(), *(row[place] for row in table.rows)]))
         heading = Text(textwrap.fill(name, widest, break_long_words=False))
         if place:

@@ -1,35 +1,29 @@
-"""Training batches from a data set that is held whole, on the device where it fits."""
-
-from __future__ import annotations
+"""Training batches of a saliency data set in memory, on the training device if it fits."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.batches import blurred
-from congruency.saliency.data.points import fixation_counts
+from congruency.saliency.data.points import blurred, fixation_counts
 from congruency.saliency.data.prepared import Prepared
-
-__all__ = ["HeldBatches"]
 
 _CHUNK = 64
 
 
-class HeldBatches:
-    """The batches of a set: ``(images, {"density", "fixations"})``, in an order of the seed and the epoch alone.
+class SaliencyBatches:
+    """Batches ``(images, {"density", "fixations"})`` whose order depends only on the seed and the epoch.
 
     Images are uint8 (B, 3, h, w); densities (B, h, w) are blurred once, scaled to a maximum of 1 and kept in float16;
-    fixations are counts. The last batch of an epoch may be smaller. With several processes each takes its share.
+    fixations are counts. The last batch of an epoch may be smaller. Each of several processes takes its share.
 
     Args:
-        prepared: The set, its images resized.
-        batch: Images of a batch, over all processes.
+        prepared: The data set with resized images.
+        batch: Images per batch, over all processes.
         seed: Of the order.
-        device: Where everything is kept: the training's device, or the CPU for a set that does not fit.
-        sigma: Width of the blur in the images' original pixels; each image's default if not given.
-        rank: This process's number.
-        world_size: How many processes there are.
+        device: Where the data are kept: the training device, or the CPU if they do not fit.
+        sigma: Standard deviation of the blur in original pixels; default: each image's own.
+        rank, world_size: Of this process.
     """
 
     def __init__(
@@ -44,7 +38,7 @@ class HeldBatches:
         world_size: int = 1,
     ) -> None:
         if batch < 1 or batch % world_size:
-            raise ValueError(f"the batch of {batch} must be a multiple of the {world_size} processes")
+            raise ValueError(f"batch must be a multiple of the {world_size} processes and positive, got {batch}")
         self.images = prepared.images.to(device)
         self.fixations, self.density = _maps(prepared, sigma, torch.device(device))
         self._batch, self._seed, self._rank, self._world = batch, seed, rank, world_size
@@ -58,17 +52,19 @@ class HeldBatches:
         order = torch.randperm(len(self.images), generator=generator).to(self.images.device)
         for chosen in order.split(self._batch)[start:]:
             own = chosen[self._rank :: self._world] if len(chosen) >= self._world else chosen
-            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+            yield self._batch_of(own)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """All images once, in the order of the set; the same batches in every process."""
+        """All images once, in the order of the data set; the same batches in every process."""
         for start in range(0, len(self.images), self._batch):
-            own = slice(start, start + self._batch)
-            yield self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
+            yield self._batch_of(slice(start, start + self._batch))
+
+    def _batch_of(self, own: Tensor | slice) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
 
 
 def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(N, h, w) counts in uint8 and densities in float16, with a maximum of 1."""
+    """(N, h, w) each: counts in uint8, and densities in float16 with a maximum of 1."""
     viewings = prepared.data.viewings
     height, width = prepared.images.shape[-2:]
     counts = torch.empty(len(viewings), height, width, dtype=torch.uint8, device=device)

@@ -1,6 +1,4 @@
-"""What a saliency network is trained to make small: distances between maps, one or several in a sum."""
-
-from __future__ import annotations
+"""Training losses for saliency maps, and weighted sums of them."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,37 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = [
-    "LOSSES",
-    "SaliencyLoss",
-    "Target",
-    "bhattacharyya_loss",
-    "cc_loss",
-    "cosine_loss",
-    "kl_loss",
-    "l1_loss",
-    "make_loss",
-    "nss_loss",
-]
-
 _TINY = 1e-8
 
 
 @dataclass(frozen=True)
 class Target:
-    """The truth of a batch: (B, H, W) densities and (B, H, W) fixation counts."""
+    """The ground truth of a batch: (B, H, W) densities and (B, H, W) fixation counts."""
 
     density: Tensor
     fixations: Tensor
 
 
 def l1_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``sum_p |p_p - q_p|`` of the maps divided by their sums, the distance DINet trains with; between 0 and 2."""
+    """``sum_p |p_p - q_p|`` of the maps divided by their sums, in [0, 2]; DINet's loss."""
     return _mean((_normalised(saliency) - _normalised(target.density)).abs().sum((-2, -1)), target.density)
 
 
 def cosine_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``1 - sum_p p_p q_p / (|p| |q|)``, between 0 and 1; dividing the maps by their sums makes no difference to it."""
+    """``1 - sum_p p_p q_p / (|p| |q|)``, in [0, 1]; independent of the maps' scales."""
     s, q = (x.flatten(-2) for x in (saliency, target.density))
     return _mean(1 - torch.nn.functional.cosine_similarity(s, q, dim=-1, eps=_TINY), target.density)
 
@@ -51,20 +36,20 @@ def bhattacharyya_loss(saliency: Tensor, target: Target) -> Tensor:
 
 
 def kl_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``sum_p q_p log(q_p / p_p)``, density against saliency, in nats."""
+    """``KL(q || p) = sum_p q_p log(q_p / p_p)`` of density q and saliency p, in nats."""
     p, q = _normalised(saliency), _normalised(target.density)
     return _mean((torch.xlogy(q, q) - q * (p + _TINY).log()).sum((-2, -1)), target.density)
 
 
 def cc_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``1 - CC``, between 0 and 2."""
+    """``1 - CC``, in [0, 2]."""
     s, q = (x - x.mean((-2, -1), keepdim=True) for x in (saliency, target.density))
     norms = (s.square().sum((-2, -1)) * q.square().sum((-2, -1)) + _TINY**2).sqrt()
     return _mean(1 - (s * q).sum((-2, -1)) / norms, target.density)
 
 
 def nss_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``-NSS``: minus the mean z-score at the fixations (ddof 0)."""
+    """``-NSS``: the negative mean z-score at the fixations (ddof 0)."""
     centred = saliency - saliency.mean((-2, -1), keepdim=True)
     deviation = (centred.square().mean((-2, -1)) + _TINY**2).sqrt()
     count = target.fixations.sum((-2, -1))
@@ -73,30 +58,26 @@ def nss_loss(saliency: Tensor, target: Target) -> Tensor:
 
 
 LOSSES: dict[str, Callable[[Tensor, Target], Tensor]] = {
-    "l1": l1_loss,
-    "cosine": cosine_loss,
-    "bhattacharyya": bhattacharyya_loss,
-    "kl": kl_loss,
-    "cc": cc_loss,
+    "l1": l1_loss, "cosine": cosine_loss, "bhattacharyya": bhattacharyya_loss, "kl": kl_loss, "cc": cc_loss,
     "nss": nss_loss,
-}
+}  # fmt: skip
 
 
 class SaliencyLoss:
-    """A weighted sum of losses: ``sum_k weight_k loss_k(saliency, target)``, the mean over a batch.
+    """A weighted sum of losses: ``sum_k weight_k loss_k(saliency, target)``, averaged over the batch.
 
-    Images without fixations count as a loss of 0 with no gradient: nothing is known about them.
+    Images without fixations contribute a loss of 0 and no gradient.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         unknown = [name for name in weights if name not in LOSSES]
         if unknown or not weights:
-            told = ", ".join(map(repr, unknown)) or "none"
-            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got {told}")
+            given = ", ".join(map(repr, unknown)) or "none"
+            raise ValueError(f"losses must be among {', '.join(LOSSES)}, got {given}")
         self.weights = dict(weights)
 
     def __call__(self, saliency: Tensor, target: Target | Mapping[str, Tensor]) -> Tensor:
-        """Of (B, H, W) saliency, not negative, and its target (or a dict with the target's fields)."""
+        """The loss of non-negative (B, H, W) saliency and its target (or a dict with the target's fields)."""
         if not isinstance(target, Target):
             target = Target(target["density"], target["fixations"])
         total = saliency.new_zeros(())
@@ -109,7 +90,7 @@ class SaliencyLoss:
 
 
 def make_loss(text: str = "l1") -> SaliencyLoss:
-    """A loss from its name: ``"l1"``, or a sum like ``"kl+0.5*cc+nss"``."""
+    """Create a loss from its name: ``"l1"``, or a sum such as ``"kl+0.5*cc+nss"``."""
     weights: dict[str, float] = {}
     for part in text.replace(" ", "").split("+"):
         weight, star, name = part.rpartition("*")

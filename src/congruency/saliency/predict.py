@@ -1,26 +1,26 @@
-"""From image files to files of saliency maps."""
+"""Predict saliency maps for image files; save maps as grey images, arrays and colour overlays."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from congruency.files import replacing
 from congruency.saliency.data.images import read_image
-from congruency.saliency.models.base import SaliencyModel
-from congruency.saliency.models.registry import load_model
-from congruency.saliency.pictures import save_grey, save_overlay, save_values
+from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.scorer import resized
 
-__all__ = ["Prediction", "predict", "saliency_of"]
+_HEADING = 28  # characters per line above an image
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The files made of one image; ``overlay`` and ``values`` are None where they were not wanted."""
+    """The files written for one image; ``overlay`` and ``values`` are None if not requested."""
 
     image: Path
     map: Path
@@ -32,15 +32,15 @@ class Prediction:
 def saliency_of(model: SaliencyModel, image: Tensor, longest: int = 320) -> Tensor:
     """(height, width) saliency of a (3, height, width) uint8 image of any size.
 
-    The network sees the image with its longer side at ``longest`` pixels (its training size serves best; larger
-    images show it finer things, at another scale than it was trained on); the map comes back at the image's size.
+    The image is resized so that its longer side has ``longest`` pixels (best: the size of the training images), and
+    the map is resized back to the image's size.
     """
     height, width = image.shape[-2:]
     scale = longest / max(height, width)
     size = (max(32, round(height * scale)), max(32, round(width * scale)))
     device = next(model.parameters()).device
-    seen = resized(image.to(device).float(), size).unsqueeze(0)
-    return resized(model(seen), (height, width))[0]
+    inputs = resized(image.to(device).float(), size).unsqueeze(0)
+    return resized(model(inputs), (height, width))[0]
 
 
 def predict(
@@ -54,26 +54,24 @@ def predict(
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``<name>.png`` into ``out/maps`` for every image, and into ``out/overlays``, and what else is wanted.
+    """Write ``out/maps/<name>.png`` for every image; the names must differ.
 
     Args:
-        images: Files of any kind that Pillow reads; two of the same name would overwrite each other and are refused.
-        checkpoint: A ``model.pt`` that training left.
-        out: The folder.
+        images: Files of any format that Pillow reads.
+        checkpoint: The ``model.pt`` of a run.
+        out: The output folder.
         device: Where the network runs.
         longest: See :func:`saliency_of`.
         bits: Of the grey maps, 8 or 16.
-        overlays: Whether to write those too.
-        values: Whether to write the maps' numbers too, as ``out/values/<name>.npy``: what KL, SIM and information gain
-            are to be computed from, which the pictures' scaling changes.
+        overlays: Also write ``out/overlays/<name>.png``.
+        values: Also write ``out/values/<name>.npy`` for KL, SIM and information gain, which grey maps change.
     """
-    if bits not in (8, 16):
-        raise ValueError(f"bits must be 8 or 16, got {bits}")
+    _check_bits(bits)
     paths = [Path(image) for image in images]
     names = [path.stem for path in paths]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"several images are named {sorted(twice)[0]!r}; their maps would overwrite each other")
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ValueError(f"several images are named {sorted(repeated)[0]!r}; their maps would overwrite each other")
     model, folder = load_model(checkpoint, device), Path(out)
     for path in paths:
         image = read_image(path)
@@ -82,3 +80,78 @@ def predict(
         over = save_overlay(image, saliency, folder / "overlays" / f"{path.stem}.png") if overlays else None
         kept = save_values(saliency, folder / "values" / f"{path.stem}.npy") if values else None
         yield Prediction(path, written, over, kept)
+
+
+def _check_bits(bits: int) -> None:
+    if bits not in (8, 16):
+        raise ValueError(f"bits must be 8 or 16, got {bits}")
+
+
+def unit_range(saliency: Tensor) -> Tensor:
+    """Scale an (H, W) map to [0, 1]; a constant map becomes 0."""
+    low, high = saliency.amin(), saliency.amax()
+    return (saliency - low) / (high - low) if high > low else torch.zeros_like(saliency)
+
+
+def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
+    """Write an (H, W) map as a grey PNG, from black at its minimum to white at its maximum.
+
+    8 bits lose the ranks within each of 256 levels: use 16 bits for maps to be scored.
+    """
+    _check_bits(bits)
+    values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
+    return _write_png(Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)), path)
+
+
+def save_values(saliency: Tensor, path: Path) -> Path:
+    """Write the values of an (H, W) map as a float32 numpy array (.npy).
+
+    A grey image keeps neither the zero nor the scale of a map, on which KL and information gain depend.
+    """
+    with replacing(path) as file:
+        np.save(file, saliency.float().cpu().numpy())
+    return path
+
+
+def _write_png(image: Image.Image, path: Path) -> Path:
+    with replacing(path) as file:
+        image.save(file, "PNG")
+    return path
+
+
+def overlay(image: Tensor, saliency: Tensor, strength: float = 0.6) -> Tensor:
+    """Overlay a (3, H, W) uint8 image with the colours of an (H, W) map, ``strength`` opaque at its maximum."""
+    from matplotlib import colormaps
+
+    level = unit_range(saliency.float().cpu())
+    colours = torch.from_numpy(colormaps["inferno"](level.numpy())[..., :3].astype(np.float32)).permute(2, 0, 1)
+    opacity = strength * level.sqrt()
+    mixed = (1 - opacity) * image.float().cpu() + opacity * 255 * colours
+    return mixed.round().clamp(0, 255).to(torch.uint8)
+
+
+def save_overlay(image: Tensor, saliency: Tensor, path: Path) -> Path:
+    """Write :func:`overlay` as a PNG."""
+    return _write_png(Image.fromarray(overlay(image, saliency).permute(1, 2, 0).numpy()), path)
+
+
+def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor]], path: str | Path) -> Path:
+    """Write a figure with one row per (3, H, W) image: the image, then the overlay of each column's (H, W) map."""
+    from matplotlib.figure import Figure
+
+    for heading, maps in columns.items():
+        if len(maps) != len(images):
+            raise ValueError(f"column {heading!r} has {len(maps)} maps for {len(images)} images")
+    figure = Figure(figsize=(2.6 * (1 + len(columns)), 2.1 * len(images)), layout="constrained")
+    grid = figure.subplots(len(images), 1 + len(columns), squeeze=False)
+    for i, image in enumerate(images):
+        shown = [image, *(overlay(image, maps[i]) for maps in columns.values())]
+        for axes, panel, heading in zip(grid[i], shown, ["image", *columns], strict=True):
+            axes.imshow(panel.permute(1, 2, 0).cpu().numpy())
+            axes.set_axis_off()
+            if i == 0:
+                axes.set_title(fill(heading, _HEADING), fontsize=9)
+    path = Path(path)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=100, format=path.suffix.removeprefix(".") or "png")
+    return path

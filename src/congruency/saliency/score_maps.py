@@ -1,6 +1,4 @@
-"""Scores of a folder of saliency maps, whichever model made them."""
-
-from __future__ import annotations
+"""Score a folder of saliency maps of any model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,48 +8,43 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.folder import read_fixations
-from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, read_map
-from congruency.saliency.data.official import official_density
-from congruency.saliency.data.opening import open_part
+from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, official_density, read_map
+from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 from congruency.saliency.metrics import Protocol, cc, kl, sim
 from congruency.saliency.scorer import METRICS, PAPER_METRICS, mean_scores, resized, score
 
-__all__ = ["OF_VALUES", "Density", "MapScores", "map_files", "score_maps"]
-
 Density = Literal["fixations", "official"]
-"""What CC, KL and SIM compare with: the fixations blurred here, or the maps that the set comes with."""
+"""What CC, KL and SIM compare with: the blurred fixations, or the published maps of the data set."""
 
-OF_VALUES = ("KL", "SIM", "IG")
-"""The metrics that depend on where a map's zero is; a map's picture has one of its own."""
+SCALE_DEPENDENT_METRICS = ("KL", "SIM", "IG")
+"""The metrics that depend on a map's zero, which a grey image does not keep."""
 
-_WITH_DENSITY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"CC": cc, "KL": kl, "SIM": sim}
-_OSIE = 700
-_OF_ITS_TEST_PART = " (to score OSIE's 200 test images alone: --split test)"
+_DENSITY_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"CC": cc, "KL": kl, "SIM": sim}
+_OSIE = 700  # images
+_OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
 
 
 @dataclass(frozen=True)
 class MapScores:
-    """What a folder of maps is worth.
+    """The scores of a folder of maps.
 
     Attributes:
-        means: Each metric's mean over the images with fixations.
+        means: The mean of each metric over the images with fixations.
         images: Image name -> metric -> score; nan for an image without fixations.
-        scored: Images with fixations.
-        bare: Images without, left out of the means.
-        resized: Maps that did not have their image's size and were resized to it.
-        unused: Maps without an image in the set.
-        pictures: Maps that are pictures, not arrays: their least value is the file's black, not the model's zero.
-        eight_bits: Those of them with no more than 256 levels.
-        data: One line about the set.
+        scored, without_fixations: Number of images with fixations, and of those without, excluded from the means.
+        resized: Number of maps that were resized to their image's size.
+        unused: Number of maps without an image in the data set.
+        pictures: Number of maps stored as images, whose black is the map's minimum, not its zero.
+        eight_bits: Number of those with only 256 levels.
+        data: One line about the data set.
     """
 
     means: dict[str, float]
     images: dict[str, dict[str, float]]
     scored: int
-    bare: int
+    without_fixations: int
     resized: int
     unused: int
     pictures: int
@@ -71,27 +64,24 @@ def score_maps(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> MapScores:
-    """Score the maps of a folder (PNG, JPEG, or .npy, one an image, by the images' names).
+    """Score the maps of a folder: PNG, JPEG or .npy, one per image, named like the image.
 
     Args:
         maps: The folder.
         fixations: A data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of fixation
-            points alone (:func:`congruency.saliency.data.folder` has the format); then the maps' sizes are the images'.
-        metrics: Which of ``congruency.saliency.scorer.METRICS``.
-        split: The part of the set at this path: SALICON's (``"val"`` if not given), or ``"train"`` or ``"test"`` of
-            OSIE's fixed split (the whole if not given).
+            points (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image.
+        metrics: Names in ``congruency.saliency.scorer.METRICS``.
+        split: The split of the data set: SALICON's (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed
+            split (default: all images).
         density: What CC, KL and SIM compare with: ``"fixations"``, blurred by ``sigma``, or ``"official"``, the maps
-            that SALICON and MIT1003 come with (:func:`congruency.saliency.data.official_density`).
-        sigma: Width in pixels of the densities that CC, KL and SIM compare with; the set's default if not given.
-        protocol: Of the AUCs: ``"exact"``, or as the ``"mit"`` or ``"salicon"`` benchmark computes them.
-        seed: Of the protocol's draws.
-        device: Where scoring happens.
+            published with SALICON and MIT1003 (:func:`congruency.saliency.data.official_density`).
+        sigma, protocol, seed, device: See :func:`congruency.saliency.scorer.score`.
     """
     _check(metrics, protocol, density, sigma)
     files = map_files(Path(maps))
     data = fixations if isinstance(fixations, SaliencyData) else _open(Path(fixations), files, split)
     _check_fit(Path(maps), files, data)
-    changed = set()
+    resized_maps = set()
 
     def load(indices: Sequence[int]) -> Tensor:
         loaded = []
@@ -99,11 +89,11 @@ def score_maps(
             v = data[i]
             saliency = read_map(files[v.image.stem])
             if tuple(saliency.shape) != (v.height, v.width):
-                changed.add(i)
+                resized_maps.add(i)
             loaded.append(resized(saliency.unsqueeze(0), (v.height, v.width))[0])
         return torch.stack(loaded)
 
-    official = [name for name in metrics if density == "official" and name in _WITH_DENSITY]
+    official = [name for name in metrics if density == "official" and name in _DENSITY_METRICS]
     others = [name for name in metrics if name not in official]
     found = _against_official(load, data, official, device) if official else {}
     if others:
@@ -111,13 +101,13 @@ def score_maps(
     values = {name: found[name] for name in metrics}
     bits = [map_bits(files[v.image.stem]) for v in data.viewings]
     columns = {name: scores.cpu().tolist() for name, scores in values.items()}
-    bare = sum(len(v.points) == 0 for v in data.viewings)
+    unlabelled = sum(len(v.points) == 0 for v in data.viewings)
     return MapScores(
         means=mean_scores(values, data),
         images={v.image.name: {name: columns[name][i] for name in columns} for i, v in enumerate(data.viewings)},
-        scored=len(data) - bare,
-        bare=bare,
-        resized=len(changed),
+        scored=len(data) - unlabelled,
+        without_fixations=unlabelled,
+        resized=len(resized_maps),
         unused=len(files) - len({v.image.stem for v in data.viewings}),
         pictures=sum(b is not None for b in bits),
         eight_bits=bits.count(8),
@@ -126,7 +116,7 @@ def score_maps(
 
 
 def map_files(folder: Path) -> dict[str, Path]:
-    """The maps of a folder, by name without suffix."""
+    """The map files of a folder, by name without suffix."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; give the folder that holds the maps")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*IMAGE_SUFFIXES, ".npy"))
@@ -141,7 +131,7 @@ def map_files(folder: Path) -> dict[str, Path]:
 
 
 def _check(metrics: Sequence[str], protocol: str, density: str, sigma: float | None) -> None:
-    """Refuse, before any file is read, what no map could be scored by."""
+    """Raise ValueError for unknown choices before any file is read."""
     choices = [("metric", name, METRICS) for name in metrics]
     choices += [("protocol", protocol, get_args(Protocol)), ("density", density, get_args(Density))]
     for what, name, known in choices:
@@ -152,13 +142,13 @@ def _check(metrics: Sequence[str], protocol: str, density: str, sigma: float | N
 
 
 def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
-    """Every image has a map of its own, and there is something to score."""
+    """Check that every image has its own map, and that there are fixations."""
     missing = [v.image.name for v in data.viewings if v.image.stem not in files]
     if missing:
         whole = data.name == "OSIE" and len(data) == _OSIE
         raise DataError(
             f"{maps} has no map for {len(missing)} of {len(data)} images, the first is {missing[0]}; "
-            f"a map is named like its image{_OF_ITS_TEST_PART if whole else ''}"
+            f"a map is named like its image{_OSIE_HINT if whole else ''}"
         )
     first: dict[str, str] = {}
     for v in data.viewings:
@@ -174,21 +164,21 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
 def _against_official(
     load: Callable[[Sequence[int]], Tensor], data: SaliencyData, metrics: Sequence[str], device: torch.device | str
 ) -> dict[str, Tensor]:
-    """Each metric (N,) against the set's own densities; nan for an image without fixations, as for the others."""
+    """Each metric (N,) against the official densities; nan for an image without fixations."""
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
     for i, v in enumerate(data.viewings):
         if len(v.points):
             saliency, truth = load([i]).to(device), official_density(v).unsqueeze(0).to(device)
             for name in metrics:
-                values[name][i] = _WITH_DENSITY[name](saliency, truth)[0]
+                values[name][i] = _DENSITY_METRICS[name](saliency, truth)[0]
     return values
 
 
 def _open(path: Path, files: dict[str, Path], split: str | None) -> SaliencyData:
     if path.suffix.lower() not in (".csv", ".json"):
-        return open_part(path, split, "val")
+        return open_split(path, split, "val")
     if split is not None:
-        raise DataError(f"{path} is not divided into parts; do not name the part {split!r}")
+        raise DataError(f"{path} has no splits; do not name one, got {split!r}")
     viewings = []
     for name, viewers in read_fixations(path).items():
         stem = Path(name).stem

@@ -1,18 +1,17 @@
-"""The one training loop that every task family uses: devices, precision, checkpoints and run records."""
+"""The training loop of all task families: devices, precision, checkpoints and run records."""
 
 from congruency.training.checkpoints import CheckpointError, load_checkpoint
-from congruency.training.config import Method, TrainingConfig
+from congruency.training.config import Correction, SampleOrder, TrainingConfig, order_seed
 from congruency.training.loop import Notice, Result, train
-from congruency.training.order import SampleOrder, order_seed
+from congruency.training.processes import STOPPED_EXIT_CODE
 from congruency.training.record import Origin, RecordError, RunRecord, read_record, without_times
-from congruency.training.signals import STOPPED_EXIT_CODE
 from congruency.training.task import Build, Place, Task, TrainingData
 
 __all__ = [
     "STOPPED_EXIT_CODE",
     "Build",
     "CheckpointError",
-    "Method",
+    "Correction",
     "Notice",
     "Origin",
     "Place",

@@ -1,4 +1,4 @@
-"""Devices, processes and precision, all left to Lightning Fabric."""
+"""Devices, processes and precision by Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from congruency.training.config import TrainingConfig
+from congruency.training.processes import process_count
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -19,13 +20,13 @@ __all__ = ["compiled", "fabric_library", "make_fabric"]
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
-    """Fabric as the configuration asks for it: one process, or those that ``torchrun`` started."""
+    """Fabric for a configuration: one process, or those that ``torchrun`` started."""
     library = fabric_library()
     cuda = torch.cuda.is_available()
     if config.accelerator == "cuda" and not cuda:
-        raise ValueError("accelerator 'cuda' was asked for, and torch sees no GPU; use 'cpu' or 'auto'")
+        raise ValueError("accelerator 'cuda' needs a GPU, and torch sees none; use 'cpu' or 'auto'")
     device = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = process_count()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if config.strategy == "fsdp" and processes == 1 and "LOCAL_RANK" not in os.environ:
         raise ValueError("strategy 'fsdp' is for several processes; start the command with torchrun")
@@ -42,7 +43,7 @@ def make_fabric(config: TrainingConfig) -> Fabric:
 
 def fabric_library() -> Any:
     """Lightning Fabric's package: that of ``lightning``, or the one that comes with ``pytorch-lightning``."""
-    import congruency._vision  # noqa: F401 (lightning imports torchvision, which may need its help)
+    import congruency._torchvision_compat  # noqa: F401 (lightning imports torchvision, which may need its help)
 
     for name in ("lightning.fabric", "lightning_fabric"):
         try:
@@ -70,18 +71,18 @@ def _precision(config: TrainingConfig, device: str, library: Any) -> Any:
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
-    """FSDP2: every part of the network with parameters is gathered, used and let go by itself."""
+    """FSDP2: every child of the network is gathered, used and freed by itself."""
     from torch.distributed.fsdp import fully_shard
 
-    along = mesh["data_parallel"]
+    data_parallel = mesh["data_parallel"]
     for part in _parts(model):
-        fully_shard(part, mesh=along)
-    fully_shard(model, mesh=along)
+        fully_shard(part, mesh=data_parallel)
+    fully_shard(model, mesh=data_parallel)
     return model
 
 
 def _parts(model: nn.Module) -> list[nn.Module]:
-    """The network's children with parameters; of a mere list or dict of modules, its members."""
+    """The network's children with parameters; of a ModuleList or ModuleDict, its members."""
     parts: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
@@ -92,9 +93,9 @@ def _parts(model: nn.Module) -> list[nn.Module]:
 
 
 def compiled(model: nn.Module, how: bool | str) -> nn.Module:
-    """The network through ``torch.compile``, where that was asked for; Fabric moves this around DDP or FSDP.
+    """The network through ``torch.compile``, unless ``how`` is False; Fabric wraps it in DDP or FSDP.
 
-    A smaller last batch is compiled for itself: code for any size would slow all the others down.
+    A smaller last batch is compiled separately: dynamic shapes would slow down all others.
     """
     if how is False:
         return model

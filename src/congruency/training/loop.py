@@ -1,4 +1,4 @@
-"""The one training loop: a run from its start, or from its last checkpoint, to its end."""
+"""The training loop: a run from its start, or from its last checkpoint, to its end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from congruency._version import __version__
-from congruency.training.board import Board
+from congruency.training.async_readback import AsyncReadback
 from congruency.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint
 from congruency.training.config import TrainingConfig
 from congruency.training.devices import fabric_library, make_fabric
-from congruency.training.mail import Mail
-from congruency.training.progress import Progress
-from congruency.training.randomness import seed_everything
+from congruency.training.processes import STOPPED_EXIT_CODE, StopSignal
+from congruency.training.progress import Progress, TensorBoardLog
 from congruency.training.record import RECORD_NAME, Origin, RecordWriter
-from congruency.training.run import Run
-from congruency.training.signals import STOPPED_EXIT_CODE, StopSignal
+from congruency.training.run import TrainingRun
+from congruency.training.state import seed_everything
 from congruency.training.task import Build, Place
 
 if TYPE_CHECKING:
@@ -33,36 +32,25 @@ if TYPE_CHECKING:
 __all__ = ["Notice", "Result", "train"]
 
 Notice = Callable[[int, int], Any]
-"""Called with the steps made and those of the whole run."""
+"""Called with the number of steps taken and of all steps of the run."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """How a run ended: the epochs and optimizer steps it completed, its last evaluation, its files."""
 
-    Attributes:
-        finished: False where SIGTERM stopped it; it can then be resumed.
-        epochs: Epochs completed.
-        steps: Optimizer steps made.
-        evaluation: The figures of the last evaluation.
-        record: The run record.
-        checkpoint: The last checkpoint, None where none could be written.
-        asked_to_stop: Whether SIGTERM came; it may have come too late to cut the run short.
-        resumes_at: The step that ``resume`` goes on from: that of the last checkpoint, 0 where there is none.
-    """
-
-    finished: bool
+    finished: bool  # False if SIGTERM stopped it; it can then be resumed
     epochs: int
     steps: int
     evaluation: dict[str, float]
     record: Path
-    checkpoint: Path | None
-    asked_to_stop: bool = False
-    resumes_at: int = 0
+    checkpoint: Path | None  # the last one, None if none could be written
+    asked_to_stop: bool = False  # whether SIGTERM arrived, possibly too late to stop the run early
+    resumes_at: int = 0  # the step of the last checkpoint, which ``resume`` continues from; 0 without one
 
     @property
     def exit_code(self) -> int:
-        """What a command should exit with: 0, or 75 ("try again") where the run was stopped and can be resumed."""
+        """Exit code for a command: 0, or 75 ("try again") if the run was stopped and can be resumed."""
         return 0 if self.finished else STOPPED_EXIT_CODE
 
 
@@ -75,23 +63,23 @@ def train(
     origin: Origin | None = None,
     notice: Notice | None = None,
 ) -> Result:
-    """Train what ``build`` makes, with its record and its checkpoints in ``folder``.
+    """Train the task that ``build`` returns, with its record and checkpoints in ``folder``.
 
         def build(place):
             return Task(model=..., optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1), loss=..., data=...)
 
-        result = train(build, TrainingConfig(epochs=10, method=Method(name="dcl", window=50)), "runs/first")
+        result = train(build, TrainingConfig(epochs=10, method=Correction(name="dcl", window=50)), "runs/first")
 
-    On SIGTERM the run makes a checkpoint at the next step (with several processes: at the next flush) and returns.
+    On SIGTERM the run writes a checkpoint at the next step (with several processes: at the next flush) and returns.
 
     Args:
-        build: Makes the task; called after the seeds are set, once in each process.
-        config: The run.
-        folder: One folder a run: ``record.jsonl`` and ``checkpoints/``.
-        resume: Go on from the last checkpoint: to the same weights and the same record, bit for bit on a CPU, as a run
-            that was never interrupted. A run without a checkpoint begins anew; one that was finished is left as it is.
-        origin: What the record says about where the run comes from; a resumed run keeps what it said at first.
-        notice: Called after every step with the steps made and those of the whole run, in the first process.
+        build: Builds the task; called once in each process, after seeding.
+        config: Configuration of the run.
+        folder: Folder of this run alone: ``record.jsonl`` and ``checkpoints/``.
+        resume: Continue from the last checkpoint, to the same weights and record, bit for bit on a CPU, as an
+            uninterrupted run. A run without a checkpoint starts over; a finished one is left as it is.
+        origin: Where the run comes from, for the record; a resumed run keeps the original one.
+        notice: Called in the first process after every step with the number of steps taken and of all steps.
 
     Raises:
         FileExistsError: The folder holds a run, and ``resume`` is False.
@@ -100,19 +88,19 @@ def train(
     folder = Path(folder)
     fabric = make_fabric(config)
     _check_folder(folder, resume, fabric)
-    with _backends(config, fabric.device):
+    with _cuda_settings(config, fabric.device):
         seed_everything(config.seed)
         task = build(Place(fabric.device, fabric.global_rank, fabric.world_size, config.precision))
-        run = Run(fabric, task, config)
+        run = TrainingRun(fabric, task, config)
         if fabric.global_rank > 0:
-            seed_everything(config.seed, fabric.global_rank)  # the weights are alike now; what follows need not be
-        return _Files(run, folder, resume, origin or Origin(), notice).train()
+            seed_everything(config.seed, fabric.global_rank)  # equal weights, different random numbers from here on
+        return _Session(run, folder, resume, origin or Origin(), notice).train()
 
 
-class _Files:
-    """A run together with its record, its checkpoints and its bar."""
+class _Session:
+    """A run with its record, checkpoints, progress bar and TensorBoard log."""
 
-    def __init__(self, run: Run, folder: Path, resume: bool, origin: Origin, notice: Notice | None = None) -> None:
+    def __init__(self, run: TrainingRun, folder: Path, resume: bool, origin: Origin, notice: Notice | None) -> None:
         self._run, self._config, self._fabric = run, run.config, run.fabric
         self._notice = notice if run.fabric.is_global_zero else None
         self._checkpoints = Checkpoints(folder / "checkpoints")
@@ -126,22 +114,20 @@ class _Files:
             run.load(state)
         if self._fabric.is_global_zero:
             self._record = RecordWriter(self._record_path, 0 if state is None else state["record"])
-            self._checkpoints.clean()  # the record is ours: nobody else is writing here
+            self._checkpoints.clean()  # the record is locked: no other process writes here
         if state is None:
             self._append([_header(run, origin)])
-        self._board = Board(folder / "tensorboard", run.step) if _wants_board(run) else None
+        wanted = run.config.tensorboard and self._fabric.is_global_zero
+        self._board = TensorBoardLog(folder / "tensorboard", run.step) if wanted else None
         self._diverged = False
-        self._votes = Mail(self._fabric.device)
+        self._votes = AsyncReadback(self._fabric.device)
 
     def train(self) -> Result:
-        """To the end, or to a wish to stop."""
+        """Train to the end, or until asked to stop."""
         run, config = self._run, self._config
         shown = config.progress and self._fabric.is_global_zero
         try:
-            with (
-                StopSignal() as stop,
-                Progress(shown, run.total_steps, run.step, config.epochs) as self._progress,
-            ):
+            with StopSignal() as stop, Progress(shown, run.total_steps, run.step, config.epochs) as self._progress:
                 while run.epoch < config.epochs:
                     if self._train_epoch(stop) or self._end_epoch(stop):
                         return self._result(finished=False, asked=True)
@@ -153,11 +139,11 @@ class _Files:
                 self._board.close()
 
     def _train_epoch(self, stop: StopSignal) -> bool:
-        """The rest of the epoch's steps; whether to stop there."""
+        """Take the remaining steps of the epoch; whether to stop then."""
         run, config = self._run, self._config
         batches = run.batches()
         while not run.epoch_done:
-            samples = run.make_step(batches)
+            samples = run.take_step(batches)
             self._progress.advance(run.epoch, samples)
             if self._notice is not None:
                 self._notice(run.step, run.total_steps)
@@ -172,7 +158,7 @@ class _Files:
         return False
 
     def _end_epoch(self, stop: StopSignal) -> bool:
-        """Evaluate, record, checkpoint; whether to stop there."""
+        """Evaluate, record, checkpoint; whether to stop then."""
         run, config = self._run, self._config
         self._flush()
         line = run.end_epoch()
@@ -186,12 +172,12 @@ class _Files:
             saved = self._save()
             if run.epoch == config.epochs and not saved:
                 raise CheckpointError(
-                    "the run has come to its end, but its last checkpoint could not be written; make room and resume it"
+                    "the run is finished, but its last checkpoint could not be written; make room and resume it"
                 )
         return stopping
 
     def _agreed(self, stop: StopSignal, together: bool, *, everything: bool = False) -> bool:
-        """Whether to stop: several processes decide together, when they exchange figures anyway."""
+        """Whether to stop; several processes decide together, when they exchange figures anyway."""
         if self._fabric.world_size == 1:
             return stop.asked
         if not together:
@@ -202,20 +188,20 @@ class _Files:
         return any(tensors[0].item() > 0 for _, tensors in self._votes.receive(everything=everything))
 
     def _flush(self, *, everything: bool = True) -> None:
-        """Read figures of steps that were not read before, and write them down."""
+        """Read back the figures of new steps, and record them."""
         lines = self._run.read(everything=everything)
         if not lines:
             return
         every = self._config.record_steps
         self._append([line for line in lines if every and line["step"] % every == 0])
         self._progress.report(lines[-1]["loss"])
-        self._notice_divergence(lines)
+        self._warn_of_divergence(lines)
         if self._board is not None:
             for line in lines:
                 self._board.log("step", line, line["step"])
 
-    def _notice_divergence(self, lines: list[dict[str, Any]]) -> None:
-        """Say once that a run has gone wrong; it goes on, and its record shows it."""
+    def _warn_of_divergence(self, lines: list[dict[str, Any]]) -> None:
+        """Warn once that a run has diverged; it continues, and its record shows it."""
         lost = next((line["step"] for line in lines if not math.isfinite(line["loss"])), None)
         if lost is not None and not self._diverged and self._fabric.is_global_zero:
             self._diverged = True
@@ -228,7 +214,7 @@ class _Files:
             self._record.flush()
 
     def _save(self) -> bool:
-        """A checkpoint of where the run stands; the record is safe on the disk before it. Whether it was written."""
+        """Write a checkpoint, after the record is synced to disk; whether that succeeded."""
         self._flush()
         run = self._run
         state = run.state()
@@ -242,7 +228,7 @@ class _Files:
         return bool(self._fabric.broadcast(saved is not None))
 
     def _newest(self) -> dict[str, Any] | None:
-        """The state to go on from; the first process chooses the file."""
+        """The state to resume from; the first process chooses the file."""
         found = self._checkpoints.load() if self._fabric.is_global_zero else None
         path: Path | None = self._fabric.broadcast(None if found is None else found[0])
         self._last = path
@@ -253,22 +239,21 @@ class _Files:
         return state
 
     def _check_same(self, state: dict[str, Any]) -> None:
-        try:  # what an older release did not know was as it is by default
+        try:  # fields that an older release did not have take their defaults
             saved = TrainingConfig.from_dict(state["config"]).binding()
         except (TypeError, ValueError) as reason:
             raise CheckpointError(f"the run's configuration cannot be read ({reason}); start a new run") from None
         here = self._config.binding()
         different = [name for name in here if saved.get(name) != here[name]]
         if different:
-            told = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)
-            raise CheckpointError(f"the run cannot be resumed with another configuration: {told}; start a new run")
+            changes = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)
+            raise CheckpointError(f"the run cannot be resumed with another configuration: {changes}; start a new run")
 
     def _result(self, *, finished: bool, asked: bool) -> Result:
         run = self._run
-        evaluation = dict(run.evaluation)
         return Result(
-            finished, run.epoch, run.step, evaluation, self._record_path, self._last, asked, self._last_step
-        )  # fmt: skip
+            finished, run.epoch, run.step, dict(run.evaluation), self._record_path, self._last, asked, self._last_step
+        )
 
 
 def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
@@ -278,7 +263,7 @@ def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _header(run: Run, origin: Origin) -> dict[str, Any]:
+def _header(run: TrainingRun, origin: Origin) -> dict[str, Any]:
     device = run.fabric.device
     return {
         "kind": "run",
@@ -292,22 +277,18 @@ def _header(run: Run, origin: Origin) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in run.bare.parameters()),
         "processes": run.fabric.world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "versions": _versions(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "congruency": __version__,
-        "torch": torch.__version__,
-        "lightning": fabric_library().__version__,
-        "python": platform.python_version(),
+        "versions": {
+            "congruency": __version__,
+            "torch": torch.__version__,
+            "lightning": fabric_library().__version__,
+            "python": platform.python_version(),
+        },
     }
 
 
 @contextmanager
-def _backends(config: TrainingConfig, device: torch.device) -> Iterator[None]:
-    """Torch's switches for a run on a GPU, put back after it."""
+def _cuda_settings(config: TrainingConfig, device: torch.device) -> Iterator[None]:
+    """Torch's global settings for a run on a GPU, restored afterwards."""
     if device.type != "cuda":
         yield
         return
@@ -320,7 +301,3 @@ def _backends(config: TrainingConfig, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(matmul)
         cudnn.benchmark, cudnn.allow_tf32 = before
-
-
-def _wants_board(run: Run) -> bool:
-    return run.config.tensorboard and run.fabric.is_global_zero

@@ -1,10 +1,17 @@
-"""What ``torchrun`` says about this process, before the loop has started."""
+"""This process: its place among those that ``torchrun`` started, and SIGTERM as a request to stop after a step."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
 
-__all__ = ["first_process", "process_count"]
+__all__ = ["STOPPED_EXIT_CODE", "StopSignal", "first_process", "process_count"]
+
+STOPPED_EXIT_CODE = 75
+"""Exit code of a command that SIGTERM made checkpoint and stop: EX_TEMPFAIL, "try again" (resume)."""
 
 
 def process_count() -> int:
@@ -13,5 +20,32 @@ def process_count() -> int:
 
 
 def first_process() -> bool:
-    """Whether this is the one that writes and speaks."""
+    """Whether this is the process that writes files and prints."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+class StopSignal:
+    """While entered, SIGTERM only sets :attr:`asked`; a second one ends the process as usual."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None

@@ -1,24 +1,24 @@
-"""The progress bar: how far, how fast, how long still."""
+"""What a user watches during a run: the progress bar in the terminal, and TensorBoard's files."""
 
 from __future__ import annotations
 
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "TensorBoardLog"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 
 
 class Progress:
-    """A bar over the steps of a run, drawn a few times a second by whoever advances it: no thread of its own.
+    """A bar over the steps of a run, redrawn a few times per second by :meth:`advance`, without a thread of its own.
 
-    Args:
-        shown: With False nothing is ever drawn.
-        total: Steps of the whole run.
-        done: Steps already made, in a run that is resumed.
-        epochs: Epochs of the whole run.
+    ``total`` steps and ``epochs`` are those of the whole run, ``done`` the steps taken before it was resumed.
     """
 
     def __init__(self, shown: bool, total: int, done: int, epochs: int) -> None:
@@ -45,7 +45,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, epoch: int, samples: int) -> None:
-        """One step more."""
+        """Count one step."""
         if self._bar is None:
             return
         self._epoch = epoch
@@ -56,7 +56,7 @@ class Progress:
             self._draw(now)
 
     def report(self, loss: float) -> None:
-        """The latest loss the host has seen."""
+        """Set the loss to show, the latest the host has read."""
         self._loss = loss
 
     def _draw(self, now: float) -> None:
@@ -88,3 +88,48 @@ def _bar() -> Any:
         console=Console(stderr=True),
         auto_refresh=False,
     )
+
+
+class TensorBoardLog:
+    """Scalars of a run for TensorBoard; the run continues without them if its files cannot be written.
+
+    ``step`` is the first: a resumed run purges what it writes again.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as reason:
+            raise ImportError(
+                "tensorboard is not installed; install congruency[experiments], or leave it off"
+            ) from reason
+        self._folder = folder
+        self._writer: Any = None
+        with self._surviving():
+            self._writer = SummaryWriter(folder, purge_step=step or None)
+
+    def log(self, kind: str, line: dict[str, Any], step: int) -> None:
+        """Write the floats of a record line."""
+        if self._writer is None:
+            return
+        with self._surviving():
+            for name, value in line.items():
+                if isinstance(value, float):
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        if self._writer is not None:
+            with self._surviving():
+                self._writer.close()
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as reason:
+            self._writer = None
+            warnings.warn(
+                f"TensorBoard's files in {self._folder} cannot be written ({reason}); the run continues without them",
+                stacklevel=4,
+            )

@@ -1,19 +1,18 @@
-"""The run record: one file a run, one JSON object a line, so that a run can be read while it is going on.
+"""The run record: one file per run, one JSON object per line, readable during the run.
 
-The first line (``"kind": "run"``) says what was run: ``config``, ``task``, ``seed``, ``versions`` and the like, and
-where the run comes from (:class:`Origin`): ``command``, ``data``, ``table`` and ``row``. A resumed run keeps the first
-line of the command that began it. Then come lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``),
-both counted from 0. They hold
+The first line (``"kind": "run"``) describes the run: ``config``, ``task``, ``seed``, ``versions`` and the like, and its
+origin (:class:`Origin`): ``command``, ``data``, ``table`` and ``row``. A resumed run keeps the original first line.
+Lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``) follow, both counted from 0. They hold
 
 - ``loss`` and the task's own figures, such as ``error``: means over samples;
 - ``congruency`` and ``magnitude``, from the start of the run, and ``congruency_previous`` and ``magnitude_previous``,
   from the step before; ``corrected_congruency`` and ``corrected_congruency_previous``: of the gradient the optimizer
-  used. An epoch's are means over the steps where they are defined (``eqn:cong`` and ``eqn:mag``);
+  used. An epoch's are means over the steps that define them (``eqn:cong`` and ``eqn:mag``);
 - ``corrected``, 1 or 0, of a step, and ``corrected_share`` of an epoch;
 - ``lr``, ``samples``, ``seconds``, ``data_seconds`` (how long the host waited for batches), and of an epoch
   ``samples_per_second``, ``evaluation`` (a dict of figures, or null) and ``evaluation_seconds``.
 
-A number that is not defined, or not finite, is null.
+Undefined and non-finite numbers are null.
 """
 
 from __future__ import annotations
@@ -36,18 +35,11 @@ _TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a run comes from; what is not known is None.
+    """Where a run comes from; None if unknown, as the command of a run started from Python."""
 
-    Attributes:
-        command: what was typed after ``congruency``, quoted for a shell; None for a run that was started from Python.
-        data: the data set.
-        table: the table of the paper, or the grid, that the run belongs to, as the command line calls it.
-        row: the row of that table.
-    """
-
-    command: str | None = None
-    data: str | None = None
-    table: str | None = None
+    command: str | None = None  # arguments of the command ``congruency``, quoted for a shell
+    data: str | None = None  # the data set
+    table: str | None = None  # the table or grid, by its name on the command line
     row: str | None = None
 
 
@@ -56,10 +48,10 @@ class RecordError(OSError):
 
 
 class RecordWriter:
-    """Appends lines to a record, and knows its length, so that a resumed run can cut off what came after."""
+    """Appends lines to a record and tracks its length, so that a resumed run can truncate what came later."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
-        """Open the record, cut to ``length`` bytes; 0 begins a new one."""
+        """Open the record, truncated to ``length`` bytes; 0 starts a new one."""
         self.path = path
         self._waiting: list[str] = []
         if length and not path.exists():
@@ -77,7 +69,7 @@ class RecordWriter:
         """Add a line; it is in the file after the next :meth:`flush`."""
         try:
             text = json.dumps(line, allow_nan=False)
-        except ValueError:  # few lines have a nan, and looking for one takes longer than this
+        except ValueError:  # few lines have a nan, and searching each would be slower
             text = json.dumps(_defined(line), allow_nan=False)
         self._waiting.append(text + "\n")
 
@@ -93,23 +85,23 @@ class RecordWriter:
         except OSError as reason:
             self._waiting.clear()
             with suppress(OSError):
-                self._file.truncate(self._length)  # no half of a line stays
+                self._file.truncate(self._length)  # leave no partial line
             raise RecordError(
                 reason.errno,
                 f"the run record {self.path} could not be written ({reason.strerror}); "
-                "make room and resume the run, it goes on from its last checkpoint",
+                "make room and resume the run from its last checkpoint",
             ) from reason
         self._length += len(data)
         self._waiting.clear()
 
     def sync(self) -> int:
-        """Write everything down to the disk, and say how long the record is."""
+        """Sync the record to disk; its length in bytes."""
         self.flush()
         os.fsync(self._file.fileno())
         return self._length
 
     def close(self) -> None:
-        """Write what was appended, and let go of the file."""
+        """Write what was appended and close the file."""
         if not self._file.closed:
             try:
                 self.flush()
@@ -119,7 +111,7 @@ class RecordWriter:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A record that was read: its first line, and those of the steps and of the epochs."""
+    """A record: its first line, the lines of steps, and those of epochs."""
 
     run: dict[str, Any]
     steps: list[dict[str, Any]]
@@ -127,7 +119,7 @@ class RunRecord:
 
 
 def read_record(path: str | Path) -> RunRecord:
-    """Read a record, or that of a run's folder; a last line that is still being written is left out."""
+    """Read a record, or the record of a run's folder, without a last line that is still being written."""
     path = Path(path)
     path = path / RECORD_NAME if path.is_dir() else path
     *whole, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -150,12 +142,12 @@ def read_record(path: str | Path) -> RunRecord:
 
 
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lines without what a clock said: equal for two runs that did the same."""
+    """The lines without times: equal for two runs that computed the same."""
     return [{name: value for name, value in line.items() if name not in _TIMES} for line in lines]
 
 
 def _lock(handle: int, path: Path) -> None:
-    """Two runs must not write one record; the lock goes with the process, however that ends."""
+    """Keep two runs from writing one record; the lock ends with the process."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -169,7 +161,7 @@ def _lock(handle: int, path: Path) -> None:
 
 
 def _defined(value: Any) -> Any:
-    """JSON has no nan: what is not defined becomes null."""
+    """Replace nan and infinities, which JSON lacks, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One process's run: the network, what corrects it, what measures it, where it stands."""
+"""One process of a run: the network, its optimizer, correction and measurements, and the position in the data."""
 
 from __future__ import annotations
 
@@ -12,55 +12,48 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from congruency.distributed import whole
+from congruency.training.async_readback import AsyncReadback, EpochMeans, PendingStep, StepClock, seconds
 from congruency.training.capture import Captured
-from congruency.training.clock import StepClock, seconds
 from congruency.training.config import TrainingConfig
+from congruency.training.correction import attach, check_length, float32, head_copy, parameters_of
 from congruency.training.devices import compiled
-from congruency.training.gauge import Gauge
-from congruency.training.mail import Mail
-from congruency.training.methods import attach, check_length, head_twin, parameters_of
-from congruency.training.randomness import random_state, restore_random_state
-from congruency.training.state import load_model, load_optimizer, model_state, optimizer_state
-from congruency.training.tally import Means, PendingStep
+from congruency.training.state import load_model, load_optimizer, random_state, restore_random_state
+from congruency.training.step_meter import StepMeter
 from congruency.training.task import Task
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-__all__ = ["Run"]
+__all__ = ["TrainingRun"]
 
 _STATE_VERSION = 1
 
 
-class Run:
-    """What trains, step by step; knows nothing of files.
-
-    Attributes:
-        step: Optimizer steps made so far.
-        epoch: The epoch that is going on, from 0.
-        batch: Batches of it that have been used.
-        evaluation: The figures of the last evaluation.
-    """
+class TrainingRun:
+    """The state of a run and its steps, counted from 0; files are left to the loop."""
 
     def __init__(self, fabric: Fabric, task: Task, config: TrainingConfig) -> None:
         self.fabric, self.task, self.config = fabric, task, config
         self.step = self.epoch = self.batch = 0
         self.evaluation: dict[str, float] = {}
-        self.steps_per_epoch = math.ceil(_batches(task) / config.accumulate)
+        if len(task.data) < 1:
+            raise ValueError("the data has no batches; use a smaller batch, or more samples")
+        self.steps_per_epoch = math.ceil(len(task.data) / config.accumulate)
         check_length(config, self.total_steps)
         self._set_up_model()
         self._set_up_optimizer()
         self._captured = self._capture() if config.capture else None
         self._names: list[str] = ["loss"]
-        self._means = Means()
+        self._means = EpochMeans()
         self._corrected_before = 0
         self._pending: list[PendingStep] = []
         self._clock = StepClock(fabric.device)
-        self._mail = Mail(fabric.device)
+        self._readback = AsyncReadback(fabric.device)
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+        """Optimizer steps in the whole run."""
         return self.steps_per_epoch * self.config.epochs
 
     @property
@@ -70,39 +63,37 @@ class Run:
 
     @property
     def _alone(self) -> bool:
-        """One process and no shards: Fabric would only pass on what it is called with, which takes time."""
+        """One process and no shards: Fabric's wrappers would only cost time."""
         return self.fabric.world_size == 1 and self.config.strategy != "fsdp"
 
     def _set_up_model(self) -> None:
         self.bare = self.task.model
-        self._twin = head_twin(self.config.method, self.bare)
-        if self._twin is not None:
-            self._twin.to(self.fabric.device)
+        self._head_copy = head_copy(self.config.method, self.bare)
+        if self._head_copy is not None:
+            self._head_copy.to(self.fabric.device)
         self.bare.to(self.fabric.device)
         if self.config.channels_last:
             self.bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network = compiled(self.bare, self.config.compile)
-        self.model: Any = (
-            _InPrecision(network, self.fabric.autocast) if self._alone else self.fabric.setup_module(network)
-        )
+        self.model: Any = _Autocast(network, self.fabric.autocast) if self._alone else self.fabric.setup_module(network)
 
     def _set_up_optimizer(self) -> None:
-        """Hooks run in the order of their making: the gauge before and after what corrects."""
+        """Hooks run in the order of registration: the step meter before and after the corrector."""
         task, config = self.task, self.config
         self.optimizer = task.optimizer(self.bare)
         bare = self._alone and config.precision != "16"  # with no gradient scaler
         self._stepper: Any = self.optimizer if bare else self.fabric.setup_optimizers(self.optimizer)
         self._backward: Callable[[Tensor], Any] = Tensor.backward if bare else self.fabric.backward
-        self.gauge: Gauge | None = None
+        self.step_meter: StepMeter | None = None
         if config.measure != "none":
-            self.gauge = Gauge(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
-            self.gauge.watch_before(self.optimizer)
+            self.step_meter = StepMeter(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
+            self.step_meter.watch_before(self.optimizer)
         loss = task.loss if task.head_loss is None or config.method.scope == "all" else task.head_loss
         self.corrector, self._memory = attach(
-            config.method, self.bare, self.optimizer, loss, twin=self._twin, autocast=self.fabric.autocast
+            config.method, self.bare, self.optimizer, loss, layer_copy=self._head_copy, autocast=self.fabric.autocast
         )
-        if self.gauge is not None and self.corrector is not None:
-            self.gauge.watch_after(self.optimizer)
+        if self.step_meter is not None and self.corrector is not None:
+            self.step_meter.watch_after(self.optimizer)
         self.schedule = None if task.schedule is None else task.schedule(self.optimizer)
 
     def _capture(self) -> Captured:
@@ -112,22 +103,22 @@ class Run:
         return Captured(lambda inputs, targets: self._gradients(inputs, targets, 1, last=True), parameters)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """The rest of this epoch's batches."""
+        """The remaining batches of this epoch."""
         self.model.train()
         self._clock.restart()
         return iter(self.task.data.train_batches(self.epoch, self.batch))
 
-    def make_step(self, batches: Iterator[tuple[Any, Any]]) -> int:
-        """One optimizer step; how many samples it saw. Nothing in here waits for the device."""
+    def take_step(self, batches: Iterator[tuple[Any, Any]]) -> int:
+        """One optimizer step, without waiting for the device; the number of its samples."""
         lr = _learning_rate(self.optimizer)
         group = min(self.config.accumulate, len(self.task.data) - self.batch)
         data_seconds = 0.0
         samples = 0
         values: Tensor | None = None
         for i in range(group):
-            began = time.perf_counter()
+            started = time.perf_counter()
             inputs, targets = self._next(batches)
-            data_seconds += time.perf_counter() - began
+            data_seconds += time.perf_counter() - started
             samples += _count(inputs)
             if self._memory is not None and self.batch == 0:
                 self._memory.remember(inputs, targets)
@@ -147,7 +138,7 @@ class Run:
                 samples=samples * self.fabric.world_size,
                 data_seconds=data_seconds,
                 values=values if group == 1 else values / group,
-                gauged=None if self.gauge is None else self.gauge.take(),
+                measures=None if self.step_meter is None else self.step_meter.take(),
             )
         )
         self.step += 1
@@ -159,14 +150,14 @@ class Run:
             inputs, targets = next(batches)
         except StopIteration:
             raise ValueError(
-                f"the data promised {len(self.task.data)} batches and gave {self.batch} in epoch {self.epoch}; "
-                "its length must be what train_batches(epoch) yields"
+                f"the data has length {len(self.task.data)} but gave {self.batch} batches in epoch {self.epoch}; "
+                "its length must be the number of batches that train_batches(epoch) yields"
             ) from None
-        inputs, targets = (_moved(part, self.fabric.device) for part in (inputs, targets))
+        inputs, targets = (_to_device(part, self.fabric.device) for part in (inputs, targets))
         return (_channels_last(inputs) if self.config.channels_last else inputs), targets
 
     def _gradients(self, inputs: Any, targets: Any, group: int, *, last: bool) -> Tensor:
-        """Add one batch's gradients; its loss and figures, (figures,) on the device."""
+        """Accumulate one batch's gradients; its loss and figures, (figures,) on the device."""
         with self._without_sync(not last):
             outputs = self.model(inputs)
             loss = self.task.loss(outputs, targets)
@@ -178,10 +169,10 @@ class Run:
         self._names = list(values)
         return torch.stack([value.to(torch.float32) for value in values.values()])
 
-    def _without_sync(self, waits: bool) -> AbstractContextManager[Any]:
+    def _without_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         if self.config.accumulate == 1 or self.fabric.world_size == 1:
             return nullcontext()
-        return self.fabric.no_backward_sync(self.model, enabled=waits)
+        return self.fabric.no_backward_sync(self.model, enabled=enabled)
 
     def _update(self) -> None:
         if self.config.clip is not None:
@@ -192,49 +183,47 @@ class Run:
             self.schedule.step()
 
     def read(self, *, everything: bool = True) -> list[dict[str, Any]]:
-        """The lines of steps that were not read before, in order.
+        """The record lines of steps not read before, in order.
 
-        On a GPU, without ``everything``, those since the last reading come with the next one: nothing waits for them.
+        On a GPU, without ``everything``, the steps since the last call come with the next one, to wait for nothing.
         """
         self._send()
         lines = []
-        for (steps, names, marks), tensors in self._mail.receive(everything=everything):
-            gauged = self.gauge.figures(tensors[1]) if self.gauge is not None else [{} for _ in steps]
-            for step, row, gauge, mark in zip(steps, tensors[0].tolist(), gauged, marks, strict=True):
-                lines.append(self._line(step, dict(zip(names, row, strict=True)), gauge, seconds(mark)))
+        for (steps, names, marks), tensors in self._readback.receive(everything=everything):
+            measures = self.step_meter.measures(tensors[1]) if self.step_meter is not None else [{} for _ in steps]
+            for step, row, measured, mark in zip(steps, tensors[0].tolist(), measures, marks, strict=True):
+                lines.append(self._line(step, dict(zip(names, row, strict=True)), measured, seconds(mark)))
         return lines
 
     def _send(self) -> None:
-        """Start the figures of the steps since the last time on their way to the host."""
+        """Start copying the figures of the new steps to the host."""
         pending, self._pending = self._pending, []
         if not pending:
             return
-        tensors = [self._mean_over_processes(torch.stack([step.values for step in pending]))]
-        if self.gauge is not None:
-            tensors.append(self.gauge.gather([step.gauged for step in pending if step.gauged is not None]))
-        self._mail.send((pending, self._names, self._clock.take()), tensors)
-
-    def _line(
-        self, step: PendingStep, figures: dict[str, float], gauge: dict[str, float], took: float
-    ) -> dict[str, Any]:
-        self._means.add(step, figures, gauge, took)
-        place = {"kind": "step", "step": step.step, "epoch": step.epoch}
-        times = {"samples": step.samples, "seconds": took, "data_seconds": step.data_seconds}
-        return {**place, **figures, "lr": step.lr, **gauge, **times}
-
-    def _mean_over_processes(self, values: Tensor) -> Tensor:
+        values = torch.stack([step.values for step in pending])
         if self.fabric.world_size > 1:
             torch.distributed.all_reduce(values)
             values /= self.fabric.world_size
-        return values
+        tensors = [values]
+        if self.step_meter is not None:
+            tensors.append(self.step_meter.gather([step.measures for step in pending if step.measures is not None]))
+        self._readback.send((pending, self._names, self._clock.take()), tensors)
+
+    def _line(
+        self, step: PendingStep, figures: dict[str, float], measured: dict[str, float], took: float
+    ) -> dict[str, Any]:
+        self._means.add(step, figures, measured, took)
+        place = {"kind": "step", "step": step.step, "epoch": step.epoch}
+        times = {"samples": step.samples, "seconds": took, "data_seconds": step.data_seconds}
+        return {**place, **figures, "lr": step.lr, **measured, **times}
 
     def end_epoch(self) -> dict[str, Any]:
-        """Evaluate, move the schedule, go on to the next epoch; the line of the one that ended. All must be read."""
+        """Evaluate, step the schedule, start the next epoch; the line of the finished one. Call :meth:`read` first."""
         lr = _learning_rate(self.optimizer)
         evaluated, evaluation_seconds = self._evaluate()
         if self.schedule is not None and self.task.schedule_every == "epoch":
             self.schedule.step()
-        corrected = self._corrected()
+        corrected = 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
         epoch = self._means
         means = epoch.means()
         means.pop("corrected", None)
@@ -253,59 +242,44 @@ class Run:
             "samples_per_second": epoch.samples / epoch.seconds if epoch.seconds > 0 else math.nan,
         }
         self._corrected_before = corrected
-        self._means = Means()
+        self._means = EpochMeans()
         self.epoch, self.batch = self.epoch + 1, 0
         return line
-
-    def _corrected(self) -> int:
-        """Steps whose gradient was changed since the start of the run."""
-        return 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
 
     def _evaluate(self) -> tuple[dict[str, float] | None, float]:
         every, number = self.config.evaluate_every, self.epoch + 1
         due = every > 0 and (number % every == 0 or number == self.config.epochs)
         if self.task.evaluate is None or not due:
             return None, 0.0
-        began = time.perf_counter()
-        self._share_buffers()
-        self.model.eval()
-        with torch.no_grad():
-            figures = self.task.evaluate(self._evaluated())
-        self.model.train()
-        self.evaluation = {name: float(value) for name, value in figures.items()}
-        return self.evaluation, time.perf_counter() - began
-
-    def _evaluated(self) -> nn.Module:
-        """The network to evaluate.
-
-        Not through DDP, where processes wait for each other at every batch, and not compiled once more for the shapes
-        of an evaluation.
-        """
-        turned = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
-        return _InPrecision(turned, self.fabric.autocast)
-
-    def _share_buffers(self) -> None:
-        """Running statistics are each process's own; all evaluate, and keep, the first one's."""
-        if self.fabric.world_size > 1:
+        started = time.perf_counter()
+        if self.fabric.world_size > 1:  # running averages differ: all evaluate, and keep, those of the first process
             for buffer in self.bare.buffers():
                 torch.distributed.broadcast(buffer, src=0)
+        self.model.eval()
+        # without DDP, which synchronises at every batch, and without another compilation
+        network = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
+        with torch.no_grad():
+            figures = self.task.evaluate(_Autocast(network, self.fabric.autocast))
+        self.model.train()
+        self.evaluation = {name: float(value) for name, value in figures.items()}
+        return self.evaluation, time.perf_counter() - started
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on bit for bit; a collective call. Read all steps first."""
-        if self._pending or self._mail:
-            raise RuntimeError("steps are waiting to be read; read() them before the state is taken")
+        """All that is needed to resume bit for bit; a collective call. Call :meth:`read` first."""
+        if self._pending or self._readback:
+            raise RuntimeError("some steps were not read; call read() before state()")
         state = {
             "version": _STATE_VERSION,
             "step": self.step,
             "epoch": self.epoch,
             "batch": self.batch,
             "world_size": self.fabric.world_size,
-            "model": model_state(self.bare),
-            "optimizer": optimizer_state(self.optimizer),
+            "model": whole(dict(self.bare.state_dict())),
+            "optimizer": whole(self.optimizer.state_dict()),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.fabric.strategy.precision.state_dict(),
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
-            "gauge": None if self.gauge is None else self.gauge.state_dict(),
+            "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
             "means": self._means.state_dict(),
             "corrected_before": self._corrected_before,
             "evaluation": dict(self.evaluation),
@@ -315,7 +289,7 @@ class Run:
         return state
 
     def _of_each_process(self) -> list[dict[str, Any]]:
-        """What differs between processes: random states, and what the data remembers."""
+        """What differs between processes: random generators and the state of the data."""
         data = self.task.data
         own = {
             "random": random_state(self.fabric.device),
@@ -328,7 +302,7 @@ class Run:
         return gathered
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Resume from :meth:`state`."""
         if state["version"] != _STATE_VERSION:
             raise ValueError(
                 f"the checkpoint has version {state['version']}, this release reads version {_STATE_VERSION}; "
@@ -336,13 +310,13 @@ class Run:
             )
         if state["world_size"] != self.fabric.world_size:
             raise ValueError(
-                f"the run was made by {state['world_size']} process(es), now there are {self.fabric.world_size}; "
+                f"the run had {state['world_size']} process(es), now there are {self.fabric.world_size}; "
                 "resume it with as many"
             )
         load_model(self.bare, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["scaler"])
-        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.gauge, "gauge")):
+        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.step_meter, "gauge")):
             if part is not None:
                 part.load_state_dict(state[name])
         self._means.load_state_dict(state["means"])
@@ -355,8 +329,8 @@ class Run:
         restore_random_state(own["random"], self.fabric.device)
 
 
-class _InPrecision(nn.Module):
-    """The network in the run's precision, its outputs in float32; of one process, Fabric's wrapper costs more."""
+class _Autocast(nn.Module):
+    """The network in the run's precision, its outputs in float32; cheaper than Fabric's wrapper."""
 
     def __init__(self, model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__()
@@ -365,11 +339,11 @@ class _InPrecision(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         with self._autocast():
             outputs = self.model(*inputs)
-        return _widened(outputs) if isinstance(outputs, Tensor) else pytree.tree_map(_widened, outputs)
+        return float32(outputs) if isinstance(outputs, Tensor) else pytree.tree_map(float32, outputs)
 
 
 class _ChannelsLast(nn.Module):
-    """The network with its images in that memory format."""
+    """The network with its images in channels-last memory format."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -379,39 +353,24 @@ class _ChannelsLast(nn.Module):
         return self.model(*_channels_last(inputs))
 
 
-def _widened(value: Any) -> Any:
-    low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-    return value.float() if low else value
-
-
-def _batches(task: Task) -> int:
-    count = len(task.data)
-    if count < 1:
-        raise ValueError("the data has no batches; use a smaller batch, or more samples")
-    return count
-
-
-def _moved(part: Any, device: torch.device) -> Any:
+def _to_device(part: Any, device: torch.device) -> Any:
     if isinstance(part, Tensor):
         return part if part.device == device else part.to(device, non_blocking=True)
-    return pytree.tree_map(lambda leaf: _moved(leaf, device) if isinstance(leaf, Tensor) else leaf, part)
+    return pytree.tree_map(lambda leaf: _to_device(leaf, device) if isinstance(leaf, Tensor) else leaf, part)
 
 
 def _channels_last(inputs: Any) -> Any:
-    def turned(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if isinstance(value, Tensor) and value.dim() == 4:
             return value.contiguous(memory_format=torch.channels_last)
         return value
 
-    return turned(inputs) if isinstance(inputs, Tensor) else pytree.tree_map(turned, inputs)
+    return converted(inputs) if isinstance(inputs, Tensor) else pytree.tree_map(converted, inputs)
 
 
 def _count(inputs: Any) -> int:
-    """How many samples a batch has."""
-    first = (
-        inputs if isinstance(inputs, Tensor) else next(x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
-    )
-    return len(first)
+    """Number of samples in a batch."""
+    return len(next(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)))
 
 
 def _learning_rate(optimizer: torch.optim.Optimizer) -> float:

@@ -1,4 +1,4 @@
-"""What the loop asks of whoever wants something trained; it knows nothing of images, labels or maps."""
+"""What the training loop needs from a task; it knows nothing of images, labels or maps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Build", "Place", "Task", "TrainingData"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its device, its number among the processes that train together, their precision."""
+    """This process: its device, rank and world size, and the precision of the run."""
 
     device: torch.device
     rank: int = 0
@@ -24,7 +24,7 @@ class Place:
     precision: Precision = "32"
 
     def sum(self, values: Tensor) -> Tensor:
-        """``values`` summed over all processes, on every one of them; for evaluations that share the work."""
+        """``values`` summed over all processes (all-reduce); for evaluations that share the work."""
         if self.world_size == 1:
             return values
         total = values.to(self.device, copy=True)
@@ -34,44 +34,43 @@ class Place:
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """Training batches, the same ones whenever the same place in the same epoch is asked for.
+    """Training batches that depend only on the epoch and the position in it.
 
     A batch is a pair ``(inputs, targets)``: tensors, or lists, tuples and dicts of them, whose first dimension counts
     samples; on the device or not.
 
-    A run that was interrupted after ``start`` batches asks for ``train_batches(epoch, start)`` and must get what it
-    would have got. So order and augmentation depend on a seed, the epoch and the position alone; what draws from
-    torch's own random state while a batch is made is reproduced too, as long as no batch is made ahead of its turn. A
-    source with more to remember may have ``state_dict()`` and ``load_state_dict(state)``; both travel in checkpoints.
+    A run resumed after ``start`` batches calls ``train_batches(epoch, start)`` and must get the batches of an
+    uninterrupted run. So order and augmentation depend on a seed, the epoch and the position alone; draws from torch's
+    global generator are reproduced too, as long as batches are not prepared ahead of time. Data with more state may
+    define ``state_dict()`` and ``load_state_dict(state)``; both are saved in checkpoints.
     """
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same number on every process."""
+        """Batches per epoch, the same on every process."""
         ...
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """The batches of an epoch (counted from 0) from number ``start`` on: this process's share of each."""
+        """The batches of an epoch (counted from 0) from batch ``start`` on: this process's share of each."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Everything that is particular about a training.
+    """What is specific to a run: the model, its data, loss, optimizer and evaluation.
 
     Attributes:
-        model: The network, on any device, its initial weights in place.
-        optimizer: Makes the optimizer from the network, once its parameters are final (on the device, sharded).
+        model: The model being trained, on any device, with its initial weights.
+        optimizer: Builds the optimizer from the model, once its parameters are final (on the device, sharded).
         loss: ``loss(outputs, targets)``, the mean over a batch.
         data: The training batches of this process.
-        schedule: Makes the learning-rate schedule from the optimizer.
-        schedule_every: Whether the schedule moves every ``"epoch"`` or every ``"step"``.
-        figures: ``figures(outputs, targets)``: further means over a batch to record, such as ``{"error": ...}``; 0-d
-            tensors that stay on the device. Called without gradients.
-        evaluate: ``evaluate(model)``: figures of the network on held-out data, equal on all processes (see
-            :meth:`Place.sum`); called in evaluation mode without gradients. With FSDP every process must call ``model``
-            equally often.
-        head_loss: ``loss`` as a function of the last layer's output, where something follows that layer; GEM needs it.
-        description: What the record says about the task; JSON must be able to hold it.
+        schedule: Builds the learning-rate schedule from the optimizer.
+        schedule_every: Whether the schedule steps every ``"epoch"`` or every ``"step"``.
+        figures: ``figures(outputs, targets)``: further means over a batch to record, such as ``{"error": ...}``, as 0-d
+            tensors on the device. Called without gradients.
+        evaluate: ``evaluate(model)``: metrics on held-out data, equal on all processes (see :meth:`Place.sum`); called
+            in evaluation mode without gradients. With FSDP every process must call ``model`` equally often.
+        head_loss: ``loss`` as a function of the last layer's output, if something follows that layer; GEM needs it.
+        description: Description of the task for the record, JSON-serialisable.
     """
 
     model: nn.Module
@@ -87,4 +86,4 @@ class Task:
 
 
 Build = Callable[[Place], Task]
-"""Makes the task of one process; called once, after the seeds are set and the processes know each other."""
+"""Builds the task of one process; called once, after seeding and after the processes are connected."""

@@ -1,4 +1,4 @@
-"""What every continual learner does: take tasks one after the other, batch by batch, and answer for any of them."""
+"""SGD on a sequence of tasks: the base of all learners, and the baselines without a mechanism against forgetting."""
 
 from __future__ import annotations
 
@@ -9,88 +9,126 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from congruency.continual.methods import Method
-from congruency.memory import Policy
+from congruency.constraints.memory import Policy
+from congruency.continual.config import LearnerConfig
 
-__all__ = ["Learner", "Setting"]
+__all__ = ["IndependentLearner", "Learner", "MultimodalLearner", "Setting", "SingleLearner", "masked"]
 
 
 @dataclass(frozen=True)
 class Setting:
     """What all learners of one stream share.
 
-    Attributes:
-        make: a network from the share of the hidden units it may have; the same each time.
-        tasks: how many there will be.
-        seed: of whatever a learner draws.
-        memory: samples kept of every task.
-        policy: which of them.
-        chunk: past tasks whose gradients are made at a time; None makes all at once.
+    ``make`` builds the network from the fraction of the hidden units it may have; the same initial weights each time.
     """
 
     make: Callable[[float], nn.Module]
     tasks: int
-    seed: int = 0
-    memory: int = 256
-    policy: Policy = "first"
-    chunk: int | None = None
+    seed: int = 0  # of everything a learner samples
+    memory: int = 256  # samples kept per task
+    policy: Policy = "first"  # which samples to keep: the first of a task, or the last ("ring")
+    chunk: int | None = None  # past tasks per batched gradient computation; None computes all at once
 
 
 class Learner:
-    """One network learned by plain SGD; the others build on it.
+    """One network trained by plain SGD; the base of all learners.
 
-    A task goes: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`.
+    For each task: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`.
     """
 
-    def __init__(self, method: Method, setting: Setting) -> None:
-        self.method, self.setting = method, setting
+    def __init__(self, config: LearnerConfig, setting: Setting) -> None:
+        self.config, self.setting = config, setting
         self.model = self.build()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=method.lr)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         self.task = 0
         self.mask: Tensor | None = None
 
     def build(self) -> nn.Module:
-        """The network to learn."""
+        """The network to train."""
         return self.setting.make(1.0)
 
     def begin(self, task: int, mask: Tensor | None) -> None:
-        """A task begins; ``mask`` (classes,) is added to outputs, -inf for classes it does not have."""
+        """Start a task; ``mask`` (classes,) is added to the outputs, -inf for classes of other tasks."""
         self.task, self.mask = task, mask
 
     def observe(self, inputs: Tensor, labels: Tensor) -> None:
-        """Learn a batch by one step."""
+        """Take one optimizer step on a batch."""
         self.model.train()
         self.optimizer.zero_grad()
-        self.loss(inputs, labels).backward()
+        self.backward(inputs, labels)
         self.optimizer.step()
 
+    def backward(self, inputs: Tensor, labels: Tensor) -> None:
+        """Compute the gradients of one step."""
+        self.loss(inputs, labels).backward()
+
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """What a step reduces."""
-        return functional.cross_entropy(masked(self.model(inputs), self.mask), labels)
+        """The training loss of a batch."""
+        return functional.cross_entropy(masked(self.outputs(inputs, self.task), self.mask), labels)
 
     def finish(self, inputs: Tensor, labels: Tensor) -> None:
-        """The task is over; these are all of its samples."""
+        """End a task; ``inputs`` and ``labels`` are all of its samples."""
 
     @torch.no_grad()
-    def answers(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The class of every input, (n,), of those that ``task`` has, and the masked outputs, (n, classes).
+    def predict(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Predicted classes (n,) among those of ``task``, and the masked outputs (n, classes).
 
-        The first is what accuracy is counted by, the second what the loss is the cross entropy of.
+        Accuracy is computed from the first, the recorded loss is the cross entropy of the second.
         """
         self.model.eval()
         outputs = masked(self.outputs(inputs, task), mask)
         return outputs.argmax(-1), outputs
 
     def outputs(self, inputs: Tensor, task: int) -> Tensor:
-        """What the network for ``task`` puts out."""
+        """Outputs of the network for ``task``, (n, classes)."""
         outputs: Tensor = self.model(inputs)
         return outputs
 
     def agreement(self) -> Tensor | None:
-        """Mean cosine of the last update with the memory's gradients, where there is a memory; on the device."""
+        """Mean cosine of the last update with the memory's gradients, on the device; None without a memory."""
         return None
 
 
 def masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Outputs with other tasks' classes at -inf."""
+    """Outputs with the classes of other tasks at -inf."""
     return outputs if mask is None else outputs + mask
+
+
+class SingleLearner(Learner):
+    """Plain SGD on one task after the other: the lower baseline."""
+
+
+class IndependentLearner(Learner):
+    """One network per task, each with an equal share of the hidden units; nothing is shared and nothing forgotten."""
+
+    def build(self) -> nn.Module:
+        share = 1.0 / self.setting.tasks
+        return nn.ModuleList([self.setting.make(share) for _ in range(self.setting.tasks)])
+
+    def outputs(self, inputs: Tensor, task: int) -> Tensor:
+        outputs: Tensor = self.model[task](inputs)  # type: ignore[index]
+        return outputs
+
+
+class MultimodalLearner(Learner):
+    """One input layer per task, as for tasks of different modalities; all later layers are shared."""
+
+    def build(self) -> nn.Module:
+        networks = [self.setting.make(1.0) for _ in range(self.setting.tasks)]
+        parts = [_first_layer_and_rest(network) for network in networks]
+        return nn.ModuleDict({"first": nn.ModuleList([first for first, _ in parts]), "rest": parts[0][1]})
+
+    def outputs(self, inputs: Tensor, task: int) -> Tensor:
+        first, rest = self.model["first"][task], self.model["rest"]  # type: ignore[index]
+        outputs: Tensor = rest(first(inputs.flatten(1) if isinstance(first, nn.Linear) else inputs))
+        return outputs
+
+
+def _first_layer_and_rest(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    if not isinstance(network, nn.Sequential):
+        raise ValueError(
+            f"multimodal learning needs a network that is an nn.Sequential, to give each task a first layer, "
+            f"got {type(network).__name__}; use the perceptron"
+        )
+    layers = [layer for layer in network if not isinstance(layer, nn.Flatten)]
+    return layers[0], nn.Sequential(*layers[1:])

@@ -1,4 +1,4 @@
-"""iCaRL: exemplars chosen by herding, distillation of what was known, the nearest class mean as the answer."""
+"""iCaRL: exemplars chosen by herding, distillation of earlier outputs, nearest-class-mean classification."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from congruency.continual.config import LearnerConfig
 from congruency.continual.learners.base import Learner, Setting, masked
-from congruency.continual.methods import Method
 from congruency.modules import head
 
-__all__ = ["ExemplarMeans"]
+__all__ = ["ICaRLLearner", "herding"]
 
 
-class ExemplarMeans(Learner):
-    """iCaRL (Rebuffi et al., CVPR 2017) for tasks that bring classes of their own.
+class ICaRLLearner(Learner):
+    """iCaRL (Rebuffi et al., CVPR 2017) for tasks with disjoint classes.
 
-    The memory holds ``setting.memory`` exemplars a task, its classes sharing them evenly. At every step a draw of as
-    many exemplars as the batch has is learned beside it, towards what the network answered for them when their task
-    ended (weighted by ``method.strength``). An input belongs to the class, of its task's, whose exemplars' mean feature
-    is nearest. Nearness is no probability: the loss that runs record is the cross entropy of the network's outputs.
+    The memory holds ``setting.memory`` exemplars per task, shared evenly by its classes. Every step adds a distillation
+    loss, weighted by ``config.strength``, on as many exemplars as the batch has samples: the KL divergence from the
+    network's outputs at the end of their task. An input is assigned to the class of its task whose mean exemplar
+    feature is nearest. Distances are no probabilities: the recorded loss is the cross entropy of the network's outputs.
     """
 
-    def __init__(self, method: Method, setting: Setting) -> None:
-        super().__init__(method, setting)
-        self._features = _Features(self.model)
-        self._drawn = np.random.RandomState([setting.seed, 0])
+    def __init__(self, config: LearnerConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self._features = torch.empty(0)  # input of the last layer in the latest forward pass
+        head(self.model).register_forward_pre_hook(self._keep_features)
+        self._generator = np.random.RandomState([setting.seed, 0])
         self._inputs: list[Tensor] = []
-        self._answers: list[Tensor] = []
+        self._targets: list[Tensor] = []
         self._masks: list[Tensor] = []
         self._exemplars: dict[int, Tensor] = {}
         self._means: dict[int, Tensor] = {}
+
+    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
 
     def begin(self, task: int, mask: Tensor | None) -> None:
         super().begin(task, mask)
         if mask is None:
             raise ValueError("iCaRL is for tasks that bring classes of their own; this stream's tasks share them")
-        self._drawn = np.random.RandomState([self.setting.seed, task])
+        self._generator = np.random.RandomState([self.setting.seed, task])
         self._means = {}
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        own = super().loss(inputs, labels)
+        loss = super().loss(inputs, labels)
         if not self._inputs:
-            return own
-        known, answers, masks = (torch.cat(part) for part in (self._inputs, self._answers, self._masks))
-        places = torch.from_numpy(self._drawn.randint(len(known), size=len(inputs))).to(inputs.device)
-        found = (self.model(known[places]) + masks[places]).log_softmax(-1)
-        wanted = answers[places]
-        distance = torch.where(wanted > 0, wanted * (wanted.clamp(min=1e-12).log() - found), 0.0).sum(-1).mean()
-        return own + self.method.strength * distance
+            return loss
+        known, targets, masks = (torch.cat(part) for part in (self._inputs, self._targets, self._masks))
+        drawn = torch.from_numpy(self._generator.randint(len(known), size=len(inputs))).to(inputs.device)
+        log_p = (self.model(known[drawn]) + masks[drawn]).log_softmax(-1)
+        wanted = targets[drawn]
+        divergence = torch.where(wanted > 0, wanted * (wanted.clamp(min=1e-12).log() - log_p), 0.0).sum(-1).mean()
+        return loss + self.config.strength * divergence
 
     @torch.no_grad()
     def finish(self, inputs: Tensor, labels: Tensor) -> None:
@@ -60,20 +64,20 @@ class ExemplarMeans(Learner):
         for label in classes:
             own = inputs[labels == label]
             if len(own):
-                self._exemplars[label] = own[herded(self._unit_features(own), each)]
+                self._exemplars[label] = own[herding(self._unit_features(own), each)]
         chosen = torch.cat([self._exemplars[label] for label in classes if label in self._exemplars])
         self._inputs.append(chosen)
         self._masks.append(self.mask.expand(len(chosen), -1))
-        self._answers.append(masked(self.model(chosen), self.mask).softmax(-1))
+        self._targets.append(masked(self.model(chosen), self.mask).softmax(-1))
         self._means = {}
 
     @torch.no_grad()
-    def answers(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        guesses, outputs = super().answers(inputs, task, mask)
+    def predict(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        predicted, outputs = super().predict(inputs, task, mask)
         classes = [] if mask is None else torch.isfinite(mask).nonzero().flatten().tolist()
         if not classes or any(label not in self._exemplars for label in classes):
-            return guesses, outputs
-        features = _unit(self._features.kept)  # of the pass that made the outputs
+            return predicted, outputs
+        features = _unit(self._features)  # of the forward pass that gave the outputs
         for label in classes:
             if label not in self._means:
                 self._means[label] = self._unit_features(self._exemplars[label]).mean(0)
@@ -82,15 +86,16 @@ class ExemplarMeans(Learner):
         return torch.tensor(classes, device=inputs.device)[nearest], outputs
 
     def _unit_features(self, inputs: Tensor) -> Tensor:
-        return _unit(self._features(inputs))
+        self.model(inputs)
+        return _unit(self._features)
 
 
 def _unit(features: Tensor) -> Tensor:
     return functional.normalize(features.flatten(1), dim=-1)
 
 
-def herded(features: Tensor, count: int) -> Tensor:
-    """Places of ``count`` vectors (n, d), chosen one by one to keep the mean of the chosen nearest to that of all."""
+def herding(features: Tensor, count: int) -> Tensor:
+    """Indices of ``count`` vectors of (n, d), chosen one by one so that their mean stays nearest to the mean of all."""
     mean, chosen = features.mean(0), []
     total = torch.zeros_like(mean)
     left = torch.ones(len(features), dtype=torch.bool, device=features.device)
@@ -101,18 +106,3 @@ def herded(features: Tensor, count: int) -> Tensor:
         left[best] = False
         total = total + features[best]
     return torch.tensor(chosen, device=features.device)
-
-
-class _Features:
-    """What goes into the last layer of a network, for given inputs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self.kept = model, torch.empty(0)
-        head(model).register_forward_pre_hook(self._keep)
-
-    def _keep(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.kept = inputs[0]
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        self._model(inputs)
-        return self.kept

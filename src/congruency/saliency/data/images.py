@@ -1,6 +1,4 @@
-"""Reading images, whatever they are, as three channels of bytes."""
-
-from __future__ import annotations
+"""Read images of any format as three channels of bytes, and grey maps as floats."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,30 +8,29 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 
-from congruency.saliency.data.viewings import DataError
-
-__all__ = ["IMAGE_SUFFIXES", "image_files", "image_header", "map_bits", "open_rgb", "read_image", "read_map"]
+from congruency.saliency.data.viewings import DataError, Viewing
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_MOST_PIXELS = 100_000_000
+_MAX_PIXELS = 100_000_000
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images in a folder, by name."""
+    """The image files in a folder, sorted by name."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; give the folder that holds the images")
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def image_header(path: Path) -> tuple[tuple[int, int], bool]:
-    """((height, width), whether it is stored without colour), from the file's header."""
+    """((height, width), whether the image is grey), from the file's header."""
     with _opened(path) as image:
         return (image.height, image.width), image.mode.startswith(("1", "L", "I", "F"))
 
 
 def open_rgb(path: Path) -> Image.Image:
-    """The image with three channels: grey ones repeat theirs, 16-bit ones lose their lower byte, alpha is dropped."""
+    """The image with three channels: grey is repeated, 16 bits are reduced to 8, alpha is dropped."""
     with _opened(path) as image, _decoding(path):
         image.load()
         if image.mode.startswith("I"):
@@ -42,7 +39,7 @@ def open_rgb(path: Path) -> Image.Image:
 
 
 def read_image(path: Path, size: tuple[int, int] | None = None) -> Tensor:
-    """(3, height, width) uint8, resized to ``size`` = (height, width) if given (antialiased)."""
+    """(3, height, width) uint8, resized with antialiasing to ``size`` = (height, width) if given."""
     image = open_rgb(path)
     if size is not None and (image.height, image.width) != tuple(size):
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -50,7 +47,7 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Tensor:
 
 
 def read_map(path: Path) -> Tensor:
-    """(height, width) of a grey map in a file: float32, 0 to 255, or 0 to 65535 for 16 bits."""
+    """A grey map, (height, width) float32: 0 to 255, or 0 to 65535 for 16 bits; an array is read as it is."""
     if path.suffix.lower() == ".npy":
         return _array(path)
     with _opened(path, "map") as image, _decoding(path):
@@ -59,21 +56,43 @@ def read_map(path: Path) -> Tensor:
 
 
 def map_bits(path: Path) -> int | None:
-    """How many bits a pixel of a map's picture has, 8 or 16 (and more); None for an array of numbers."""
+    """Bits per pixel of a map in an image file: 8, or 16 for 16 and more; None for an array (.npy)."""
     if path.suffix.lower() == ".npy":
         return None
     with _opened(path, "map") as image:
         return 16 if image.mode.startswith(("I", "F")) else 8
 
 
+def official_density(viewing: Viewing, size: tuple[int, int] | None = None) -> Tensor:
+    """The density map published with a data set (SALICON's ``maps/``, MIT1003's ``fixMap``): float32, 0 to 255.
+
+    Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels. The map
+    is resized to ``size`` = (height, width) if given.
+    """
+    if viewing.density is None:
+        raise DataError(
+            f"there is no official density map for {viewing.image.name}; "
+            "SALICON (2017) has them in maps/, MIT1003 in ALLFIXATIONMAPS/, prepared files and points alone have none"
+        )
+    read = read_map(viewing.density)
+    if tuple(read.shape) != (viewing.height, viewing.width):
+        found, expected = tuple(read.shape), (viewing.height, viewing.width)
+        raise DataError(f"{viewing.density} is {found} (height, width) and its image {expected}; download it again")
+    if size is None or tuple(size) == tuple(read.shape):
+        return read
+    return functional.interpolate(read[None, None], size=size, mode="bilinear", align_corners=False, antialias=True)[
+        0, 0
+    ]
+
+
 def _array(path: Path) -> Tensor:
     try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a header may promise what is not there
-        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.size > _MOST_PIXELS:
-            raise ValueError("a map has two dimensions, and not more than 100 million numbers")
+        values = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: the header may claim a huge array
+        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.size > _MAX_PIXELS:
+            raise ValueError("a map has two dimensions and at most 100 million values")
         return torch.from_numpy(np.array(values, dtype=np.float32))
-    except Exception as reason:  # numpy raises of every kind for a broken header
-        raise DataError(f"{path} is not a numpy array of a map ({reason})") from None
+    except Exception as reason:  # numpy raises many kinds of errors on broken headers
+        raise DataError(f"{path} is not a map stored as a numpy array ({reason})") from None
 
 
 def _opened(path: Path, what: str = "image") -> Image.Image:
@@ -81,11 +100,11 @@ def _opened(path: Path, what: str = "image") -> Image.Image:
         image = Image.open(path)
     except FileNotFoundError:
         raise DataError(f"the {what} {path} is missing") from None
-    except Exception as reason:  # Pillow's readers raise of every kind for a broken header, and for too many pixels
+    except Exception as reason:  # Pillow raises many kinds of errors on broken headers and on too many pixels
         raise DataError(f"{path} is not an image that can be read ({reason})") from None
-    if image.width * image.height > _MOST_PIXELS:
+    if image.width * image.height > _MAX_PIXELS:
         image.close()
-        raise DataError(f"{path} has {image.width}x{image.height} pixels, more than {_MOST_PIXELS}; make it smaller")
+        raise DataError(f"{path} has {image.width}x{image.height} pixels, more than {_MAX_PIXELS}; resize it")
     return image
 
 
@@ -93,5 +112,5 @@ def _opened(path: Path, what: str = "image") -> Image.Image:
 def _decoding(path: Path) -> Iterator[None]:
     try:
         yield
-    except Exception as reason:  # Pillow's decoders raise of every kind for a broken file
-        raise DataError(f"{path} cannot be decoded ({reason}); fetch it again") from None
+    except Exception as reason:  # Pillow raises many kinds of errors on broken files
+        raise DataError(f"{path} cannot be decoded ({reason}); download it again") from None

@@ -1,16 +1,16 @@
-"""From fixation points to maps: counts on a grid, and densities."""
-
-from __future__ import annotations
+"""From fixation points to maps: counts per pixel, blurred densities, and batches of both."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_sigma", "density", "fixation_counts"]
+from congruency.saliency.data.images import read_image
+from congruency.saliency.data.viewings import Viewing
 
-_WIDEST = 100_000
+_MAX_SIGMA = 100_000
 
 
 def fixation_counts(
@@ -20,16 +20,15 @@ def fixation_counts(
     frames: Sequence[tuple[int, int]] | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """(B, height, width) float32: how many fixations fell on each pixel of a grid.
+    """(B, height, width) float32: the number of fixations on each pixel of a grid.
+
+    Points outside the grid are not counted.
 
     Args:
-        points: For each image (n, 2) points ``(x, y)`` in pixels, the centre of the top left one being (0, 0).
+        points: Per image (n, 2) points ``(x, y)`` in pixels; the centre of the top left pixel is (0, 0).
         size: (height, width) of the grid.
-        frames: (height, width) of each image the points were recorded on, if not ``size``: points are scaled, so that
-            images of different sizes fit one batch. Coarser grids put more fixations on one pixel.
-        device: Where the counts are made.
-
-    A point outside the grid is not counted.
+        frames: (height, width) of each original image, if not ``size``: its points are rescaled.
+        device: Of the result.
     """
     height, width = size
     numbers = torch.repeat_interleave(torch.tensor([len(p) for p in points], dtype=torch.long))
@@ -46,14 +45,11 @@ def fixation_counts(
 
 
 def density(counts: Tensor, sigma: float | tuple[float, float], *, truncate: float = 4.0) -> Tensor:
-    """(B, H, W) counts -> (B, H, W): each fixation spread by a Gaussian of standard deviation ``sigma`` pixels.
+    """Blur (B, H, W) counts with a Gaussian of standard deviation ``sigma`` pixels, or (vertical, horizontal).
 
-    A pair is (down, across): what a round blur becomes on a grid whose proportions are not the image's.
-
-    A separable convolution, as two products with banded matrices: on a CPU fifteen times faster than sliding so wide a
-    kernel, on a GPU one call each. The kernel sums to 1 and ends at ``truncate`` standard deviations. What falls
-    outside the frame is lost, so a fixation at the border weighs less. The map is not normalised: losses and metrics do
-    that.
+    The separable convolution is computed as two products with banded matrices: fifteen times faster than a convolution
+    with so wide a kernel on a CPU. The kernel sums to 1 and is truncated at ``truncate`` standard deviations. There is
+    zero padding, so a fixation at the border has less weight. The map is not normalised; losses and metrics do that.
     """
     widths = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     for width in widths:
@@ -64,16 +60,71 @@ def density(counts: Tensor, sigma: float | tuple[float, float], *, truncate: flo
 
 
 def check_sigma(sigma: float) -> None:
-    """Refuse a width of the blur that is none, or wider than any image (its kernel would fill the memory)."""
-    if not 0 < sigma <= _WIDEST:
-        raise ValueError(f"sigma must be a positive number of pixels, at most {_WIDEST}, got {sigma}")
+    """Raise ValueError unless the blur is positive and narrow enough for its kernel to fit in memory."""
+    if not 0 < sigma <= _MAX_SIGMA:
+        raise ValueError(f"sigma must be a positive number of pixels, at most {_MAX_SIGMA}, got {sigma}")
 
 
 def _band(length: int, sigma: float, truncate: float, like: Tensor) -> Tensor:
-    """(length, length): the kernel about each pixel of a line."""
+    """(length, length): the kernel centred at each pixel."""
     radius = max(1, math.ceil(truncate * sigma))
     kernel = torch.exp(-0.5 * (torch.arange(radius + 1, device=like.device, dtype=torch.float64) / sigma) ** 2)
     kernel = kernel / (2 * kernel.sum() - 1)
     places = torch.arange(length, device=like.device)
     distance = (places[:, None] - places[None, :]).abs()
     return kernel[distance.clamp(max=radius)].masked_fill_(distance > radius, 0.0).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images with their fixations, resized to one size.
+
+    Attributes:
+        images: (B, 3, H, W) uint8.
+        fixations: (B, H, W) counts.
+        density: (B, H, W) blurred counts; all zero for an image without fixations.
+        frames: (height, width) of each image before resizing.
+    """
+
+    images: Tensor
+    fixations: Tensor
+    density: Tensor
+    frames: tuple[tuple[int, int], ...]
+
+
+def collate(
+    viewings: Sequence[Viewing],
+    size: tuple[int, int],
+    *,
+    sigma: float | None = None,
+    device: torch.device | str | None = None,
+) -> Batch:
+    """Read images of any size, resize them to one (height, width), and make their fixation maps.
+
+    Args:
+        viewings: The images of the batch.
+        size: The common size. Aspect ratios are not kept; fixations are rescaled with the images.
+        sigma: Standard deviation of the blur in pixels of ``size``. Default: each image's own, rescaled with it: one
+            degree of visual angle if the data set states it, else 3 % of the width.
+        device: Of the result.
+    """
+    frames = tuple((v.height, v.width) for v in viewings)
+    images = torch.stack([read_image(v.image, size) for v in viewings]).to(device)
+    counts = fixation_counts([v.points for v in viewings], size, frames=frames, device=device)
+    maps = blurred(counts, viewings) if sigma is None else density(counts, sigma)
+    return Batch(images, counts, maps, frames)
+
+
+def blurred(counts: Tensor, viewings: Sequence[Viewing], sigma: float | None = None) -> Tensor:
+    """Blur (B, H, W) counts by ``sigma`` (default: the viewing's own) pixels of each original image.
+
+    For an image of h x w resized to H x W the blur is ``sigma H / h`` vertically and ``sigma W / w`` horizontally.
+    """
+    height, width = counts.shape[-2:]
+    widths = [v.sigma if sigma is None else sigma for v in viewings]
+    scaled = [(s * height / v.height, s * width / v.width) for s, v in zip(widths, viewings, strict=True)]
+    maps = torch.empty_like(counts)
+    for one in dict.fromkeys(scaled):
+        places = torch.tensor([i for i, other in enumerate(scaled) if other == one], device=counts.device)
+        maps[places] = density(counts[places], one)
+    return maps

@@ -1,4 +1,4 @@
-"""A data set in one small file: images resized once and compressed, all fixations as they were."""
+"""A data set with resized images, in memory or in one compact file; fixations keep their original coordinates."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import replacing
 from congruency.saliency.data.images import open_rgb, read_image
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
-
-__all__ = ["Prepared", "load_prepared", "prepare", "read_whole"]
 
 _FORMAT = "congruency saliency data, version 1"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A data set in memory, ready to be put on a device whole.
+    """A data set with all its images in memory, resized to one size.
 
     Attributes:
-        data: The viewings; their image paths are names only, the files need not be there.
-        images: (N, 3, height, width) uint8, all resized to one size.
+        data: The viewings; the image files themselves need not exist.
+        images: (N, 3, height, width) uint8.
     """
 
     data: SaliencyData
     images: Tensor
 
-    def take(self, names: Sequence[str]) -> Prepared:
-        """Only the images of these names, in this order."""
+    def subset(self, names: Sequence[str]) -> Prepared:
+        """Only the images with these names, in this order."""
         places = {v.image.name: i for i, v in enumerate(self.data.viewings)}
         indices = [places[name] for name in names]
-        return Prepared(self.data.take(indices), self.images[indices])
+        return Prepared(self.data.subset(indices), self.images[indices])
 
 
-def read_whole(data: SaliencyData, size: tuple[int, int] = (240, 320)) -> Prepared:
-    """Read a set into memory, its images resized to (height, width), without a file between."""
+def prepare_in_memory(data: SaliencyData, size: tuple[int, int] = (240, 320)) -> Prepared:
+    """Read a data set into memory, its images resized to (height, width), without writing a file."""
     images = torch.empty(len(data), 3, *size, dtype=torch.uint8)
     for i, v in enumerate(data.viewings):
         images[i] = read_image(v.image, size)
@@ -50,7 +48,7 @@ def read_whole(data: SaliencyData, size: tuple[int, int] = (240, 320)) -> Prepar
 
 
 def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320), *, quality: int = 95) -> Path:
-    """Write a set as one file: images resized to (height, width) as JPEG, fixations in their own coordinates.
+    """Write a data set to one file: images resized to (height, width) as JPEG, fixations in original coordinates.
 
     OSIE at 320x240 takes about 30 MB instead of 50. Read it with :func:`load_prepared`.
     """
@@ -69,54 +67,45 @@ def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 
         "outside": [v.outside for v in data.viewings],
         "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
     }
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    path = Path(path)
-    return write_together(path.parent, {path.name: buffer.getvalue()})[0]
+    with replacing(Path(path)) as file:
+        torch.save(content, file)
+    return Path(path)
 
 
 def load_prepared(path: str | Path) -> Prepared:
-    """Read what :func:`prepare` wrote; images are decoded into memory."""
+    """Read a file written by :func:`prepare`; images are decoded into memory."""
     path = Path(path)
     if path.is_dir():
-        raise DataError(f"{path} is a folder; make one file of it with: congruency saliency prepare {path} FILE.pt")
+        raise DataError(f"{path} is a folder; convert it to one file with: congruency saliency prepare {path} FILE.pt")
     if not path.is_file():
-        raise DataError(f"the prepared set {path} is missing; make it with congruency saliency prepare")
+        raise DataError(f"the prepared file {path} is missing; create it with congruency saliency prepare")
     try:
         content: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as reason:  # torch raises many kinds on broken files
+    except Exception as reason:  # torch.load raises many kinds of errors on broken files
         raise DataError(f"{path} cannot be read ({type(reason).__name__}); prepare it again") from None
     if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
-        raise DataError(f"{path} is not a prepared saliency set; make one with congruency saliency prepare")
+        raise DataError(f"{path} is not a prepared saliency data set; create one with congruency saliency prepare")
     try:
         return _prepared(content)
-    except Exception as reason:  # anything may stand where a number or a tensor should
+    except Exception as reason:  # a damaged file may hold anything
         raise DataError(f"{path} is damaged ({type(reason).__name__}: {reason}); prepare it again") from None
 
 
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
-    grey = content.get("grey", [False] * len(names))  # not in files of older releases
-    viewings = tuple(
-        Viewing(
-            Path(name),
-            int(height),
-            int(width),
-            tuple(p.double().reshape(-1, 2) for p in points),
-            int(outside),
-            grey=bool(colourless),
-        )
-        for name, (height, width), points, outside, colourless in zip(
-            names, content["frames"], content["fixations"], content["outside"], grey, strict=True
-        )
-    )
+    grey = content.get("grey", [False] * len(names))  # absent in files of older releases
+    viewings = []
+    columns = names, content["frames"], content["fixations"], content["outside"], grey
+    for name, (height, width), viewers, outside, is_grey in zip(*columns, strict=True):
+        points = tuple(p.double().reshape(-1, 2) for p in viewers)
+        viewings.append(Viewing(Path(name), int(height), int(width), points, int(outside), grey=bool(is_grey)))
     height, width = content["size"]
     parts = content["images"].split(content["lengths"])
     if len(parts) != len(viewings):
-        raise ValueError(f"it holds {len(parts)} images of {len(viewings)} names")
+        raise ValueError(f"it has {len(parts)} images and {len(viewings)} names")
     decoded = [_decoded(part, (height, width)) for part in parts]
     images = torch.stack(decoded) if decoded else torch.empty(0, 3, height, width, dtype=torch.uint8)
-    data = SaliencyData(content["name"], viewings, content["version"], content["pixels_per_degree"])
+    data = SaliencyData(content["name"], tuple(viewings), content["version"], content["pixels_per_degree"])
     return Prepared(data, images)
 
 
@@ -129,6 +118,6 @@ def _encoded(path: Path, size: tuple[int, int], quality: int) -> Tensor:
 
 def _decoded(part: Tensor, size: tuple[int, int]) -> Tensor:
     with Image.open(io.BytesIO(part.numpy().tobytes())) as image:
-        if (image.height, image.width) != size:  # before anything is unpacked
+        if (image.height, image.width) != size:  # before anything is decoded
             raise ValueError(f"an image of {image.height}x{image.width} in a set of {size[0]}x{size[1]}")
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""What every loader gives: images with the points that viewers fixated, and what was left out on the way."""
+"""The common type of all loaders: images with the fixation points of their viewers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["WIDTH_FRACTION", "DataError", "SaliencyData", "Viewing", "viewing"]
-
 WIDTH_FRACTION = 0.03
-"""The width of the blur where one degree of visual angle is not known, as a share of the image's width."""
+"""Default standard deviation of the blur, as a fraction of the image's width, if the visual angle is unknown."""
 
 
 class DataError(ValueError):
-    """A data set that cannot be read as it lies there; the message names the file and what to do."""
+    """A data set that cannot be read; the message names the file and what to do."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +23,14 @@ class Viewing:
     """One image and its viewers' fixations.
 
     Attributes:
-        image: The image's file.
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
-        fixations: For each viewer (n, 2) points ``(x, y)`` in pixels, float64, all within the frame. The centre of the
-            top left pixel is (0, 0): MATLAB's (1, 1).
-        outside: How many fixations were left out because they lie outside the frame.
-        density: The file of the set's own density map, if it has one (``official_density`` reads it).
-        pixels_per_degree: Pixels for one degree of visual angle, None where it is not known; a set gives its own to
-            all its viewings.
-        grey: Whether the image's file says that it has no colour.
+        image: The image file.
+        height, width: Of the image, in pixels.
+        fixations: Per viewer (n, 2) points ``(x, y)`` in pixels, float64, all within the image. The centre of the top
+            left pixel is (0, 0): MATLAB's (1, 1).
+        outside: The number of fixations dropped because they lie outside the image.
+        density: The file of the official density map, if there is one (``official_density`` reads it).
+        pixels_per_degree: Pixels per degree of visual angle, None if unknown; set by :class:`SaliencyData`.
+        grey: Whether the image file is grey.
     """
 
     image: Path
@@ -48,24 +44,24 @@ class Viewing:
 
     @property
     def sigma(self) -> float:
-        """The default blur in the image's pixels: one degree where it is known, else a share of the width."""
+        """Default blur in pixels: one degree of visual angle if known, else a fraction of the width."""
         return WIDTH_FRACTION * self.width if self.pixels_per_degree is None else self.pixels_per_degree
 
     @property
     def points(self) -> Tensor:
-        """(n, 2) the fixations of all viewers."""
+        """The fixations of all viewers, (n, 2)."""
         return torch.cat(self.fixations) if self.fixations else torch.zeros(0, 2, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class SaliencyData:
-    """A data set: its viewings, and what is known about them.
+    """A saliency data set.
 
     Attributes:
-        name: Of the set.
-        viewings: One for each image, in the order of the files' names unless the set has its own.
-        version: Of the labels, where the set has several (SALICON's of 2015 and 2017 differ widely).
-        pixels_per_degree: Pixels for one degree of visual angle at the viewers' distance, None where it is not known.
+        name: Of the data set.
+        viewings: One per image, sorted by file name unless the data set has an order of its own.
+        version: Of the annotations, if there are several (SALICON's of 2015 and 2017 differ widely).
+        pixels_per_degree: Pixels per degree of visual angle at the viewers' distance, None if unknown.
     """
 
     name: str
@@ -86,35 +82,31 @@ class SaliencyData:
     def __getitem__(self, index: int) -> Viewing:
         return self.viewings[index]
 
-    def take(self, indices: Iterable[int]) -> SaliencyData:
-        """The same set with only these images."""
+    def subset(self, indices: Iterable[int]) -> SaliencyData:
+        """The data set with only these images."""
         return replace(self, viewings=tuple(self.viewings[i] for i in indices))
 
     def sigma(self, width: int) -> float:
-        """The default blur for an image of this width: one degree where it is known, else a share of the width."""
+        """Default blur for an image of this width: one degree of visual angle if known, else a fraction of it."""
         return WIDTH_FRACTION * width if self.pixels_per_degree is None else self.pixels_per_degree
 
     def summary(self) -> str:
-        """One line on what is there and what was left out."""
+        """One line with the numbers of images and fixations, and what was dropped."""
         fixations = sum(len(v.points) for v in self.viewings)
         outside = sum(v.outside for v in self.viewings)
-        bare = sum(len(v.points) == 0 for v in self.viewings)
+        unlabelled = sum(len(v.points) == 0 for v in self.viewings)
         version = f" {self.version}" if self.version else ""
-        line = f"{self.name}{version}: {len(self)} images{self._kinds()}, {fixations} fixations"
-        return line + f"; {outside} fixations outside the frame left out, {bare} images without fixations"
-
-    def _kinds(self) -> str:
-        """What is uneven about the images, in brackets: more than one size, some without colour."""
-        sizes = len({(v.height, v.width) for v in self.viewings})
-        grey = sum(v.grey for v in self.viewings)
-        said = [f"of {sizes} sizes"] * (sizes > 1) + [f"{grey} grey"] * (grey > 0)
-        return f" ({', '.join(said)})" if said else ""
+        sizes, grey = len({(v.height, v.width) for v in self.viewings}), sum(v.grey for v in self.viewings)
+        parts = [f"of {sizes} sizes"] * (sizes > 1) + [f"{grey} grey"] * (grey > 0)
+        kinds = f" ({', '.join(parts)})" if parts else ""
+        line = f"{self.name}{version}: {len(self)} images{kinds}, {fixations} fixations"
+        return line + f"; {outside} fixations outside the frame left out, {unlabelled} images without fixations"
 
 
 def viewing(
     image: Path, size: tuple[int, int], viewers: Sequence[Tensor], *, density: Path | None = None, grey: bool = False
 ) -> Viewing:
-    """A viewing from (n, 2) points of each viewer, those outside the (height, width) frame left out and counted."""
+    """Create a viewing from (n, 2) points per viewer; those outside the image are dropped and counted."""
     height, width = size
     limit = torch.tensor([width, height], dtype=torch.float64)
     kept, outside = [], 0

@@ -1,28 +1,23 @@
-"""The metrics as torchmetrics classes: means over the images of all batches and all ranks."""
-
-from __future__ import annotations
+"""The metrics as torchmetrics classes: means over the images of all batches and ranks."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import congruency._vision  # noqa: F401  (torchmetrics imports torchvision)
+import congruency._torchvision_compat  # noqa: F401  (torchmetrics imports torchvision)
 from congruency.saliency.metrics import density, roc
 from congruency.saliency.metrics.roc import Protocol
 
 from torchmetrics import Metric  # isort: skip
 
-__all__ = ["CC", "KL", "NSS", "SIM", "AUCBorji", "AUCJudd", "AUCShuffled", "ImageMean", "InformationGain"]
-
 
 class ImageMean(Metric):
-    """The mean of a per-image score over all images that have one.
+    """The mean of a per-image score over all images with a ground truth.
 
-    Images without a truth to compare with (no fixations) are left out, and counted in :attr:`left_out`. A score that is
-    nan although the truth is there (a map with a nan, a negative count) stays in, and makes the mean nan. Sums are
-    float64 and random draws belong to their image, so the order of images, their batches and the number of ranks change
-    nothing beyond rounding.
+    Images without one (no fixations) are excluded and counted in :attr:`left_out`. A score that is nan for another
+    reason (nan in the map, a negative count) is included and makes the mean nan. Sums are float64 and random draws
+    depend on the image only, so order, batch size and number of ranks change nothing beyond rounding.
     """
 
     full_state_update = False
@@ -43,11 +38,11 @@ class ImageMean(Metric):
 
     @property
     def left_out(self) -> Tensor:
-        """How many images had no truth to be scored against, on this rank."""
+        """The number of images without a ground truth, on this rank."""
         return self.seen - self.scored
 
     def _add(self, scores: Tensor, defined: Tensor) -> None:
-        """Add images' scores; ``defined`` says which images have a truth, once for all of them if they share it."""
+        """Add the scores of images; ``defined`` marks those with a ground truth and is broadcast to the scores."""
         defined = defined.expand(scores.shape)
         self.total += scores.where(defined, 0.0).sum(dtype=torch.float64)
         self.scored += defined.sum()
@@ -113,8 +108,8 @@ class InformationGain(ImageMean):
         self._add(scores, self._any(fixations))
 
 
-class _Area(ImageMean):
-    """What the AUCs share: a protocol, and the seed of its draws."""
+class _AUC(ImageMean):
+    """Base of the AUCs, with a protocol and the seed of its random draws."""
 
     def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -126,7 +121,7 @@ class _Area(ImageMean):
         return {"protocol": self.protocol, "seed": self.seed}
 
 
-class AUCJudd(_Area):
+class AUCJudd(_AUC):
     """Mean :func:`congruency.saliency.metrics.auc_judd` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor) -> None:
@@ -134,14 +129,14 @@ class AUCJudd(_Area):
         self._add(roc.auc_judd(saliency, fixations, **self._draws), defined)
 
 
-class AUCBorji(_Area):
+class AUCBorji(_AUC):
     """Mean :func:`congruency.saliency.metrics.auc_borji` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor) -> None:
         self._add(roc.auc_borji(saliency, fixations, **self._draws), self._any(fixations))
 
 
-class AUCShuffled(_Area):
+class AUCShuffled(_AUC):
     """Mean :func:`congruency.saliency.metrics.auc_shuffled` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor, negatives: Tensor) -> None:

@@ -1,36 +1,32 @@
-"""What all metrics ask of the maps they are given: their shapes, a precision to compute in, parts that fit."""
-
-from __future__ import annotations
+"""Checks and conversions of the maps given to the metrics: shapes, precision, chunks that fit in memory."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_parts", "unless_negative", "working", "working_pair"]
-
-# Pixels worked on at a time: on the CPU what stays in a core's cache, on an accelerator about 1 GB of temporary memory.
-_HOST_PART = 2**18
-_DEVICE_PART = 2**25
+# Pixels per chunk: on the CPU what fits in a core's cache, on an accelerator about 1 GB of temporary memory.
+_CPU_CHUNK = 2**18
+_DEVICE_CHUNK = 2**25
 
 
 def by_parts(score: Callable[..., Tensor], *maps: Tensor) -> Tensor:
-    """``score`` of maps (..., P), some images at a time: (N, P) each -> (N,), put together to (...)."""
+    """Apply ``score``, (N, P) each -> (N,), to maps (..., P) in chunks of images; the result is (...)."""
     shape, pixels = maps[0].shape[:-1], maps[0].shape[-1]
     flat = [x.reshape(-1, pixels) for x in maps]
-    size = max(1, (_HOST_PART if maps[0].device.type == "cpu" else _DEVICE_PART) // pixels)
+    size = max(1, (_CPU_CHUNK if maps[0].device.type == "cpu" else _DEVICE_CHUNK) // pixels)
     if len(flat[0]) <= size:
         return score(*flat).reshape(shape)
     return torch.cat([score(*part) for part in zip(*(x.split(size) for x in flat), strict=True)]).reshape(shape)
 
 
 def working(maps: Tensor, name: str) -> Tensor:
-    """The maps in a precision to compute in: float64 stays, 32- and 64-bit integers become it, the rest is float32.
+    """Convert maps to the working precision: float64 for float64, int32 and int64, otherwise float32; detached.
 
-    Detached: scores are to be read, ``congruency.saliency.losses`` are to be trained with.
+    To train, use ``congruency.saliency.losses``.
     """
     if not isinstance(maps, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(maps).__name__}; torch.as_tensor makes one of an array")
+        raise TypeError(f"{name} must be a tensor, got {type(maps).__name__}; convert it with torch.as_tensor")
     if maps.is_complex():
         raise TypeError(f"{name} must be real, got {maps.dtype}")
     if maps.ndim < 2 or maps.numel() == 0:
@@ -40,8 +36,8 @@ def working(maps: Tensor, name: str) -> Tensor:
 
 
 def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Saliency and truth as (..., P), in one precision; a truth without a batch stands for every image."""
-    counts = isinstance(truth, Tensor) and not truth.is_floating_point()  # exact in any precision
+    """Saliency and ground truth as (..., P) in one precision; a truth without a batch is used for every image."""
+    counts = isinstance(truth, Tensor) and not truth.is_floating_point()  # integers are exact in any precision
     saliency, truth = working(saliency, "saliency"), working(truth, name)
     if truth.shape[-2:] != saliency.shape[-2:]:
         raise ValueError(
@@ -59,7 +55,7 @@ def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Te
 
 
 def unless_negative(scores: Tensor, *counts: Tensor) -> Tensor:
-    """The scores (...), nan where one of the counts (..., P) is negative: said without waiting for the device."""
+    """The scores (...), nan where a count (..., P) is negative; without synchronising with the device."""
     for some in counts:
         scores = scores.masked_fill(some.amin(-1) < 0, float("nan"))
     return scores

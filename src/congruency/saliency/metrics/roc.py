@@ -1,6 +1,4 @@
-"""Metrics that compare ranks: the area under the ROC curve of fixated against other pixels."""
-
-from __future__ import annotations
+"""Rank-based metrics: the area under the ROC curve of fixated against other pixels."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias, get_args
@@ -11,9 +9,7 @@ from torch import Tensor
 
 from congruency.saliency.metrics import sampled
 from congruency.saliency.metrics.checks import by_parts, unless_negative, working_pair
-from congruency.saliency.metrics.draws import image_keys, uniform_draws
-
-__all__ = ["Protocol", "auc_borji", "auc_judd", "auc_shuffled", "shuffled_negatives"]
+from congruency.saliency.metrics.sampled import image_keys, uniform_draws
 
 Protocol = Literal["exact", "mit", "salicon"]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -25,25 +21,18 @@ def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact
     """AUC after Judd: fixated pixels against all pixels without a fixation.
 
     ``AUC = P(s_+ > s_-) + 1/2 P(s_+ = s_-)``, s_+ the saliency at a random fixation and s_- at a random pixel without
-    one. Unchanged by any increasing function of the saliency. It rewards the centre bias: a centred Gaussian does well.
+    one. Invariant under increasing functions of the saliency. It rewards the centre bias: a centred Gaussian does well.
 
-    - ``"exact"``: the probability itself. Every fixation counts: two on one pixel weigh twice. Ties count half, so a
-      constant map scores 1/2, and a map quantised to few levels loses the ranks within a level and nothing else.
-    - ``"mit"``: as the MIT benchmark's code does it: each fixated pixel once, ties broken by noise of 1e-7 of the
-      map's range, thresholds only at the fixated values. Drawing the curve through those points adds up to 1 / (2 N)
-      for N fixated pixels.
+    - ``"exact"``: the probability itself. Two fixations on one pixel count twice. Ties count half, so a constant map
+      scores 1/2.
+    - ``"mit"``: as the MIT benchmark's code: each fixated pixel once, ties broken by noise of 1e-7 of the map's range,
+      thresholds only at the fixated values. Interpolating between them adds up to 1 / (2 N) for N fixated pixels.
     - ``"salicon"``: the SALICON toolkit has no such score; this is its procedure (see :func:`auc_borji`) with the
       negatives drawn from the pixels without a fixation.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), how many fixations fell on each pixel. A blurred density would make nearly every pixel
-            a positive: pass counts.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of the other protocols; they depend on it and the image's fixations alone.
-
-    Returns:
-        (B,). nan for an image without fixations, with one on every pixel, or with a negative count.
+    ``seed`` and the image's fixations determine the random draws of ``"mit"`` and ``"salicon"``. Fixations are counts:
+    with a density nearly every pixel would be a positive. The result (B,) is nan for an image without fixations, with
+    one on every pixel, or with a negative count.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
@@ -66,17 +55,11 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
     - ``"salicon"``: 100,000 random pixels, thresholds in steps of 0.01; every fixation counts. This is the "AUC" of
       the SALICON challenge, and the paper's.
 
-    The coarse thresholds of the last two draw straight lines over the ranks between them, which lowers the value,
-    most for maps whose values crowd in a small part of their range. Their values are not those of ``"exact"``.
+    The coarse thresholds of the last two lower the value, most for maps whose values are concentrated in a small part
+    of their range, so their values differ from those of ``"exact"``.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), how many fixations fell on each pixel; not a density.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of the other protocols; they depend on it and the image's fixations alone.
-
-    Returns:
-        (B,). nan for an image without fixations or with a negative count; 1/2 for a constant map.
+    ``seed`` is as in :func:`auc_judd`. The result (B,) is nan for an image without fixations or with a negative count,
+    1/2 for a constant map.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
     _check(protocol)
@@ -94,36 +77,28 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
 def auc_shuffled(
     saliency: Tensor, fixations: Tensor, negatives: Tensor, *, protocol: Protocol = "exact", seed: int = 0
 ) -> Tensor:
-    """Shuffled AUC: fixated pixels against pixels that people fixated in *other* images, which cancels the centre bias.
+    """Shuffled AUC: fixated pixels against pixels fixated in *other* images, which cancels the centre bias.
 
     - ``"exact"``: ``P(s_+ > s_-) + 1/2 P(s_+ = s_-)``, s_- the saliency at a random one of the negatives; every
       fixation counts on both sides. Neither benchmark's numbers are computed like this.
-    - ``"salicon"``: the shuffled AUC of the SALICON challenge's toolkit. Nothing is drawn: all negatives with their
-      weights, but those on pixels where the image has a fixation of its own; every fixation is a positive. The map is
-      scaled to 0..1; the rates at the thresholds 0, 0.01, 0.02, ... below the highest of these values are joined by
-      straight lines. The toolkit takes all other images of the set, and a pixel weighs as many as the *images* with a
-      fixation on it: ``negatives=shuffled_negatives(fixations > 0)``. (Earlier versions of the toolkit counted each
-      pixel once, or drew splits; they cancel less of the centre bias.)
+    - ``"salicon"``: the shuffled AUC of the SALICON challenge's toolkit, without random draws: all negatives with their
+      weights, except on pixels where the image itself has a fixation; every fixation is a positive. The map is scaled
+      to [0, 1]; the rates at the thresholds 0, 0.01, 0.02, ... below the highest of these values are interpolated. The
+      toolkit uses all other images of the data set, and weights a pixel by the number of *images* with a fixation on
+      it: ``negatives=shuffled_negatives(fixations > 0)``. (Earlier versions of the toolkit counted each pixel once, or
+      drew splits; they cancel less of the centre bias.)
     - ``"mit"``: the shuffled AUC of the MIT benchmark's code: the mean of 100 splits, each with as many negatives as
       there are fixated pixels, drawn without replacement from the *distinct* pixels of ``negatives``; each fixated
-      pixel once; thresholds in steps of 0.1. Published numbers have the fixations of ten random other images as
-      ``negatives``. Give it no more: counts are not looked at, so the fixations of hundreds of images cover the whole
-      frame and this becomes an AUC with uniform negatives, which rewards the centre bias again.
+      pixel once; thresholds in steps of 0.1. Published values use the fixations of ten random other images as
+      ``negatives``. Do not pass more: counts are ignored, so the fixations of hundreds of images cover the whole image
+      and the negatives become uniform, which rewards the centre bias again.
 
-    ``congruency.saliency.scorer`` gives each protocol the negatives that belong to it.
+    ``congruency.saliency.scorer`` selects the negatives of each protocol.
 
-    Args:
-        saliency: (B, H, W).
-        fixations: (B, H, W), how many fixations fell on each pixel; not a density.
-        negatives: (B, H, W), or (H, W) for all images: counts of the other images' fixations on each pixel
-            (:func:`shuffled_negatives`). Their choice is part of the score; for ``"exact"`` all other images is the
-            choice without chance. An image's own fixations must not be among them.
-        protocol: ``"exact"``, ``"mit"`` or ``"salicon"``.
-        seed: Of the random draws of ``"mit"``; they depend on it and the image's fixations alone.
-
-    Returns:
-        (B,). nan for an image without fixations or negatives (for ``"salicon"``: negatives elsewhere than its
-        fixations), or with a negative count; 1/2 for a constant map.
+    ``negatives``, (B, H, W) or (H, W) for all images, counts the other images' fixations on each pixel
+    (:func:`shuffled_negatives`), without the image's own. ``seed`` determines the draws of ``"mit"``, as in
+    :func:`auc_judd`. The result (B,) is nan for an image without fixations or negatives (for ``"salicon"``: negatives
+    elsewhere than its fixations), or with a negative count; 1/2 for a constant map.
     """
     given, fixations = working_pair(saliency, fixations, "fixations")
     _, other = working_pair(saliency, negatives, "negatives")
@@ -133,21 +108,21 @@ def auc_shuffled(
     if protocol == "mit":
         value = sampled.splits(_unit_range(given), fixations.sign(), other, sampled.MIT, seed, replacement=False)
     else:
-        value = by_parts(_salicons_shuffled, given, fixations, other)
+        value = by_parts(_salicon_shuffled, given, fixations, other)
     return unless_negative(value.to(given.dtype), fixations, other)
 
 
 def shuffled_negatives(fixations: Tensor) -> Tensor:
-    """(B, H, W) -> (B, H, W): for each image the fixations of all the others, for :func:`auc_shuffled`.
+    """(B, H, W) -> (B, H, W): for each image the fixations of all others, for :func:`auc_shuffled`.
 
-    Of ``fixations > 0``: how many other images have a fixation on each pixel. Images of different sizes have no pixels
-    in common; rescale their fixations to one size first.
+    With ``fixations > 0``: the number of other images with a fixation on each pixel. Rescale the fixations of images of
+    different sizes to one size first.
     """
     counts = fixations.long() if fixations.dtype == torch.bool else fixations
     return counts.sum(0, keepdim=True) - counts
 
 
-def _salicons_shuffled(saliency: Tensor, fixations: Tensor, negatives: Tensor) -> Tensor:
+def _salicon_shuffled(saliency: Tensor, fixations: Tensor, negatives: Tensor) -> Tensor:
     elsewhere = negatives.masked_fill(fixations != 0, 0.0)
     return sampled.weighted(_unit_range(saliency), fixations, elsewhere, sampled.SALICON)
 
@@ -163,7 +138,7 @@ def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all",
     nan where a weight is below 0.
     """
     if saliency.device.type == "cpu":
-        return _on_host(saliency, positive, negative)
+        return _on_cpu(saliency, positive, negative)
     if negative == "all":
         negative = saliency.new_ones(1).expand(saliency.shape)
     elif negative == "unfixated":
@@ -172,11 +147,11 @@ def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all",
 
 
 def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """(N, P) each -> (N,), from one sort of all pixels, without the host.
+    """(N, P) each -> (N,), by one sort of all pixels on the device.
 
     The sum over pairs of ``w_+ w_- ([s_+ > s_-] + 1/2 [s_+ = s_-])`` is ``1/2 (sum_p w_p N(p) + W_+ W_- - sum_n w_n
-    Q(n))`` with ``N(p)`` the negatives strictly below p and ``Q(n)`` the positives strictly below n: no need to know
-    where a group of ties ends.
+    Q(n))`` with ``N(p)`` the negatives strictly below p and ``Q(n)`` the positives strictly below n: the end of a group
+    of ties is not needed.
     """
     ordered, order = saliency.sort(dim=-1)
     above, below = positive.gather(-1, order).double(), negative.gather(-1, order).double()
@@ -185,22 +160,21 @@ def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Ten
     won = (above * _strictly_before(below, first)).sum(-1)
     lost = (below * _strictly_before(above, first)).sum(-1)
     pairs = above.sum(-1) * below.sum(-1)
-    value = (won + pairs - lost) / (2 * pairs)  # 0 / 0 without positives or negatives: nan
+    value = (won + pairs - lost) / (2 * pairs)  # nan (0 / 0) without positives or negatives
     value = value.masked_fill(ordered[:, -1].isnan(), _NAN).to(saliency.dtype)
     return unless_negative(value, positive, negative)
 
 
 def _strictly_before(weights: Tensor, first: Tensor) -> Tensor:
-    """The weight before each group of ties, at every member of it; ``first`` marks where a group begins."""
+    """The total weight before each group of ties, at each of its members; ``first`` marks the start of a group."""
     running = weights.cumsum(-1) - weights
     return running.masked_fill_(~first, 0.0).cummax(-1).values
 
 
-def _on_host(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
-    """The same on the CPU, by numpy: it sorts values twenty times faster than torch sorts values with their places.
+def _on_cpu(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
+    """The same on the CPU with numpy, which sorts values twenty times faster than torch sorts values with indices.
 
-    The few positives are looked up among the sorted negatives. One image is one task; as many run at once as torch
-    would use threads.
+    The few positives are looked up among the sorted negatives, with one task per image in as many threads as torch's.
     """
     shape, pixels = saliency.shape[:-1], saliency.shape[-1]
     maps, counts = (x.detach().reshape(-1, pixels).numpy() for x in (saliency, positive))
@@ -235,7 +209,7 @@ def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal[
 
 
 def _ranks(ordered: Array, values: Array, running: Array | None = None) -> Array:
-    """For each value what lies below it, with half of what ties: a count, or the weight that ``running`` adds up."""
+    """For each value the count (or weight, by the sums ``running``) of what is below it, plus half of the ties."""
     lower, upper = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
     if running is not None:
         lower, upper = running[lower], running[upper]
@@ -243,9 +217,9 @@ def _ranks(ordered: Array, values: Array, running: Array | None = None) -> Array
 
 
 def _judd_at_fixations(saliency: Tensor, fixations: Tensor, seed: int) -> Tensor:
-    """The area under straight lines through the curve's points at the fixated values (the MIT benchmark's).
+    """The trapezoidal area through the curve's points at the fixated values, as in the MIT benchmark.
 
-    Between two neighbouring fixated values the curve is a step; the line adds half of it, in all
+    Between two neighbouring fixated values the curve is a step; the trapezoid adds half of it, in total
     ``P(s_- >= min s_+) / (2 N)``.
     """
     noise = uniform_draws(image_keys(fixations).flatten(), seed, saliency.shape[-1]).view(saliency.shape)
@@ -258,7 +232,7 @@ def _judd_at_fixations(saliency: Tensor, fixations: Tensor, seed: int) -> Tensor
 
 
 def _unit_range(saliency: Tensor) -> Tensor:
-    """The maps from 0 to 1, in float64; a constant map is 0."""
+    """Scale the maps to [0, 1] in float64; a constant map becomes 0."""
     saliency = saliency.double()
     low, high = saliency.amin(-1, keepdim=True), saliency.amax(-1, keepdim=True)
     return (saliency - low) / (high - low).masked_fill(high == low, 1.0)

@@ -1,0 +1,235 @@
+"""The page of results: the paper's claims, one by one, each with our evidence for or against."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from congruency.files import write_together
+from congruency.report.numbers import p_value, with_margin
+from congruency.studies.catalogue import CATALOGUE, commands_of
+from congruency.studies.results import RESULTS_FILE, Results, read_results
+from congruency.studies.statistics import Difference
+from replication.claims import CLAIMS, Claim, Variant
+from replication.judgement import NOT_MEASURED, Compared, compared, verdict
+from replication.states import RESULTS, finished, found, held, seeds_text, states
+
+__all__ = ["index", "write_index"]
+
+_FINDINGS = "findings.md"
+
+# How a metric is named and shown: its factor, digits, and unit.
+_METRICS: dict[str, tuple[str, float, int, str]] = {
+    "accuracy": ("accuracy", 100, 2, " points"),
+    "backward_transfer": ("backward transfer", 1, 4, ""),
+    "forward_transfer": ("forward transfer", 1, 4, ""),
+    "memory_agreement": ("mean cosine with the memory", 1, 4, ""),
+    "test error": ("test error", 1, 2, " points"),
+    "train_error": ("training error", 1, 2, " points"),
+    "training_error": ("training error", 1, 2, " points"),
+    "Top-1 error": ("test error", 1, 2, " points"),
+    "test_loss": ("validation loss", 1, 4, ""),
+    "validation_loss": ("validation loss by task", 1, 4, ""),
+    "Tiny ImageNet ms": ("Tiny ImageNet", 1, 4, " ms"),
+    "SALICON ms": ("SALICON", 1, 4, " ms"),
+    "ImageNet ms": ("ImageNet", 1, 4, " ms"),
+}
+
+# Tables whose columns are settings: what of.
+_COLUMNS = {"cost_window": "window", "cost_references": "reference points"}
+
+
+Judged = list[tuple[Variant, list[Compared]]]
+"""The variants of a claim, with the comparisons that the results allow."""
+
+
+def write_index(folder: Path) -> Path:
+    """Write ``index.md`` into a folder of results."""
+    (path,) = write_together(folder, {"index.md": index(folder)})
+    return path
+
+
+def index(folder: Path) -> str:
+    """Return the page, from the results in a folder and the hand-written ``findings.md`` beside them."""
+    names = dict.fromkeys(one.folder for claim in CLAIMS for variant in claim.variants for one in variant.comparisons)
+    results = {name: read_results(folder / name) for name in names}
+    judged = [[(variant, _compared(variant, results)) for variant in claim.variants] for claim in CLAIMS]
+    findings = folder / _FINDINGS
+    parts = [
+        _INTRODUCTION.format(count=sum(len(made) for variants in judged for _, made in variants)),
+        _summary(judged, folder),
+        "## The claims\n",
+        *(_section(number, claim, judged[number - 1], folder) for number, claim in enumerate(CLAIMS, 1)),
+        findings.read_text(encoding="utf-8") if findings.is_file() else "",
+        _catalogue(folder),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _compared(variant: Variant, results: Mapping[str, Results | None]) -> list[Compared]:
+    return [made for comparison in variant.comparisons for made in compared(comparison, results[comparison.folder])]
+
+
+_INTRODUCTION = """# Results
+
+The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019), one by one, each with our evidence for or
+against. Every number comes from one command over several seeds. This page is made from the `results.json` beside it by
+`make replication`; do not edit it.
+
+A comparison is the mean of differences paired by seed, ± its 95 % interval, with the p of the t-test. A line of
+comparisons is judged together: one of them is clear where p < 0.05 is left after Holm's correction for their number.
+*For* and *against* mean that at least one is clear and all clear ones point that way; *mixed*, that clear ones point
+both ways; *undecided*, that none is clear. Where the claim is that something matters little, the line says what counts
+as little: *for* means that all intervals lie within that, *against* that at least one clear difference lies beyond it
+with its whole interval, *undecided* anything else. A row of DCL that corrected no gradient in any seed (as with five
+references in a window of five) equals plain training, and is no comparison. There are {count} comparisons on this page.
+
+The paper is two methods. Its printed numbers come from its published code: mode `anchor` with a margin of 0.5, which
+pulls weights back toward a reference. Its equations are mode `concentrate`, which keeps steps from turning back. Both
+are judged. In continual learning rows with margin 0 are compared with GEM at margin 0, rows with margin 0.5 with GEM at
+margin 0.5, which is the better GEM.
+"""
+
+
+def _summary(judged: Sequence[Judged], folder: Path) -> str:
+    lines = ["| claim | where | our evidence |", "| --- | --- | --- |"]
+    for number, (claim, variants) in enumerate(zip(CLAIMS, judged, strict=True), 1):
+        verdicts = _verdicts(claim, variants, folder)
+        text = "; ".join(f"{name}: **{word}**" if name else f"**{word}**" for name, word in verdicts)
+        sources = dict.fromkeys(one.folder for _, made in variants for one in made)
+        text += f" ({', '.join(sources)})" if sources else ""
+        lines.append(f"| [{number}](#claim-{number}). {claim.text} | {claim.where} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def _verdicts(claim: Claim, variants: Judged, folder: Path) -> list[tuple[str, str]]:
+    """The variants that are judged and the verdicts: the published code and the equations, if it has these."""
+    if claim.evidence is not None:
+        word, _ = _SPECIAL[claim.evidence](folder)
+        return [("", word)]
+    measured = [(variant.name, verdict(made)) for variant, made in variants if made]
+    first = [(variant.name, verdict(made)) for variant, made in variants[:2] if made]
+    return first or measured or [("", NOT_MEASURED)]
+
+
+def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
+    lines = [f'<a id="claim-{number}"></a>', "", f"### {number}. {claim.text}", "", f"Paper: {claim.where}.", ""]
+    shown = [(variant, made) for variant, made in variants if made]
+    measured = bool(shown)
+    if claim.evidence is not None:
+        word, sentences = _SPECIAL[claim.evidence](folder)
+        measured = word != NOT_MEASURED
+        lines += [f"**{word[0].upper()}{word[1:]}.** {sentences}", ""] if measured else []
+    for variant, made in shown:
+        name = f"{variant.name} ({variant.detail})" if variant.detail else variant.name
+        lines += [f"- {name}: **{verdict(made)}**", *(f"    - {line}" for line in _lines(made, folder))]
+    lines += [""] if shown else []
+    entries = [entry for entry in CATALOGUE if entry.name in claim.entries]
+    entries.sort(key=lambda entry: claim.entries.index(entry.name))
+    held_names = [name for entry in entries for name in (*held(entry).results, *held(entry).smaller)]
+    if not measured and (others := found(folder, held_names)):
+        links = ", ".join(_linked(name, folder) for name in others)
+        lines += [f"Results that bear on it, not judged here: {links}.", ""]
+    missing = [entry for entry in entries if not measured or not finished(entry, folder)]
+    if missing:
+        lines += ["What would measure more of it:" if measured else "**Not yet measured.** What would measure it:", ""]
+        commands = dict.fromkeys(command for entry in missing for command in commands_of(entry, RESULTS))
+        lines += [*(f"    {command}" for command in commands), ""]
+    return "\n".join(lines)
+
+
+def _linked(name: str, folder: Path) -> str:
+    """A link to its table, if it has one: a report of runs has a page that is not kept here."""
+    return f"[{name}]({name}/table.md)" if (folder / name / "table.md").is_file() else name
+
+
+def _lines(made: Sequence[Compared], root: Path) -> Iterator[str]:
+    """One line per result, metric and what it is compared with."""
+    for folder, metric, versus in dict.fromkeys((one.folder, one.metric, one.versus) for one in made):
+        name, factor, digits, unit = _metric(folder, metric)
+        line = [one for one in made if (one.folder, one.metric, one.versus) == (folder, metric, versus)]
+        parts = [f"{one.name} {_difference(one.difference, factor, digits)}" for one in line]
+        text = f"{_linked(folder, root)}, {name}{' in' if unit else ''}{unit}"
+        text += f" against {versus}" if versus else ""
+        text += f", {seeds_text(one.difference.count for one in line)}"
+        little = max(one.little for one in line)
+        text += f", little is up to {factor * little:.2g}{unit}" if math.isfinite(little) else ""
+        yield f"{text}: {'; '.join(parts)}"
+
+
+def _metric(folder: str, metric: str) -> tuple[str, float, int, str]:
+    """How a metric is named and shown."""
+    if folder in _COLUMNS:
+        return f"{_COLUMNS[folder]} {metric}", 1, 4, " ms"
+    return _METRICS.get(metric, (metric, 1, 4, ""))
+
+
+def _difference(difference: Difference, factor: float, digits: int) -> str:
+    text = with_margin(factor * difference.mean, factor * difference.margin, digits, sign=True)
+    return f"{text} (p {p_value(difference.p)})" if math.isfinite(difference.p) else text
+
+
+def _bound(folder: Path) -> tuple[str, str]:
+    """The theorem as printed, and the inequality in its proof."""
+    content = _content(folder / "bound")
+    if content is None:
+        return NOT_MEASURED, ""
+    runs = [run for problem in content.values() for run in problem["steps"]]
+    broken = {
+        kind: sum(any(m < b - 1e-9 for m, b in zip(run["measured"], run[kind], strict=True)) for run in runs)
+        for kind in ("sharp", "expanded", "printed")
+    }
+    held = "holds at every step" if not broken["sharp"] + broken["expanded"] else "is broken"
+    word = "for" if not any(broken.values()) else "against, as it is printed" if broken["printed"] else "against"
+    text = (
+        f"As printed the bound is broken with {broken['printed']} of {len(runs)} step sizes on a quadratic and on "
+        f"logistic regression; the inequality in its proof, before the last simplification, {held}."
+    )
+    return word, text
+
+
+def _descent(folder: Path) -> tuple[str, str]:
+    content = _content(folder / "illustrate")
+    if content is None:
+        return NOT_MEASURED, ""
+    optimizers = {name: one["agree"] for name, one in content["optimizers"].items()}
+    split = [name for name, agree in optimizers.items() if not agree["baseline"]]
+    joined = {mode: [name for name in split if optimizers[name][mode]] for mode in ("anchor", "concentrate")}
+    text = f"Without DCL {_listed(split)} at two learning rates end in different minima. " if split else ""
+    text += f"The published code (anchor) makes {_listed(joined['anchor'])} agree; "
+    text += f"the paper's equations (concentrate) make {_listed(joined['concentrate'])} agree."
+    words = {mode: "for" if split and joined[mode] == split else "against" for mode in joined}
+    word = f"published code: {words['anchor']}; equations: {words['concentrate']}"
+    return word, text
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if names else "none of them"
+
+
+_SPECIAL = {"bound": _bound, "descent": _descent}
+
+
+def _content(folder: Path) -> dict[str, Any] | None:
+    path = folder / RESULTS_FILE
+    content: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return content
+
+
+def _catalogue(folder: Path) -> str:
+    """Every table and figure, its state, and the commands that make it."""
+    lines = [
+        "## Every table and figure", "", "| | what | result | takes | command |", "| --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for entry in CATALOGUE:
+        if not entry.commands:
+            lines.append(f"| {entry.place} | {entry.title} | {entry.remark} | | |")
+            continue
+        commands = "<br>".join(f"`{command}`" for command in commands_of(entry, RESULTS))
+        known = [f"{_linked(name, folder)} ({state})" for name, state in states(entry, folder).items()]
+        text = "; ".join(filter(None, [*(known or [NOT_MEASURED]), entry.remark, held(entry).remark]))
+        lines.append(f"| {entry.place or 'ours'} | {entry.title} | {text} | {entry.takes} | {commands} |")
+    return "\n".join(lines) + "\n"

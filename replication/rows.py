@@ -1,0 +1,157 @@
+"""The rows of every result, with what each stands for: claims find rows by these settings, never by their names.
+
+``method`` is ``"baseline"``, ``"gem"``, ``"dcl"``, ``"dcl_memory"`` or another learner's kind; ``mode``, ``window``,
+``references``, ``margin`` and ``scope`` are the correction's; ``network`` names what is trained, where a result has
+several; ``sample_order``, ``data``, ``model`` and ``optimizer`` are those of runs that a report put together; ``pairs``
+the kind of pairs of samples. A setting in which the jobs of a row differ is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
+
+from congruency.saliency.task import METHODS, Recipe
+from congruency.studies.ablation.grid import BASELINE, Axes, cells
+from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.runs import row_name
+from congruency.studies.classification.jobs import correction_settings
+from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
+from congruency.studies.image_tables import TITLES as IMAGE_TABLES
+from congruency.studies.image_tables import named_study
+from congruency.studies.plan import Row, Study
+from congruency.studies.saliency.recipes import osie_recipes, paper_recipes
+from congruency.studies.saliency.study import saliency_study
+from congruency.training.config import Correction
+
+__all__ = ["definition", "label"]
+
+Rows = Iterable[Row[Any]]
+Definition = Study[Any]
+
+_NETWORKS = {
+    "resnext29_16x64": "ResNeXt-29", "densenet100_12": "DenseNet-100-12", "densenet169": "DenseNet-169-32",
+    "efficientnet_b1": "EfficientNet-B1", "resnet101": "ResNet-101", "resnet50": "ResNet-50",
+    "torchvision/resnet50": "ResNet-50 from scratch", "tf_efficientnet_lite0": "EfficientNet-Lite0 fine-tuned",
+}  # fmt: skip
+
+_ABLATIONS = {
+    "ablation_digits": Axes(modes=("concentrate", "anchor")),
+    "ablation_windows": Axes(
+        windows=(5, 10, 20, 50, 70, 100, None), references=(1,), modes=("concentrate", "anchor")
+    ),
+    "ablation_references": Axes(windows=(50,), references=(1, 5, 10, 15, 20), modes=("concentrate", "anchor")),
+}  # fmt: skip
+
+_BASELINE, _GEM, _EQUATIONS = Correction(), Correction(name="gem"), Correction(name="dcl")
+_CODE = Correction(name="dcl", mode="anchor", margin=0.5, offset=1)
+_ORDERS = [{"sample_order": order} for order in ("fixed", "independent")]
+_SALICON = [{"model": m, "optimizer": o} for m, o in (("salicon", "rmsprop"), ("salicon", "adam"), ("dinet", "adam"))]
+_REPORTS: dict[str, tuple[Sequence[Mapping[str, str]], int | None]] = {
+    "order_digits": (_ORDERS, None),
+    "saliency_congruency": (_ORDERS, None),
+    "congruency_cifar": ([{"data": "cifar10"}, {"data": "cifar100"}], None),
+    "congruency_tiny": ([{}], 60),
+    "error_curves": ([{}], 60),
+    "validation_loss_tiny": ([{}], 60),
+    "validation_loss_salicon": (_SALICON, None),
+}
+"""What runs differ in besides the method, and DCL's window, of the results that ``congruency report`` writes."""
+
+_STREAMS: dict[str, Table] = {
+    **{name: name for name in TABLES}, "icifar100_clean": "icifar100", "icifar100_noisy": "icifar100",
+}  # fmt: skip
+
+
+@cache
+def definition(folder: str) -> Definition | None:
+    """Return the rows of a result when it is complete; None for one without rows, such as a single analysis."""
+    rows = tuple(_rows(folder))
+    return Study(name=folder, title="", lead="", rows=rows, columns=()) if rows else None
+
+
+def _rows(folder: str) -> Rows:
+    if folder in _STREAMS:
+        return _continual(_STREAMS[folder])
+    if folder in _ABLATIONS:
+        return _ablation(_ABLATIONS[folder])
+    if folder in _REPORTS:
+        return _reported(*_REPORTS[folder])
+    if folder == "class_pairs_cifar10":
+        return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in (WITHIN, BETWEEN)]
+    if folder in ("osie", "osie_windows"):
+        methods = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"] if folder == "osie" else list(METHODS)
+        return _saliency(
+            osie_recipes(
+                models=["dinet"], optimizers=["adam", "rmsprop"], methods=methods, lite="lite.pth", scratch=True,
+                epochs=6, scratch_epochs=6,
+            )
+        )  # fmt: skip
+    if folder == "salicon":
+        return _saliency(paper_recipes("salicon"))
+    if folder == "osie_mit1003":
+        return _saliency(paper_recipes("osie"))
+    return _classification(named_study(folder)) if folder in IMAGE_TABLES else ()
+
+
+def _continual(table: Table) -> Rows:
+    """The margin of a learner is that of the constraints it has: references, memory, or both with the same."""
+    study = continual_study(StreamSettings(table=table))
+    names = {row.name for row in study.rows}
+    for row in study.rows:
+        kind, settings = row.settings["kind"], dict(row.settings)
+        settings["margin"] = settings["reference_margin" if kind == "dcl" else "memory_margin"]
+        against = row.against if row.against in names else None
+        yield replace(row, against=against, settings={**settings, "method": kind})
+
+
+def _classification(study: Study[Any]) -> Rows:
+    for row in (row for row in study.rows if row.jobs):  # the others are quoted by the paper
+        yield replace(row, settings={**row.settings, "network": _NETWORKS.get(row.settings.get("model", ""))})
+
+
+def _ablation(axes: Axes) -> Rows:
+    yield Row(name=BASELINE, jobs=(), settings=correction_settings(_BASELINE))
+    for cell in cells(axes):
+        yield Row(name=cell.name, jobs=(), against=BASELINE, settings=correction_settings(cell.method))
+
+
+def _saliency(recipes: Sequence[Recipe]) -> Rows:
+    for row in saliency_study("osie_study", recipes).rows:
+        yield replace(row, settings={**row.settings, "network": row.against or row.name})
+
+
+def _reported(differences: Sequence[Mapping[str, str]], window: int | None) -> Rows:
+    methods = (_BASELINE, _GEM, *(replace(method, window=window) for method in (_EQUATIONS, _CODE)))
+    for different in differences:
+        plain = row_name(asdict(_BASELINE), different)
+        for method in methods:
+            name = row_name(asdict(method), different)
+            against = plain if name != plain else None
+            yield Row(name=name, jobs=(), against=against, settings={**correction_settings(method), **different})
+
+
+def label(row: Row[Any], names: Sequence[str]) -> str:
+    """Name a row by some of its settings, with the paper's ``DCL-window-references``."""
+    settings = row.settings
+    parts = []
+    for name in (name for name in names if settings.get(name) is not None):
+        value = str(settings[name])
+        if name == "method":
+            parts.append(_method_label(value, settings))
+        elif name in ("network", "scope", "pairs"):
+            parts.append(value)
+        else:
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)
+
+
+def _method_label(method: str, settings: Mapping[str, Any]) -> str:
+    if method not in ("dcl", "dcl_memory"):
+        return {"gem": "GEM"}.get(method, method)
+    if "window" not in settings or "references" not in settings:
+        return "DCL"
+    window = settings["window"]
+    return f"DCL-{'inf' if window is None else window}-{settings['references']}"

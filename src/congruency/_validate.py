@@ -1,0 +1,128 @@
+"""Checks of arguments and of saved states: each raises with what was wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "check_choice", "check_gradient", "check_margin", "check_optimizer", "check_parameter", "check_params",
+    "check_parts", "check_whole", "differs", "is_count",
+]  # fmt: skip
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
+    """Validate and return one of several strings."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_whole(name: str, value: int, expected: str = "", *, least: int) -> int:
+    """Validate and return a whole number of at least ``least``; ``expected`` says so in the caller's words."""
+    expected = expected or f"a whole number of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {expected}, got {value}")
+    return value
+
+
+def check_margin(margin: float) -> float:
+    """Validate and return a margin."""
+    if isinstance(margin, bool) or not isinstance(margin, (int, float)):
+        raise TypeError(f"margin must be a number, got {margin!r}")
+    if not 0.0 <= margin < float("inf"):
+        raise ValueError(f"margin must be finite and at least 0, got {margin}")
+    return float(margin)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Validate and return an optimizer whose steps can be hooked."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "LBFGS is not supported: it evaluates its closure several times within one step and builds a curvature "
+            "estimate from exact gradients, which corrected ones would break; use a first-order optimizer"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise TypeError(
+            f"{type(optimizer).__name__} has no step hooks of its own, since it wraps another optimizer; pass the one "
+            "inside (of Accelerate: optimizer.optimizer)"
+        )
+    return optimizer
+
+
+def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> set[Tensor]:
+    """Validate and return parameters of an optimizer."""
+    if isinstance(params, (Tensor, torch.nn.Module)):
+        raise TypeError(
+            f"params must be an iterable of parameters, got a {type(params).__name__}; "
+            "pass [parameter] or module.parameters()"
+        )
+    chosen = list(params)
+    if not chosen:
+        raise ValueError("params is empty; pass at least one parameter, or None for all of the optimizer's")
+    for item in chosen:
+        if not isinstance(item, Tensor):
+            raise TypeError(
+                f"params must hold tensors, got a {type(item).__name__}; pass module.parameters(), "
+                "not named_parameters() or parameter groups"
+            )
+    owned = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    strangers = sum(parameter not in owned for parameter in chosen)
+    if strangers:
+        raise ValueError(
+            f"{strangers} of {len(chosen)} params are not in the optimizer, so it would never use their corrected "
+            "gradients; add them to the optimizer first (optimizer.add_param_group) or leave them out"
+        )
+    return set(chosen)
+
+
+def check_parameter(parameter: Tensor, position: int) -> None:
+    """Refuse parameters that have no inner products in floating point."""
+    if parameter.is_complex():
+        raise TypeError(
+            f"parameter {position} is complex ({parameter.dtype}); leave it out of params, or optimize "
+            "torch.view_as_real of it"
+        )
+    if not parameter.is_floating_point():
+        raise TypeError(f"parameter {position} has dtype {parameter.dtype}; only floating-point ones can be corrected")
+
+
+def check_gradient(parameter: Tensor) -> None:
+    """Refuse sparse gradients."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.layout != torch.strided:
+        raise TypeError(
+            f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient ({gradient.layout}); build its "
+            "layer with sparse=False, or leave the parameter out of params"
+        )
+
+
+def check_parts(state: object, parts: Mapping[str, type | tuple[type, ...]], what: str) -> None:
+    """Refuse a saved state unless it is a dict that has these parts, of these types."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"this is not {what}: it must be a dict, got a {type(state).__name__}")
+    missing = [name for name in parts if name not in state]
+    if missing:
+        raise ValueError(f"this is not {what}: it has no {', '.join(sorted(missing))}")
+    for name, kinds in parts.items():
+        if not isinstance(state[name], kinds):
+            raise ValueError(f"this is not {what}: its {name} cannot be a {type(state[name]).__name__}")
+
+
+def is_count(value: object) -> bool:
+    """Whether a saved value is a number of steps: whole, not negative, and within 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def differs(saved: object, here: object) -> bool:
+    """Whether a saved setting is another one than that here; a tensor, which is no setting, has no one truth value."""
+    return isinstance(saved, Tensor) or bool(saved != here)

@@ -1,0 +1,84 @@
+"""The two passes over a model's parameters that a correction needs, and the one place that chooses who runs them.
+
+``CONGRUENCY_KERNELS`` forces the choice: ``torch`` for plain torch operations everywhere, ``fused`` for the compiled
+backends (an error where they cannot run), ``auto`` (the default) for the compiled ones where they can run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+
+# not `import torch`: here that name is the module of the torch backend
+from torch import Tensor, device, version
+
+from congruency.backends.base import Backend, Basis, ParameterSlice, Problem, Solution
+from congruency.backends.torch import TorchBackend
+from congruency.distributed import Groups, reduce_sum
+
+__all__ = ["Backend", "Basis", "ParameterSlice", "Passes", "Problem", "Solution", "backend_for"]
+
+
+@functools.cache
+def backend_for(device_type: str) -> type[Backend]:
+    """The backend for a type of device: compiled C for "cpu", Triton for "cuda", plain torch for all that is left."""
+    choice = os.environ.get("CONGRUENCY_KERNELS", "auto")
+    if choice not in ("auto", "torch", "fused"):
+        raise ValueError(f"CONGRUENCY_KERNELS must be auto, torch or fused, got {choice!r}")
+    if choice == "torch":
+        return TorchBackend
+    try:
+        if device_type == "cpu":
+            from congruency.backends.native import NativeBackend
+
+            return NativeBackend
+        if device_type == "cuda" and version.hip is None:  # the kernels have only run on NVIDIA GPUs
+            from congruency.backends.triton import TritonBackend
+
+            return TritonBackend
+    except ImportError as reason:
+        if choice == "fused":
+            raise RuntimeError(f"CONGRUENCY_KERNELS=fused, but it cannot be used here: {reason}") from reason
+    return TorchBackend
+
+
+class Passes:
+    """The backends of one step: one for every device and set of process groups that its parameters are spread over.
+
+    Args:
+        slices: The slices, each with the process groups that its parameter is sharded over.
+        size: How many basis vectors every slice has.
+        blocks: How many blocks the slices belong to.
+    """
+
+    def __init__(self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1) -> None:
+        places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
+        for item, groups in slices:
+            places.setdefault((item.gradient.device, groups), []).append(item)
+        self._groups = [groups for _, groups in places]
+        self._backends = [
+            (place, backend_for(place.type)(held, size, blocks, place)) for (place, _), held in places.items()
+        ]
+
+    def grams(self, *, wide: bool = False) -> list[Tensor]:
+        """The inner products of each place on its own device, before any process has heard of another's."""
+        return [backend.gram(wide=wide) for _, backend in self._backends]
+
+    def gram(self, *, wide: bool = False) -> Tensor:
+        """(blocks, 1 + size, 1 + size) over all places, on the first device; only these few numbers travel."""
+        first, *rest = (
+            reduce_sum(part, groups) for part, groups in zip(self.grams(wide=wide), self._groups, strict=True)
+        )
+        for part in rest:
+            first = first + part.to(first.device)
+        return first
+
+    def solve(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
+        """Solve on the first device: see :meth:`Backend.solve`."""
+        return self._backends[0][1].solve(gram, problem, scale)
+
+    def apply(self, solution: Solution) -> None:
+        """Write the corrected gradients of every place."""
+        for place, backend in self._backends:
+            backend.apply(solution if place == solution.applied.device else solution.on(place))

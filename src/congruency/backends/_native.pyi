@@ -1,0 +1,22 @@
+"""The compiled part of the CPU backend (native.c). Addresses are those of contiguous tensors; see native.c for what."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from congruency.backends.base import ParameterSlice
+
+def setup(
+    library: str, tensor: type[Tensor], parameter: type[Tensor], float32: torch.dtype, float64: torch.dtype, /
+) -> None: ...
+def prepare(
+    slices: Sequence[ParameterSlice], size: int, blocks: int, threads: int, dense: bool, /
+) -> object | None: ...
+def gram(job: object, wide: bool, sums: int, /) -> None: ...
+def apply(job: object, coefficients: int, applied: int, /) -> None: ...
+def solve(
+    sums: int, combination: int, signs: int, margins: int, only_violated: bool, factor: float, blocks: int, n: int,
+    numbers: int, flags: int, /,
+) -> None: ...  # fmt: skip
+def solve_dual(gram: int, products: int, floor: int, multipliers: int, count: int, n: int, /) -> None: ...

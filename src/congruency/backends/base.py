@@ -1,0 +1,144 @@
+"""The backends' protocol, and what it takes and gives: slices of the parameters, the problem and its solution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Backend", "Basis", "ParameterSlice", "Problem", "Solution"]
+
+
+class Basis(NamedTuple):
+    """The basis vectors ``b_1..b_m`` that one constraint source gives for one parameter.
+
+    With ``chained`` they are the consecutive differences of m + 1 tensors, ``b_k = tensors[k + 1] - tensors[k]``:
+    close reference points then cost no precision, since each small difference is formed before it is multiplied.
+    Otherwise ``b_k = tensors[k]``. All tensors have the (local) shape of the parameter.
+
+    Examples:
+        >>> weight, reference = torch.ones(3), torch.zeros(3)
+        >>> congruency.Basis([reference, weight], chained=True).size  # one vector, weight - reference
+        1
+        >>> congruency.Basis([torch.ones(3), torch.zeros(3)]).size
+        2
+    """
+
+    tensors: Sequence[Tensor]
+    chained: bool = False
+
+    @property
+    def size(self) -> int:
+        """m, how many basis vectors there are."""
+        return max(0, len(self.tensors) - self.chained)
+
+
+class ParameterSlice(NamedTuple):
+    """One parameter's part in a step: its gradient, its basis vectors and the block whose problem it belongs to."""
+
+    gradient: Tensor
+    bases: Sequence[Basis]
+    block: int
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The gradient and the tensors of all bases, in order."""
+        return [self.gradient, *(tensor for basis in self.bases for tensor in basis.tensors)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The constraints of a step: accumulated gradients ``a = combination @ b`` and constraints ``c_i = sign_i a_i``.
+
+    There are as many basis vectors as constraints. The tensors are float64 and contiguous, on the device that solves.
+    """
+
+    combination: Tensor  # (n, n)
+    signs: Tensor  # (n,)
+    margins: Tensor  # (n,)
+    only_violated: bool  # leave the gradient alone unless some <c_i, g> < 0
+    gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer for every block; the corrected gradient is ``g + sum_k coefficients_k b_k``."""
+
+    finite: Tensor  # () bool: whether the step's inner products were finite; if not, nothing is applied
+    gradient_norm2: Tensor  # (blocks,)
+    products: Tensor  # (blocks, n) <a_i, g>
+    gram: Tensor  # (blocks, n, n) <a_i, a_j>
+    signs: Tensor  # (n,)
+    multipliers: Tensor  # (blocks, n) the dual solution v
+    applied: Tensor  # (blocks,) bool: whether the block's gradient changes
+    coefficients: Tensor  # (blocks, n)
+    gate: Tensor | None = None  # (n,) bool: which constraints counted
+
+    def on(self, device: torch.device) -> Solution:
+        """The same with what :meth:`Backend.apply` reads on another device."""
+        return replace(self, applied=self.applied.to(device), coefficients=self.coefficients.to(device))
+
+    def measures(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Congruency before and after, magnitude and multipliers, each (blocks, n), from inner products alone."""
+        signed = self.multipliers * self.signs
+        magnitude = self.gram.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        shift = (self.gram @ signed.unsqueeze(-1)).squeeze(-1)  # <a_i, x - g>
+        norm2 = self.gradient_norm2 + (signed * (2 * self.products + shift)).sum(-1)
+        before = _cosine(self.products, self.gradient_norm2, magnitude)
+        after = _cosine(self.products + shift, norm2, magnitude)
+        after = torch.where(self.applied.unsqueeze(-1), after, before)
+        known = self.finite if self.gate is None else self.finite & self.gate
+        before, after, magnitude, multipliers = (
+            torch.where(known, values, math.nan) for values in (before, after, magnitude, self.multipliers)
+        )
+        return before, after, magnitude, multipliers
+
+
+def _cosine(products: Tensor, norm2: Tensor, magnitude: Tensor) -> Tensor:
+    norms = norm2.clamp(min=0).sqrt().unsqueeze(-1) * magnitude
+    return torch.where(norms > 0, (products / norms).clamp(-1, 1), math.nan)
+
+
+class Backend(Protocol):
+    """The work of one step in one place: two passes over the parameters, and the small problem between them.
+
+    On an accelerator nothing waits for the device. What both passes need is prepared once, so that an instance must not
+    outlive its step.
+
+    Args:
+        slices: The gradients and their basis vectors, all on ``device``.
+        size: How many basis vectors every slice has.
+        blocks: How many blocks the slices belong to.
+        device: Where the inner products are wanted.
+    """
+
+    def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None: ...
+
+    def gram(self, *, wide: bool = False) -> Tensor:
+        """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.
+
+        By default short sums may be formed in float32: their relative error of 1e-6 is far below what a correction
+        can show. With ``wide`` every difference, product and sum is in float64, for those who measure.
+        """
+
+    @staticmethod
+    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+        """Solve all blocks, given the inner products of the step summed over all places.
+
+        Args:
+            gram: (blocks, 1 + n, 1 + n) in float64, as :meth:`gram` gives it.
+            problem: The constraints.
+            scale: What the gradients are still multiplied by (``GradScaler``), if anything: with a margin the problem
+                is not homogeneous, so it is solved for the true gradient and the correction is scaled.
+        """
+
+    def apply(self, solution: Solution) -> None:
+        """Second pass: write ``g + sum_k coefficients_k b_k`` where applied; other blocks keep their bits."""
+
+    @staticmethod
+    def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
+        """As :func:`congruency.solve_dual`, for float64 (b, n, n), (b, n) and margins (n,) or (b, n)."""

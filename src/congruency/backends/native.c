@@ -1,0 +1,913 @@
+/* The two passes over parameters on the CPU, all tensors of a step in one call, each read from memory once per pass; and
+   the small quadratic program between them.
+
+   native.py calls ``prepare``, which makes a job of the parameter slices of a step, and gives it to ``gram`` and
+   ``apply``. No header of torch is needed, and no OpenMP runtime but torch's.
+
+   A job is one array of 64-bit integers: the header below, and after it
+       vectors    (size, 2)        basis vector k is the slice's tensor vectors[k][0] less vectors[k][1], if not -1
+       lengths    (slices,)        elements
+       blocks     (slices,)        the block that each slice is solved in
+       addresses  (slices, width)  of the gradient, which is tensor 0, and of the slice's other tensors
+   The elements of a slice's tensors lie without gaps in one and the same order.
+
+   The work is cut into units that depend on the job alone. Each unit has a partial result of its own, summed in order
+   at the end, so that neither the number of threads nor their luck changes a bit. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One build serves every x86 processor: glibc's loader picks the widest version of these functions that can run. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(CONGRUENCY_ONE_VERSION) && \
+    (!defined(__clang__) || __clang_major__ >= 14)
+#define HOT __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#else
+#define HOT
+#endif
+
+enum {
+    RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
+    LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
+    ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
+    TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
+    UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
+    UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
+    PARTIALS = 1 << 22,  /* doubles that the partial results of full units should take at most */
+    GRAIN = 32768,       /* elements that make a second thread worth while (torch's own grain) */
+    OWN_GRAIN = 1 << 20, /* the same where the threads must be started first */
+    FAR = 1 << 22,       /* elements beyond which the second pass finds little in the caches */
+};
+
+typedef struct {
+    int64_t wide; /* 0: float32, 1: float64 */
+    int64_t slices, width, size, blocks, threads;
+    int64_t vectors[][2];
+} Job;
+
+#if defined(__x86_64__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
+
+/* Elements of consecutive slices of one block: where they begin and how many they are. */
+typedef struct {
+    int64_t slice, offset, length, block;
+} Unit;
+
+typedef struct {
+    const Job *job;
+    Unit *units;
+    int64_t count, elements;
+    int wide;                   /* the first pass: no sum in float32 */
+    double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
+    const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
+    const double *coefficients; /* (blocks, size) */
+    int64_t participants;
+    int64_t *taken;  /* (participants,): how many units of each one's share are done or under way */
+    double *scratch; /* (participants, scratch_size) */
+} Pass;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Rows of a run: the gradient and the basis vectors, and zeros that make whole tiles. */
+static int64_t row_count(const Job *job) { return rounded_up(1 + job->size, TILE); }
+static int64_t run_length(const Job *job) { return most(LANES, least(RUN, ROWS / row_count(job) / LANES * LANES)); }
+
+/* What a thread needs, in doubles: the rows of a run, LANES sums for each product in the upper triangle of tiles. */
+static int64_t rows_size(const Job *job) { return rounded_up(most(RUN, row_count(job) * run_length(job)), 8); }
+static int64_t sums_size(const Job *job) {
+    int64_t tiles = row_count(job) / TILE;
+    return rounded_up(tiles * (tiles + 1) / 2 * TILE * TILE * LANES, 8);
+}
+static int64_t scratch_size(const Job *job) { return rows_size(job) + sums_size(job); }
+
+static int64_t *lengths(const Job *job) { return (int64_t *)&job->vectors[job->size][0]; }
+static int64_t *blocks(const Job *job) { return lengths(job) + job->slices; }
+static int64_t *addresses(const Job *job, int64_t slice) { return blocks(job) + job->slices + slice * job->width; }
+
+static void *tensor(const Job *job, int64_t slice, int64_t index, int64_t offset) {
+    int64_t bytes = job->wide ? sizeof(double) : sizeof(float);
+    return (char *)(intptr_t)addresses(job, slice)[index] + offset * bytes;
+}
+
+static const double ZEROS[RUN]; /* the start of a vector that is no difference */
+
+/* Where the minuend and the subtrahend of basis vector k begin; at most RUN elements of the latter are there. */
+static const void *end_of(const Job *job, int64_t slice, int64_t k, int64_t offset) {
+    return tensor(job, slice, job->vectors[k][0], offset);
+}
+static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t offset) {
+    return job->vectors[k][1] < 0 ? ZEROS : tensor(job, slice, job->vectors[k][1], offset);
+}
+
+/* ---- one float32 basis vector: the case that must cost nothing ---- */
+
+/* <g, g>, <g, b>, <b, b> of at most RUN elements, in float32: each lane adds up few of them. */
+HOT static void pair_products(const float *g, const float *end, const float *start, int64_t n, float *sums) {
+    float gg = 0, gb = 0, bb = 0;
+#pragma omp simd reduction(+ : gg, gb, bb)
+    for (int64_t i = 0; i < n; i++) {
+        float b = end[i] - start[i];
+        gg += g[i] * g[i];
+        gb += g[i] * b;
+        bb += b * b;
+    }
+    sums[0] = gg, sums[1] = gb, sums[2] = bb;
+}
+
+HOT static float norm2(const float *g, int64_t n) {
+    float gg = 0;
+#pragma omp simd reduction(+ : gg)
+    for (int64_t i = 0; i < n; i++) gg += g[i] * g[i];
+    return gg;
+}
+
+HOT static void add_pair(float *g, const float *end, const float *start, int64_t n, float a) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) g[i] += a * (end[i] - start[i]);
+}
+
+/* Ask for the elements one run before these, if there are any: a prefetch never faults. */
+static void prefetch_before(const float *elements) {
+    uintptr_t before = (uintptr_t)elements - RUN * sizeof(float);
+    for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)before + i, 0, 2);
+}
+
+/* The same on its way backwards through more than the caches hold, where the processor does not look ahead enough. */
+HOT static void add_far_pair(float *g, const float *end, const float *start, int64_t n, float a) {
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_before(g + i), prefetch_before(end + i), prefetch_before(start + i);
+#pragma omp simd
+        for (int64_t k = i; k < i + LINES; k++) g[k] += a * (end[k] - start[k]);
+    }
+    for (; i < n; i++) g[i] += a * (end[i] - start[i]);
+}
+
+HOT static int equal(const float *a, const float *b, int64_t n) {
+    int different = 0;
+#pragma omp simd reduction(| : different)
+    for (int64_t i = 0; i < n; i++) different |= a[i] != b[i];
+    return !different;
+}
+
+/* Whether float32 is wide enough: a sum of squares far from overflow and underflow, or truly zero. Not so for nan. */
+static int safe(float sum, const float *a, const float *b, int64_t n) {
+    return (sum > 1e-25f && sum < 1e30f) || (sum == 0 && equal(a, b, n));
+}
+static int safe_factor(double a) { return (a > 1e-25 && a < 1e30) || (a < -1e-25 && a > -1e30); }
+
+/* ---- any number of basis vectors, in float64 ---- */
+
+/* A row is kept LANES elements at a time, in turn with the two other rows of its tile, and filled up with zeros. The
+   difference of two float32 numbers is formed in float64, where it is exact but for extreme ratios. */
+#define LOAD(NAME, TYPE)                                                                                           \
+    HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, Lanes *rows) {                             \
+        double *restrict row = (double *)rows;                                                                     \
+        for (; n >= LANES; n -= LANES, end += LANES, start += LANES, row += TILE * LANES)                          \
+            _Pragma("omp simd") for (int i = 0; i < LANES; i++) row[i] = (double)end[i] - start[i];                \
+        for (int i = 0; n && i < LANES; i++) row[i] = i < n ? (double)end[i] - start[i] : 0;                       \
+    }
+LOAD(load_narrow, float)
+LOAD(load_wide, double)
+
+#define ADD(NAME, TYPE)                                                                                            \
+    HOT static void NAME(double *restrict x, const TYPE *end, const TYPE *start, int64_t n, double a) {            \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) x[i] += a * (end[i] - start[i]);                       \
+    }
+ADD(add_narrow, float)
+ADD(add_wide, double)
+
+#define COPY(NAME, FROM, TO)                                                                                       \
+    HOT static void NAME(const FROM *restrict from, int64_t n, TO *restrict to) {                                  \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) to[i] = (TO)from[i];                                   \
+    }
+COPY(widen, float, double)
+COPY(narrow, double, float)
+
+/* Add the inner products of one tile of rows with itself and all that follow to ``sums``, vectors of LANES sums. */
+HOT static void add_products(const Lanes *rows, const Lanes *end, int64_t stride, Lanes *sums) {
+    for (const Lanes *others = rows; others < end; others += stride, sums += TILE * TILE) {
+        Lanes ax = {0}, ay = {0}, az = {0}, bx = {0}, by = {0}, bz = {0}, cx = {0}, cy = {0}, cz = {0};
+        for (int64_t k = 0; k < stride; k += TILE) {
+            Lanes a = rows[k], b = rows[k + 1], c = rows[k + 2];
+            Lanes x = others[k], y = others[k + 1], z = others[k + 2];
+            ax += a * x, ay += a * y, az += a * z;
+            bx += b * x, by += b * y, bz += b * z;
+            cx += c * x, cy += c * y, cz += c * z;
+        }
+        sums[0] += ax, sums[1] += ay, sums[2] += az;
+        sums[3] += bx, sums[4] += by, sums[5] += bz;
+        sums[6] += cx, sums[7] += cy, sums[8] += cz;
+    }
+}
+
+/* ---- the passes over at most a run of one slice ---- */
+
+static void prefetch(const Job *job, int64_t slice, int64_t index, int64_t offset, int64_t n) {
+    const char *from = tensor(job, slice, index, offset), *to = tensor(job, slice, index, offset + n);
+    for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
+}
+
+static void load(const Job *job, const void *end, const void *start, int64_t n, Lanes *row) {
+    if (job->wide)
+        load_wide(end, start, n, row);
+    else
+        load_narrow(end, start, n, row);
+}
+
+/* Add the products of a run to the sums behind the rows; meanwhile the next run comes in. */
+static void gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch) {
+    int64_t count = row_count(job), stride = rounded_up(n, LANES) / LANES * TILE;
+    Lanes *rows = (Lanes *)scratch, *end = rows + count / TILE * stride, *sums = (Lanes *)(scratch + rows_size(job));
+    for (int64_t k = 0; k < count; k++) {
+        Lanes *row = rows + k / TILE * stride + k % TILE;
+        if (k == 0)
+            load(job, tensor(job, slice, 0, offset), ZEROS, n, row);
+        else if (k <= job->size)
+            load(job, end_of(job, slice, k - 1, offset), start_of(job, slice, k - 1, offset), n, row);
+        else
+            load(job, ZEROS, ZEROS, n, row);
+    }
+    for (int64_t i = 0; i < count; i += TILE, rows += stride) {
+        for (int64_t t = i * job->width / count; t < (i + TILE) * job->width / count; t++)
+            prefetch(job, slice, t, offset + n, n);
+        add_products(rows, end, stride, sums);
+        sums += (count - i) * TILE;
+    }
+}
+
+/* Add up the lanes of each product. */
+static void fold(const Job *job, const double *lanes, double *sums) {
+    int64_t size = 1 + job->size, count = row_count(job);
+    for (int64_t i = 0; i < count; i += TILE)
+        for (int64_t j = i; j < count; j += TILE)
+            for (int64_t k = 0; k < TILE * TILE; k++, lanes += LANES) {
+                int64_t row = i + k / TILE, column = j + k % TILE;
+                if (row > column || column >= size) continue;
+                for (int64_t l = 0; l < LANES; l++) sums[row * size + column] += lanes[l];
+            }
+}
+
+/* At most one basis vector in float32; in float64 where that is too narrow. */
+static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch, double *sums) {
+    const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
+    const float *end = job->size ? end_of(job, slice, 0, offset) : zeros;
+    const float *start = job->size ? start_of(job, slice, 0, offset) : zeros;
+    float products[3] = {0};
+    if (job->size)
+        pair_products(g, end, start, n, products);
+    else
+        products[0] = norm2(g, n);
+    if (!safe(products[0], g, zeros, n) || !safe(products[2], end, start, n)) {
+        gram_of_run(job, slice, offset, n, scratch);
+        return;
+    }
+    sums[0] += products[0];
+    if (job->size) sums[1] += products[1], sums[3] += products[2];
+}
+
+/* By way of a copy: a basis vector may be the gradient itself. */
+static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, double *x) {
+    void *g = tensor(job, slice, 0, offset);
+    if (job->wide)
+        memcpy(x, g, n * sizeof(double));
+    else
+        widen(g, n, x);
+    for (int64_t k = 0; k < job->size; k++) {
+        const void *end = end_of(job, slice, k, offset), *start = start_of(job, slice, k, offset);
+        if (job->wide)
+            add_wide(x, end, start, n, factors[k]);
+        else
+            add_narrow(x, end, start, n, factors[k]);
+    }
+    if (job->wide)
+        memcpy(g, x, n * sizeof(double));
+    else
+        narrow(x, n, g);
+}
+
+static void add_to_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, float factor, int far) {
+    (far ? add_far_pair : add_pair)(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
+                                    start_of(job, slice, 0, offset), n, factor);
+}
+
+/* ---- the passes over a unit ---- */
+
+static void first_pass(const Pass *pass, int64_t u, double *scratch) {
+    const Job *job = pass->job;
+    const Unit *unit = &pass->units[u];
+    double *sums = pass->partials + u * (1 + job->size) * (1 + job->size);
+    int narrow = !job->wide && !pass->wide && job->size <= 1;
+    int64_t longest = run_length(job), offset = unit->offset;
+    memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
+    for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
+        int64_t stop = least(lengths(job)[slice], offset + left);
+        left -= stop - offset;
+        for (int64_t n; offset < stop; offset += n) {
+            n = least(longest, stop - offset);
+            if (narrow)
+                gram_of_pair(job, slice, offset, n, scratch, sums);
+            else
+                gram_of_run(job, slice, offset, n, scratch);
+        }
+    }
+    fold(job, scratch + rows_size(job), sums);
+}
+
+/* Backwards within each slice: what the first pass read last is still in the caches. */
+static void second_pass(const Pass *pass, int64_t u, double *scratch) {
+    const Job *job = pass->job;
+    const Unit *unit = &pass->units[u];
+    const double *factors = pass->coefficients + unit->block * job->size;
+    if (!pass->applied[unit->block]) return;
+    int narrow = !job->wide && job->size == 1 && safe_factor(factors[0]);
+    int64_t offset = unit->offset;
+    for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
+        int64_t stop = least(lengths(job)[slice], offset + left);
+        left -= stop - offset;
+        for (int64_t from; stop > offset; stop = from) {
+            from = offset + (stop - offset - 1) / RUN * RUN;
+            if (narrow)
+                add_to_pair(job, slice, from, stop - from, (float)factors[0], pass->elements > FAR);
+            else
+                add_to_run(job, slice, from, stop - from, factors, scratch);
+        }
+    }
+}
+
+/* ---- units and threads ---- */
+
+static int cut(Pass *pass) {
+    const Job *job = pass->job;
+    for (int64_t p = 0; p < job->slices; p++) pass->elements += lengths(job)[p];
+    int64_t units = least(UNITS, 1 + PARTIALS / ((1 + job->size) * (1 + job->size)));
+    int64_t full = rounded_up(1 + pass->elements / units, UNIT);
+    Unit *last = NULL;
+    pass->units = malloc((pass->elements / full + job->slices + 1) * sizeof(Unit));
+    if (!pass->units) return -1;
+    for (int64_t p = 0; p < job->slices; p++) {
+        for (int64_t offset = 0, n; offset < lengths(job)[p]; offset += n) {
+            if (!last || last->block != blocks(job)[p] || last->length >= full) {
+                last = &pass->units[pass->count++];
+                *last = (Unit){p, offset, 0, blocks(job)[p]};
+            }
+            /* whole runs, so that a unit that begins within a tensor begins at an aligned address */
+            n = least(lengths(job)[p] - offset, rounded_up(full - last->length, RUN));
+            last->length += n;
+        }
+    }
+    return 0;
+}
+
+/* Each participant goes through its own share in order, and then helps with what is left of the others'. */
+static void participate(Pass *pass, int64_t self) {
+    for (int64_t k = 0; k < pass->participants; k++) {
+        int64_t share = (self + k) % pass->participants;
+        int64_t begin = share * pass->count / pass->participants;
+        int64_t end = (share + 1) * pass->count / pass->participants;
+        for (;;) {
+            int64_t u = __atomic_fetch_add(&pass->taken[share], 1, __ATOMIC_RELAXED);
+            if (u >= end - begin) break;
+            if (pass->applied)
+                second_pass(pass, end - 1 - u, pass->scratch + self * scratch_size(pass->job));
+            else
+                first_pass(pass, begin + u, pass->scratch + self * scratch_size(pass->job));
+        }
+    }
+}
+
+/* torch's own threads are awake from its last operation; a second pool of threads would fight with them. */
+static struct {
+    void (*parallel)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+    int (*thread_number)(void);
+} openmp;
+
+static void in_torch_thread(void *pass) { participate(pass, openmp.thread_number()); }
+static void in_torch_threads(Pass *pass) {
+    openmp.parallel(in_torch_thread, pass, (unsigned)pass->participants, 0);
+}
+
+typedef struct {
+    pthread_t thread;
+    int started;
+    Pass *pass;
+    int64_t self;
+} Participant;
+
+static void *in_own_thread(void *argument) {
+    Participant *participant = argument;
+    participate(participant->pass, participant->self);
+    return NULL;
+}
+
+/* Started and joined within the call: nothing is left that a fork could break. */
+static void in_own_threads(Pass *pass) {
+    Participant *others = calloc(pass->participants, sizeof(Participant));
+    for (int64_t t = 1; others && t < pass->participants; t++) {
+        others[t].pass = pass, others[t].self = t;
+        others[t].started = !pthread_create(&others[t].thread, NULL, in_own_thread, &others[t]);
+    }
+    participate(pass, 0);
+    for (int64_t t = 1; others && t < pass->participants; t++)
+        if (others[t].started) pthread_join(others[t].thread, NULL);
+    free(others);
+}
+
+static int run(Pass *pass) {
+    const Job *job = pass->job;
+    int64_t work = pass->elements * (1 + job->size) / 2;
+    pass->participants = work < (openmp.parallel ? GRAIN : OWN_GRAIN) ? 1 : job->threads;
+    pass->scratch = aligned_alloc(64, pass->participants * scratch_size(job) * sizeof(double));
+    pass->taken = calloc(pass->participants, sizeof(int64_t));
+    int failed = !pass->scratch || !pass->taken;
+    if (!failed) {
+        if (pass->participants == 1)
+            participate(pass, 0);
+        else
+            (openmp.parallel ? in_torch_threads : in_own_threads)(pass);
+    }
+    free(pass->scratch);
+    free(pass->taken);
+    return failed ? -1 : 0;
+}
+
+/* Add up the partial results in order; ``sums``: (blocks, 1 + size, 1 + size). */
+static void collect(const Pass *pass, double *sums) {
+    const Job *job = pass->job;
+    int64_t size = 1 + job->size;
+    memset(sums, 0, job->blocks * size * size * sizeof(double));
+    for (int64_t u = 0; u < pass->count; u++) {
+        const double *partial = pass->partials + u * size * size;
+        double *to = sums + pass->units[u].block * size * size;
+        for (int64_t i = 0; i < size * size; i++) to[i] += partial[i];
+    }
+    for (int64_t b = 0; b < job->blocks; b++, sums += size * size)
+        for (int64_t i = 0; i < size; i++)
+            for (int64_t j = 0; j < i; j++) sums[i * size + j] = sums[j * size + i];
+}
+
+/* Both return 0, or -1 where there was no memory. */
+
+static int compute_gram(const Job *job, int wide, double *sums) {
+    Pass pass = {.job = job, .wide = wide};
+    if (cut(&pass)) return -1;
+    pass.partials = calloc((1 + pass.count) * (1 + job->size) * (1 + job->size), sizeof(double));
+    int failed = !pass.partials || run(&pass);
+    if (!failed) collect(&pass, sums);
+    free(pass.partials);
+    free(pass.units);
+    return failed ? -1 : 0;
+}
+
+static int apply_coefficients(const Job *job, const double *coefficients, const char *applied) {
+    Pass pass = {.job = job, .coefficients = coefficients, .applied = applied};
+    if (cut(&pass)) return -1;
+    int failed = run(&pass);
+    free(pass.units);
+    return failed ? -1 : 0;
+}
+
+/* ---- the quadratic program of cone.py: v = argmin 1/2 v'Kv + p'v subject to v >= floor ----
+
+   The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23): free the worst
+   multiplier, refit, drop the negative, repeat. It ends: every round lowers the objective, so no set of free multipliers
+   comes twice. A row in the span of the free ones has slope 0, so it never has to be freed; where rounding says
+   otherwise, it is barred until the next round. */
+
+static const double ROUNDING = 4 * DBL_EPSILON; /* as in cone.py */
+static const double PIVOT = 450;
+
+typedef struct {
+    int64_t n, count, valid; /* rows, free ones, and how many of these the factorisation holds */
+    double grain;            /* the rounding of K */
+    double *unit, *q;        /* (n, n) K of unit rows, (n,) the slope at u = 0 */
+    double *inverse, *u, *z; /* (n,) 1 / |c_i|, the multipliers less their floor, and where a fit wants the free ones */
+    double *lower, *half;    /* (n, n) the Cholesky factor of the free rows, and -q solved half way */
+    double *pivots;          /* (n,) squared distance of each free row from the span of those before it */
+    int64_t *free;           /* (n,) which are free, in the order of the factorisation */
+    char *shut;              /* (n,) whether a row is free or barred */
+} Dual;
+
+static double dot(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* Minimise over the free multipliers, any sign allowed; the least pivot. */
+static double fit(Dual *dual) {
+    int64_t n = dual->n, count = dual->count;
+    for (int64_t k = dual->valid; k < count; k++) {
+        double *row = dual->lower + k * n;
+        const double *gram = dual->unit + dual->free[k] * n;
+        for (int64_t j = 0; j < k; j++)
+            row[j] = (gram[dual->free[j]] - dot(row, dual->lower + j * n, j)) / dual->lower[j * n + j];
+        dual->pivots[k] = gram[dual->free[k]] - dot(row, row, k);
+        row[k] = sqrt(fmax(dual->pivots[k], PIVOT * dual->grain));
+        dual->half[k] = (-dual->q[dual->free[k]] - dot(row, dual->half, k)) / row[k];
+    }
+    dual->valid = count;
+    double least = 1;
+    for (int64_t k = 0; k < count; k++) least = fmin(least, dual->pivots[k]), dual->z[k] = dual->half[k];
+    for (int64_t k = count - 1; k >= 0; k--) {
+        dual->z[k] /= dual->lower[k * n + k];
+        for (int64_t j = 0; j < k; j++) dual->z[j] -= dual->lower[k * n + j] * dual->z[k];
+    }
+    return least;
+}
+
+/* Go towards the fit until the first multiplier is 0, hold that one, and fit the others; 0 where none was negative. */
+static int shorten(Dual *dual) {
+    double step = INFINITY;
+    int64_t first = -1, kept = 0;
+    for (int64_t k = 0; k < dual->count; k++) {
+        double u = dual->u[dual->free[k]], way = dual->z[k] <= 0 ? u / (u - dual->z[k]) : INFINITY;
+        if (way < step) step = way, first = dual->free[k];
+    }
+    if (first < 0) return 0;
+    for (int64_t k = 0; k < dual->count; k++) {
+        int64_t i = dual->free[k];
+        dual->u[i] = i == first ? 0 : dual->u[i] + step * (dual->z[k] - dual->u[i]);
+        dual->shut[i] = dual->u[i] > 0;
+        if (!dual->shut[i]) {
+            dual->u[i] = 0;
+            dual->valid = least(dual->valid, kept);
+        } else {
+            dual->free[kept++] = i;
+        }
+    }
+    dual->count = kept;
+    fit(dual);
+    return 1;
+}
+
+static int64_t steepest(const Dual *dual) {
+    double least = INFINITY, sum = 0;
+    int64_t worst = -1;
+    for (int64_t i = 0; i < dual->n; i++) {
+        sum += dual->u[i];
+        if (dual->shut[i]) continue;
+        double slope = dual->q[i] + dot(dual->unit + i * dual->n, dual->u, dual->n);
+        if (slope < least) least = slope, worst = i;
+    }
+    return worst >= 0 && least < -ROUNDING - 4 * dual->grain * sum ? worst : -1;
+}
+
+static void unbar(Dual *dual) {
+    memset(dual->shut, 0, dual->n);
+    for (int64_t k = 0; k < dual->count; k++) dual->shut[dual->free[k]] = 1;
+}
+
+static void minimise(Dual *dual) {
+    for (int64_t round = 0; round < 30 * dual->n; round++) { /* far beyond the need: rounding could go in circles */
+        int64_t worst = steepest(dual);
+        if (worst < 0) return;
+        dual->free[dual->count++] = worst, dual->shut[worst] = 1;
+        if (fit(dual) <= PIVOT * dual->grain || dual->z[dual->count - 1] <= 0) {
+            dual->valid = --dual->count; /* it stays barred */
+            continue;
+        }
+        unbar(dual);
+        while (shorten(dual)) continue;
+        for (int64_t k = 0; k < dual->count; k++) dual->u[dual->free[k]] = dual->z[k];
+    }
+}
+
+static int64_t dual_size(int64_t n) { return 2 * n * n + 8 * n; } /* doubles, of which the last 2n hold no doubles */
+
+/* ``memory``: dual_size(n) doubles. */
+static void solve_one(const double *gram, const double *products, const double *floor, int64_t n, double grain,
+                      double *memory, double *v) {
+    Dual dual = {.n = n, .grain = grain};
+    double **parts[] = {&dual.q, &dual.inverse, &dual.u, &dual.z, &dual.half, &dual.pivots};
+    for (int i = 0; i < 6; i++) *parts[i] = memory + i * n;
+    dual.unit = memory + 6 * n, dual.lower = dual.unit + n * n;
+    dual.free = (int64_t *)(dual.lower + n * n), dual.shut = (char *)(dual.free + n);
+    double scale = 0;
+    for (int64_t i = 0; i < n; i++) dual.inverse[i] = gram[i * n + i] > 0 ? 1 / sqrt(gram[i * n + i]) : 0; /* out */
+    for (int64_t i = 0; i < n; i++) {
+        dual.q[i] = (products[i] + dot(gram + i * n, floor, n)) * dual.inverse[i];
+        scale = fmax(scale, fabs(dual.q[i]));
+        for (int64_t j = 0; j < n; j++) dual.unit[i * n + j] = gram[i * n + j] * dual.inverse[i] * dual.inverse[j];
+    }
+    scale = scale > 0 ? scale : 1;
+    for (int64_t i = 0; i < n; i++) dual.q[i] /= scale, dual.u[i] = 0, dual.shut[i] = 0;
+    minimise(&dual);
+    for (int64_t i = 0; i < n; i++) v[i] = floor[i] + dual.u[i] * scale * dual.inverse[i];
+}
+
+/* ---- a job from Python's objects ----
+   The functions that return int give 1 for yes, 0 for no (the job cannot be made, torch must do it) and -1 for an
+   error that is set in Python. */
+
+static struct {
+    PyObject *tensor, *parameter, *float32, *float64;                      /* what torch calls so */
+    PyObject *dtype, *is_cpu, *is_contiguous, *is_neg, *numel, *data_ptr; /* names of a tensor's attributes */
+} torch;
+
+/* Both take over the reference to ``value``. */
+static int is(PyObject *value, PyObject *wanted) {
+    Py_XDECREF(value);
+    return value ? value == wanted : -1;
+}
+static int number(PyObject *value, int64_t *to) {
+    if (!value) return -1;
+    *to = (int64_t)PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+/* Where a tensor's elements are and how many, if they are of this precision and without gaps in the CPU's memory. A
+   subclass may hold its elements elsewhere (a pending collective, a fake tensor): only torch knows where. */
+static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address, int64_t *length) {
+    int good = Py_IS_TYPE(tensor, (PyTypeObject *)torch.tensor) || Py_IS_TYPE(tensor, (PyTypeObject *)torch.parameter);
+    if (good > 0) good = is(PyObject_GetAttr(tensor, torch.dtype), dtype);
+    if (good > 0) good = is(PyObject_GetAttr(tensor, torch.is_cpu), Py_True);
+    if (good > 0 && !dense) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_contiguous), Py_True);
+    if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.numel), length);
+    if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.data_ptr), address);
+    return good > 0 ? *address || !*length : good;
+}
+
+/* Add a basis, (tensors, chained), whose tensors are those of the slice from ``*width`` on; the first slice says which
+   basis vectors there are, the others must have the same. */
+static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, int dense, int64_t *size,
+                      int64_t *width) {
+    PyObject *tensors;
+    int chained;
+    if (!PyArg_ParseTuple(basis, "Op", &tensors, &chained)) return -1;
+    if (!(tensors = PySequence_Fast(tensors, "the tensors of a basis must be a sequence"))) return -1;
+    int64_t count = PySequence_Fast_GET_SIZE(tensors), vectors = most(0, count - chained), length;
+    int good = *width + count <= job->width && *size + vectors <= job->size;
+    for (int64_t i = 0; good > 0 && i < count; i++) {
+        int64_t *address = &addresses(job, slice)[*width + i];
+        good = locate(PySequence_Fast_GET_ITEM(tensors, i), dtype, dense, address, &length);
+        if (good > 0) good = length == lengths(job)[slice];
+    }
+    for (int64_t k = 0; good > 0 && k < vectors; k++) {
+        int64_t end = *width + k + chained, start = chained ? end - 1 : -1, *vector = job->vectors[*size + k];
+        if (slice == 0) vector[0] = end, vector[1] = start;
+        good = vector[0] == end && vector[1] == start;
+    }
+    *width += count, *size += vectors;
+    Py_DECREF(tensors);
+    return good;
+}
+
+static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, int dense) {
+    PyObject *gradient, *bases;
+    Py_ssize_t block;
+    int64_t size = 0, width = 1;
+    if (!PyArg_ParseTuple(item, "OOn", &gradient, &bases, &block)) return -1;
+    if (block < 0 || block >= job->blocks) {
+        PyErr_Format(PyExc_ValueError, "a slice has block %zd, but there are %lld", block, (long long)job->blocks);
+        return -1;
+    }
+    blocks(job)[slice] = block;
+    int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
+    if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
+    if (good <= 0) return good;
+    if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(bases); i++)
+        good = add_basis(job, slice, PySequence_Fast_GET_ITEM(bases, i), dtype, dense, &size, &width);
+    Py_DECREF(bases);
+    return good > 0 ? size == job->size && width == job->width : good;
+}
+
+/* How many tensors a slice has, or -1. */
+static int64_t count_tensors(PyObject *slice) {
+    PyObject *gradient, *bases, *tensors;
+    int64_t count = 1;
+    int chained;
+    if (!PyArg_ParseTuple(slice, "OOO", &gradient, &bases, &tensors)) return -1;
+    if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
+    for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(bases); i++) {
+        Py_ssize_t own = -1;
+        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(bases, i), "Op", &tensors, &chained))
+            own = PySequence_Size(tensors);
+        count = own < 0 ? -1 : count + own;
+    }
+    Py_DECREF(bases);
+    return count;
+}
+
+static int add_slices(Job *job, PyObject *slices, int dense) {
+    if (!job->slices) return 0;
+    PyObject *dtype = PyObject_GetAttr(PyTuple_GET_ITEM(PySequence_Fast_GET_ITEM(slices, 0), 0), torch.dtype);
+    if (!dtype) return -1;
+    int good = dtype == torch.float32 || dtype == torch.float64;
+    job->wide = dtype == torch.float64;
+    for (int64_t p = 0; good > 0 && p < job->slices; p++)
+        good = add_slice(job, p, PySequence_Fast_GET_ITEM(slices, p), dtype, dense);
+    Py_DECREF(dtype);
+    return good;
+}
+
+static const char JOB[] = "congruency.job";
+static void free_job(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, JOB)); }
+
+/* prepare(slices, size, blocks, threads, dense): a job, or None where the slices are not all of one kind that can be
+   taken. With ``dense`` the caller vouches for the order of the elements in memory. */
+static PyObject *prepare(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *slices;
+    Py_ssize_t size, all_blocks, threads;
+    int dense, good = -1;
+    if (!PyArg_ParseTuple(arguments, "Onnnp", &slices, &size, &all_blocks, &threads, &dense)) return NULL;
+    if (!(slices = PySequence_Fast(slices, "slices must be a sequence"))) return NULL;
+    int64_t count = PySequence_Fast_GET_SIZE(slices);
+    int64_t width = count ? count_tensors(PySequence_Fast_GET_ITEM(slices, 0)) : 0;
+    Job *job = NULL;
+    if (width >= 0 && !(job = calloc(1, sizeof(Job) + (2 * size + 2 * count + count * width) * sizeof(int64_t))))
+        PyErr_NoMemory();
+    if (job) {
+        *job = (Job){.slices = count, .width = width, .size = size, .blocks = all_blocks, .threads = threads};
+        good = add_slices(job, slices, dense);
+    }
+    Py_DECREF(slices);
+    PyObject *result = good > 0 ? PyCapsule_New(job, JOB, free_job) : NULL;
+    if (!result) free(job);
+    return good ? result : Py_NewRef(Py_None);
+}
+
+/* What native.py gives as an address: it vouches for what lies there. */
+static void *at(unsigned long long address) { return (void *)(uintptr_t)address; }
+
+/* gram(job, wide, sums): writes the (blocks, 1 + size, 1 + size) inner products to ``sums``. */
+static PyObject *gram(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule;
+    int wide, failed;
+    unsigned long long sums;
+    if (!PyArg_ParseTuple(arguments, "OpK", &capsule, &wide, &sums)) return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = compute_gram(job, wide, at(sums));
+    Py_END_ALLOW_THREADS;
+    return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
+/* apply(job, coefficients, applied): (blocks, size) float64 and (blocks,) bool. */
+static PyObject *apply(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule;
+    int failed;
+    unsigned long long coefficients, applied;
+    if (!PyArg_ParseTuple(arguments, "OKK", &capsule, &coefficients, &applied)) return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    if (!job->size || !job->slices) return Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS;
+    failed = apply_coefficients(job, at(coefficients), at(applied));
+    Py_END_ALLOW_THREADS;
+    return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
+/* One constraint in closed form, more by the active-set method. */
+static void solve_small(const double *gram, const double *products, const double *floor, int64_t n, double *memory,
+                        double *v) {
+    if (n == 1)
+        v[0] = gram[0] > 0 ? fmax(floor[0], -products[0] / gram[0]) : floor[0];
+    else
+        solve_one(gram, products, floor, n, DBL_EPSILON, memory, v);
+}
+
+/* solve_dual(gram, products, floor, v, count, n): ``count`` problems whose float64 numbers lie at these addresses, one
+   after the other; the answers are written to ``v``. */
+static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long gram, products, floor, v;
+    Py_ssize_t count, n;
+    if (!PyArg_ParseTuple(arguments, "KKKKnn", &gram, &products, &floor, &v, &count, &n)) return NULL;
+    double *memory = malloc((1 + dual_size(n)) * sizeof(double));
+    if (!memory) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS;
+    for (int64_t b = 0; b < count; b++)
+        solve_small((double *)at(gram) + b * n * n, (double *)at(products) + b * n, (double *)at(floor) + b * n, n,
+                    memory, (double *)at(v) + b * n);
+    Py_END_ALLOW_THREADS;
+    free(memory);
+    return Py_NewRef(Py_None);
+}
+
+/* The constraints of a step and room to work in. */
+typedef struct {
+    int64_t n;
+    int only_violated;
+    double factor;
+    const double *combination, *signs, *margins;           /* (n, n), (n,), (n,) */
+    double *half, *signed_gram, *signed_products, *memory; /* (n, n), (n, n), (n,), dual_size(n) */
+} Step;
+
+/* One block of base.py's Solution. */
+typedef struct {
+    double *gradient_norm2, *products, *gram, *v, *coefficients; /* (), (n,), (n, n), (n,), (n,) */
+} Answer;
+
+/* Solve one block whose inner products are ``sums``; whether its gradient changes. */
+static int solve_block(const Step *s, const double *sums, const Answer *to) {
+    int64_t n = s->n, width = 1 + n;
+    *to->gradient_norm2 = sums[0] / (s->factor * s->factor);
+    for (int64_t i = 0; i < n; i++) {
+        to->products[i] = dot(s->combination + i * n, sums + 1, n) / s->factor;
+        for (int64_t j = 0; j < n; j++)
+            s->half[i * n + j] = dot(s->combination + i * n, sums + (1 + j) * width + 1, n);
+    }
+    int violated = 0, applied = 0;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            to->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
+            s->signed_gram[i * n + j] = to->gram[i * n + j] * s->signs[i] * s->signs[j];
+        }
+        s->signed_products[i] = to->products[i] * s->signs[i];
+        violated |= s->signed_products[i] < 0 && to->gram[i * n + i] > 0;
+    }
+    if (violated || !s->only_violated)
+        solve_small(s->signed_gram, s->signed_products, s->margins, n, s->memory, to->v);
+    for (int64_t i = 0; i < n; i++) {
+        applied |= to->v[i] != 0 && to->gram[i * n + i] > 0;
+        for (int64_t k = 0; k < n; k++)
+            to->coefficients[k] += to->v[i] * s->signs[i] * s->factor * s->combination[i * n + k];
+    }
+    return applied;
+}
+
+/* solve(sums, combination, signs, margins, only_violated, factor, blocks, n, numbers, flags): base.py's Solution.
+   ``numbers``, all 0, takes the gradients' squared norms, products, Gram matrices, multipliers and coefficients of all
+   blocks, one array after the other; ``flags``, all 0, takes whether each block is applied, and whether all was finite. */
+static PyObject *solve(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long sums, combination, signs, margins, numbers, flags;
+    Py_ssize_t count, n;
+    Step s = {0};
+    if (!PyArg_ParseTuple(arguments, "KKKKpdnnKK", &sums, &combination, &signs, &margins, &s.only_violated, &s.factor,
+                          &count, &n, &numbers, &flags))
+        return NULL;
+    s.n = n, s.combination = at(combination), s.signs = at(signs), s.margins = at(margins);
+    if (!(s.half = malloc((1 + 2 * n * n + n + dual_size(n)) * sizeof(double)))) return PyErr_NoMemory();
+    s.signed_gram = s.half + n * n, s.signed_products = s.signed_gram + n * n, s.memory = s.signed_products + n;
+    const double *given = at(sums);
+    int64_t area = (1 + n) * (1 + n);
+    int finite = 1;
+    for (int64_t i = 0; i < count * area; i++) finite &= isfinite(given[i]) != 0;
+    double *norm2 = at(numbers), *products = norm2 + count, *gram = products + count * n;
+    double *v = gram + count * n * n, *coefficients = v + count * n;
+    for (int64_t b = 0; finite && b < count; b++) {
+        Answer to = {norm2 + b, products + b * n, gram + b * n * n, v + b * n, coefficients + b * n};
+        ((char *)at(flags))[b] = solve_block(&s, given + b * area, &to);
+    }
+    ((char *)at(flags))[count] = finite;
+    free(s.half);
+    return Py_NewRef(Py_None);
+}
+
+/* setup(library, Tensor, Parameter, float32, float64): the library is one that was linked with torch's OpenMP. */
+static PyObject *setup(PyObject *module, PyObject *arguments) {
+    (void)module;
+    const char *library;
+    PyObject **objects[] = {&torch.tensor, &torch.parameter, &torch.float32, &torch.float64};
+    PyObject *given[4];
+    if (!PyArg_ParseTuple(arguments, "sOOOO", &library, &given[0], &given[1], &given[2], &given[3])) return NULL;
+    for (int i = 0; i < 4; i++) Py_XSETREF(*objects[i], Py_NewRef(given[i]));
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* the search includes what it was linked with */
+    *(void **)&openmp.parallel = handle ? dlsym(handle, "GOMP_parallel") : NULL;
+    *(void **)&openmp.thread_number = handle ? dlsym(handle, "omp_get_thread_num") : NULL;
+    if (!openmp.thread_number) openmp.parallel = NULL;
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"setup", setup, METH_VARARGS, NULL},
+    {"prepare", prepare, METH_VARARGS, NULL},
+    {"gram", gram, METH_VARARGS, NULL},
+    {"apply", apply, METH_VARARGS, NULL},
+    {"solve", solve, METH_VARARGS, NULL},
+    {"solve_dual", solve_dual, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject **attributes[] = {&torch.dtype,  &torch.is_cpu, &torch.is_contiguous,
+                               &torch.is_neg, &torch.numel,  &torch.data_ptr};
+    const char *spelt[] = {"dtype", "is_cpu", "is_contiguous", "is_neg", "numel", "data_ptr"};
+    for (int i = 0; i < 6; i++)
+        if (!(*attributes[i] = PyUnicode_InternFromString(spelt[i]))) return NULL;
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,130 @@
+"""The two passes in the CPU's memory by compiled code, and the quadratic program between them.
+
+The compiled part (``native.c``) is built when the package is installed, if there is a C compiler; without it, importing
+this module fails. The passes take slices whose gradient and basis vectors are all float32, or all float64, and lie in
+memory in one order without gaps. The others go to :mod:`congruency.backends.torch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from congruency.backends.base import ParameterSlice, Problem, Solution
+from congruency.backends.torch import TorchBackend, same_layout, solve_with
+
+try:
+    from congruency.backends import _native
+except ImportError as reason:
+    raise ImportError(
+        f"the compiled backend is not there ({reason}); install a C compiler and then the package once more"
+    ) from reason
+
+__all__ = ["NativeBackend"]
+
+
+def _setup(library: str) -> None:
+    """Introduce torch to the compiled part; its threads come with a library that was linked with torch's OpenMP."""
+    _native.setup(library, Tensor, torch.nn.Parameter, torch.float32, torch.float64)
+
+
+_setup(torch._C.__file__)
+
+
+class NativeBackend:
+    """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
+
+    def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
+        self._slices, self._size, self._blocks = slices, size, blocks
+        self._rest: TorchBackend | None = None
+        job = _native.prepare(slices, size, blocks, torch.get_num_threads(), False)
+        if job is not None:
+            self._jobs = [job]
+            return
+        groups, rest = _split(slices)
+        jobs = [_native.prepare(group, size, blocks, torch.get_num_threads(), True) for group in groups]
+        self._jobs = [job for job in jobs if job is not None]
+        if rest or not groups:
+            self._rest = TorchBackend(rest, size, blocks, device)
+
+    def gram(self, *, wide: bool = False) -> Tensor:
+        shape = (self._blocks, 1 + self._size, 1 + self._size)
+        parts = [torch.empty(shape, dtype=torch.float64) for _ in self._jobs]
+        for job, part in zip(self._jobs, parts, strict=True):
+            _native.gram(job, wide, part.data_ptr())
+        if self._rest is not None:
+            parts.append(self._rest.gram(wide=wide))
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+    @staticmethod
+    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+        if problem.gate is not None:
+            return solve_with(NativeBackend.solve_dual, gram, problem, scale)
+        gram = gram.contiguous()
+        blocks, n = gram.shape[0], problem.signs.shape[0]
+        if gram.shape[1] != 1 + n:
+            raise ValueError(f"a problem of {n} constraints needs {1 + n} x {1 + n} inner products, got {gram.shape}")
+        numbers = torch.zeros(blocks * (1 + 3 * n + n * n), dtype=torch.float64)
+        flags = torch.zeros(blocks + 1, dtype=torch.bool)
+        _native.solve(
+            gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(), problem.margins.data_ptr(),
+            problem.only_violated, 1.0 if scale is None else scale.item(), blocks, n,
+            numbers.data_ptr(), flags.data_ptr(),
+        )  # fmt: skip
+        norm2, products, between, multipliers, coefficients = numbers.split(
+            [blocks, blocks * n, blocks * n * n, blocks * n, blocks * n]
+        )
+        return Solution(
+            finite=flags[blocks],
+            gradient_norm2=norm2,
+            products=products.view(blocks, n),
+            gram=between.view(blocks, n, n),
+            signs=problem.signs,
+            multipliers=multipliers.view(blocks, n),
+            applied=flags[:blocks],
+            coefficients=coefficients.view(blocks, n),
+        )
+
+    def apply(self, solution: Solution) -> None:
+        applied = solution.applied.tolist()
+        if not any(applied):
+            return
+        coefficients, flags = solution.coefficients.contiguous(), solution.applied.contiguous()
+        if coefficients.shape != (self._blocks, self._size):
+            raise ValueError(f"{self._blocks} x {self._size} coefficients are needed, got {tuple(coefficients.shape)}")
+        if self._rest is not None:
+            self._rest.apply(solution)
+        for job in self._jobs:
+            _native.apply(job, coefficients.data_ptr(), flags.data_ptr())
+        # torch did not see the gradients change: a graph that has saved one of them must not be used any more
+        torch.autograd.graph.increment_version([item.gradient for item in self._slices if applied[item.block]])
+
+    @staticmethod
+    def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
+        gram, products = gram.contiguous(), products.contiguous()
+        margins = margins.expand_as(products).contiguous()
+        multipliers = torch.empty_like(products)
+        addresses = (gram.data_ptr(), products.data_ptr(), margins.data_ptr(), multipliers.data_ptr())
+        _native.solve_dual(*addresses, *products.shape)
+        return multipliers
+
+
+def _split(slices: Sequence[ParameterSlice]) -> tuple[list[list[ParameterSlice]], list[ParameterSlice]]:
+    """The slices that the compiled part can take, those of one precision and structure together, and the others."""
+    groups: dict[tuple[object, ...], list[ParameterSlice]] = {}
+    rest = []
+    for item in slices:
+        if _can_take(item):
+            structure = ((basis.chained, len(basis.tensors)) for basis in item.bases)
+            groups.setdefault((item.gradient.dtype, *structure), []).append(item)
+        else:
+            rest.append(item)
+    return list(groups.values()), rest
+
+
+def _can_take(item: ParameterSlice) -> bool:
+    size = sum(basis.size for basis in item.bases)
+    dense = same_layout(item.tensors)  # channels last, say, rather than contiguous
+    return _native.prepare([item._replace(block=0)], size, 1, 1, dense) is not None

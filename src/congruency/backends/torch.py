@@ -1,0 +1,221 @@
+"""The two passes in plain torch operations, for any device, and the small algebra between them.
+
+Both passes work on cache-sized chunks, so that no difference ``w - r`` is ever held for more than a chunk. This is what
+the compiled backends hand over what they cannot take to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from congruency import cone
+from congruency.backends.base import Basis, ParameterSlice, Problem, Solution
+
+__all__ = ["TorchBackend", "same_layout", "solve_with"]
+
+# Elements per chunk. On the CPU a chunk and its operands stay in a core's second-level cache; on an accelerator the
+# chunk only bounds the extra memory.
+_HOST_CHUNK = 1 << 18
+_DEVICE_CHUNK = 1 << 22
+
+
+class TorchBackend:
+    """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
+
+    def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
+        self._slices = [item for item in slices if item.gradient.numel()]
+        self._size, self._blocks, self._device = size, blocks, device
+        self._on_host = device.type == "cpu"
+
+    def gram(self, *, wide: bool = False) -> Tensor:
+        total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
+        add = _add_pair if self._on_host and self._size <= 1 and not wide else _add_products
+        for item in self._slices:
+            add(total[item.block], item, self._size)
+        return total
+
+    @staticmethod
+    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+        return solve_with(cone.solve_dual, gram, problem, scale)
+
+    def apply(self, solution: Solution) -> None:
+        if self._on_host:
+            self._apply_on_host(solution.coefficients.tolist(), solution.applied.tolist())
+            return
+        for item in self._slices:
+            dtype = _working_dtype(item.gradient)
+            factors = solution.coefficients[item.block].to(dtype)
+            with _Writable(item) as item:
+                for gradient, tensors in _chunks(item, _DEVICE_CHUNK):
+                    x = gradient.to(dtype, copy=True)
+                    b = torch.empty_like(x)
+                    for k, (end, start) in enumerate(_vectors(item.bases, tensors)):
+                        _difference(end, start, out=b)
+                        x.addcmul_(b, factors[k])
+                    gradient.copy_(torch.where(solution.applied[item.block], x.to(gradient.dtype), gradient))
+
+    def _apply_on_host(self, coefficients: Sequence[Sequence[float]], applied: Sequence[bool]) -> None:
+        for item in reversed(self._slices):  # backwards: what the first pass read last is still in the cache
+            if not applied[item.block]:
+                continue
+            dtype = _working_dtype(item.gradient)
+            buffer = torch.empty(min(_HOST_CHUNK, item.gradient.numel()), dtype=dtype)
+            with _Writable(item) as item:
+                for gradient, tensors in _chunks(item, _HOST_CHUNK):
+                    x = gradient if gradient.dtype == dtype else gradient.to(dtype)
+                    b = buffer[: x.numel()]
+                    for (end, start), factor in zip(
+                        _vectors(item.bases, tensors), coefficients[item.block], strict=True
+                    ):
+                        _difference(end, start, out=b)
+                        x.add_(b, alpha=factor)
+                    if x is not gradient:
+                        gradient.copy_(x)
+
+    @staticmethod
+    def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
+        return cone.solve_dual(gram, products, margins)
+
+
+def solve_with(
+    solve_dual: Callable[[Tensor, Tensor, Tensor], Tensor], gram: Tensor, problem: Problem, scale: Tensor | None
+) -> Solution:
+    """Solve all blocks at once by a dual solver, without a branch on what is in the tensors."""
+    combination, signs = problem.combination, problem.signs
+    if problem.gate is not None:
+        combination = combination * problem.gate.unsqueeze(-1)
+    finite = torch.isfinite(gram).all()
+    gram = torch.where(finite, gram, 0.0)
+    factor = torch.ones((), dtype=torch.float64, device=gram.device) if scale is None else scale.to(gram)
+    products = gram[:, 0, 1:] @ combination.mT / factor
+    between = combination @ gram[:, 1:, 1:] @ combination.mT
+    multipliers = solve_dual(between * torch.outer(signs, signs), products * signs, problem.margins)
+    nonzero = between.diagonal(dim1=-2, dim2=-1) > 0
+    if problem.only_violated:
+        violated = ((products * signs < 0) & nonzero).any(-1, keepdim=True)
+        multipliers = torch.where(violated, multipliers, 0.0)
+    multipliers = torch.where(finite, multipliers, 0.0)
+    return Solution(
+        finite=finite,
+        gradient_norm2=gram[:, 0, 0] / factor**2,
+        products=products,
+        gram=between,
+        signs=signs,
+        multipliers=multipliers,
+        applied=((multipliers != 0) & nonzero).any(-1),
+        coefficients=(multipliers * signs) @ combination * factor,
+        gate=problem.gate,
+    )
+
+
+def _add_products(total: Tensor, item: ParameterSlice, size: int) -> None:
+    """Add a slice's inner products to (1 + size, 1 + size)."""
+    chunk = (_HOST_CHUNK // max(1, size) if total.device.type == "cpu" else _DEVICE_CHUNK) // (1 + size)
+    chunk = max(1, chunk)
+    buffer = torch.empty(1 + size, min(chunk, item.gradient.numel()), dtype=torch.float64, device=total.device)
+    for gradient, tensors in _chunks(item, chunk):
+        vectors = buffer[:, : gradient.numel()]
+        vectors[0].copy_(gradient)
+        for k, (end, start) in enumerate(_vectors(item.bases, tensors)):
+            _difference(end, start, out=vectors[1 + k])
+        # float64 products: exact enough for any constraint, and no tf32 or bf16 setting of the user's reaches them
+        total.addmm_(vectors, vectors.mT)
+
+
+def _add_pair(total: Tensor, item: ParameterSlice, size: int) -> None:
+    """The same for at most one basis vector on the CPU, by dot products in the precision of the gradient."""
+    dtype = _working_dtype(item.gradient)
+    buffer = torch.empty(min(_HOST_CHUNK, item.gradient.numel()), dtype=dtype)
+    gg = gb = bb = 0.0
+    for gradient, tensors in _chunks(item, _HOST_CHUNK):
+        g = gradient if gradient.dtype == dtype else gradient.to(dtype)
+        gg += torch.dot(g, g).item()
+        for end, start in _vectors(item.bases, tensors):
+            b = buffer[: g.numel()]
+            _difference(end, start, out=b)
+            gb += torch.dot(g, b).item()
+            bb += torch.dot(b, b).item()
+    total += torch.tensor([[gg, gb], [gb, bb]] if size else [[gg]], dtype=torch.float64)
+
+
+class _Writable:
+    """A slice whose gradient can be written chunk by chunk, whatever its memory layout."""
+
+    def __init__(self, item: ParameterSlice) -> None:
+        self.original = item.gradient
+        self.item = item if same_layout(item.tensors) else item._replace(gradient=item.gradient.contiguous())
+
+    def __enter__(self) -> ParameterSlice:
+        return self.item
+
+    def __exit__(self, *_: object) -> None:
+        if self.item.gradient is not self.original:
+            self.original.copy_(self.item.gradient)
+
+
+def _chunks(item: ParameterSlice, length: int) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
+    """Flat chunks of the gradient and of every tensor of the bases, element for element the same places."""
+    first, *rest = _flattened(item.tensors)
+    if first.numel() <= length:
+        yield first, rest
+        return
+    for start in range(0, first.numel(), length):
+        yield first[start : start + length], [tensor[start : start + length] for tensor in rest]
+
+
+def _vectors(bases: Sequence[Basis], tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The basis vectors as pairs (end, start) meaning ``end - start``, or (vector, None)."""
+    position = 0
+    for basis in bases:
+        count = len(basis.tensors)
+        own = tensors[position : position + count]
+        position += count
+        if basis.chained:
+            yield from zip(own[1:], own[:-1], strict=True)
+        else:
+            yield from ((tensor, None) for tensor in own)
+
+
+def _difference(end: Tensor, start: Tensor | None, out: Tensor) -> None:
+    """``end - start`` formed in the precision of ``out``: two bfloat16 weights must not be subtracted in bfloat16."""
+    if start is None:
+        out.copy_(end)
+    elif end.dtype == out.dtype:
+        torch.sub(end, start, out=out)
+    else:
+        out.copy_(end)
+        out.sub_(start)
+
+
+def _working_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _flattened(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One-dimensional views that share memory where the layouts allow it; copies, in one order, where they differ."""
+    if all(map(Tensor.is_contiguous, tensors)):
+        return [tensor.view(-1) for tensor in tensors]
+    if same_layout(tensors):  # channels_last weights, gradients and references: walk them in memory order
+        return [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+    return [tensor.contiguous().view(-1) for tensor in tensors]
+
+
+def same_layout(tensors: Sequence[Tensor]) -> bool:
+    """Whether walking all of them in memory order visits the same elements, without gaps."""
+    if all(map(Tensor.is_contiguous, tensors)):
+        return True
+    strides = tensors[0].stride()
+    return all(tensor.stride() == strides for tensor in tensors) and _is_dense(tensors[0])
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory without gaps or overlaps, in whatever order."""
+    expected = 1
+    for stride, length in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= length
+    return True

@@ -1,0 +1,103 @@
+"""The options of a command line about images, and the sets they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from congruency.classification.augmentation import AUGMENTATIONS, Augmentation, Crop
+from congruency.classification.models import normalisation
+from congruency.classification.task import Images
+from congruency.datasets import SETS, LabelledImages, catalogue, load
+
+__all__ = ["ImageOptions", "augmentation", "read_sets"]
+
+_LARGE = {"imagenet"}  # sets that are decoded as they are needed
+_SMALL = 64  # up to this side images are cropped as CIFAR's are
+_SAMPLE = 2048  # images that a mean is taken over
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """Which images, and how they are augmented.
+
+    Attributes:
+        source: a name of :data:`congruency.datasets.SETS` or a path.
+        folder: of the data sets, for a name.
+        size: the side that the network sees.
+        channels: 1 or 3.
+        per_class: only so many training images per class.
+        holdout: test on this share of the images, for a set without test images.
+        stream: decode files as they are needed.
+        crop: of the training images; None for the set's own.
+        flip: mirror training images with probability 1/2; None for the set's own.
+    """
+
+    source: str
+    folder: Path | None = None
+    size: int | None = None
+    channels: int | None = None
+    per_class: int | None = None
+    holdout: float | None = None
+    stream: bool = False
+    crop: Crop | None = None
+    flip: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.streamed and self.holdout is not None:
+            raise ValueError("--holdout is for sets in memory; give a streamed set folders train/ and val/")
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise ValueError(f"--holdout is a share between 0 and 1, got {self.holdout:g}")
+
+    @property
+    def known(self) -> bool:
+        return self.source in SETS
+
+    @property
+    def streamed(self) -> bool:
+        return self.stream or self.source in _LARGE
+
+
+def read_sets(options: ImageOptions) -> tuple[Images, Images]:
+    """Read the training and the test images."""
+    source, folder = options.source, options.folder
+    if options.streamed:
+        files = catalogue(source, "train", data=folder)
+        files = files if options.per_class is None else files.per_class(options.per_class)
+        return files, catalogue(source, "test", data=folder)
+    size = None if options.known else options.size  # known sets are all of one size, and scaled on the device
+    if options.holdout is not None:
+        rest, test = load(source, "all", size, options.channels, data=folder).divide(1 - options.holdout)
+        return rest if options.per_class is None else rest.per_class(options.per_class), test
+    train = load(source, "train", size, options.channels, data=folder, per_class=options.per_class)
+    return train, load(source, "test", size, options.channels, data=folder)
+
+
+def augmentation(options: ImageOptions, train: Images, model: str, pretrained: bool) -> Augmentation:
+    """Return the set's own augmentation, or one that suits its size; normalised as pretrained weights expect."""
+    made = AUGMENTATIONS.get(options.source) or _suiting(train)
+    made = replace(made, size=options.size or made.size)
+    if pretrained:
+        made = made.normalised_as(*normalisation(model))
+    if isinstance(train, LabelledImages) and len(made.mean) != train.images.shape[1]:
+        made = made.normalised_as(*_measured(train))
+    if options.crop is not None:
+        made = replace(made, crop=options.crop)
+    return made if options.flip is None else replace(made, flip=options.flip)
+
+
+def _suiting(train: Images) -> Augmentation:
+    if not isinstance(train, LabelledImages):
+        return AUGMENTATIONS["imagenet"]
+    small = max(train.images.shape[2:]) <= _SMALL
+    return Augmentation(*_measured(train), crop="padded" if small else "resized", flip=True)
+
+
+def _measured(train: LabelledImages) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels (0..1) of evenly chosen images."""
+    step = max(1, len(train) // _SAMPLE)
+    pixels = train.images[::step].to(torch.float32) / 255
+    mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,222 @@
+"""An image classifier as a task of the training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
+
+from congruency.classification.augmentation import Augmentation
+from congruency.classification.batches import IGNORED, Batches, Order
+from congruency.classification.models import check, create
+from congruency.classification.streamed import StreamedBatches
+from congruency.datasets import Catalogue, LabelledImages
+from congruency.training.config import Correction, SampleOrder, order_seed
+from congruency.training.task import Build, Place, Task
+
+__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered"]
+
+Images = LabelledImages | Catalogue
+"""A set in memory, or one whose files are decoded as they are needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A network, its batches and its schedule: SGD, as in all of the paper's classification.
+
+    Attributes:
+        model, pretrained: see :func:`congruency.classification.models.create`.
+        augmentation: of the training images.
+        epochs: how long the schedule is.
+        batch_size: of all processes together.
+        learning_rate: the highest.
+        momentum, nesterov, weight_decay: of SGD.
+        schedule: ``"steps"`` multiplies by ``decay`` at each of the milestones (epochs, counted from 0); ``"cosine"``
+            rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
+        smoothing: of the labels.
+        seed, order, order_seed, drop_last: see :class:`congruency.classification.Plan`.
+        sample_order: which runs share the order, see :data:`congruency.training.SampleOrder`.
+        accumulate: batches per step, as in the training loop's settings.
+        evaluation_batch_size: None for that of training.
+        workers: processes that decode a set that is not in memory.
+    """
+
+    model: str
+    augmentation: Augmentation
+    epochs: int
+    batch_size: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: Literal["steps", "cosine"] = "steps"
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    warmup: float = 0.0
+    smoothing: float = 0.0
+    pretrained: str | bool | None = None
+    seed: int = 0
+    order: Order = "shuffled"
+    sample_order: SampleOrder = "seed"
+    order_seed: int | None = None
+    drop_last: bool = False
+    accumulate: int = 1
+    evaluation_batch_size: int | None = None
+    workers: int = 4
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("steps", "cosine"):
+            raise ValueError(f"schedule must be 'steps' or 'cosine', got {self.schedule!r}")
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, got {self.decay}")
+        if not 0 <= self.warmup <= self.epochs:
+            raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
+
+    def changed(self, **changes: Any) -> Setup:
+        """Return it with other attributes."""
+        return replace(self, **changes)
+
+    def check(self) -> None:
+        """Refuse a network that does not exist, before any data is read for it."""
+        check(self.model)
+
+    def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
+        """Return what the training loop trains with a method, in the sample order of that method."""
+        return build(ordered(self, method), *images)
+
+
+def ordered(setup: Setup, method: Correction) -> Setup:
+    """Return the setup with the seed of its sample order, where that is not its own (fixed: 0 where none is given)."""
+    if setup.sample_order == "seed":
+        return setup
+    return replace(setup, order_seed=order_seed(setup.sample_order, setup.seed, method, setup.order_seed or 0))
+
+
+def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
+    """Return what :func:`congruency.training.train` trains: network, optimizer, schedule, batches, evaluation.
+
+    The classes are those of ``train``.
+
+    Raises:
+        ValueError: the sets, or the images and the augmentation, do not fit together.
+    """
+    if test is not None and test.classes != train.classes:
+        raise ValueError(
+            f"the training set has {len(train.classes)} classes and the test set {len(test.classes)}, or others; "
+            "both need the same classes in the same order"
+        )
+    channels = len(setup.augmentation.mean)
+    shape = _shape(setup, train, channels)
+    if shape[0] != channels:
+        raise ValueError(f"the images have {shape[0]} channels and the augmentation normalises {channels}")
+
+    def make(place: Place) -> Task:
+        batches = _batches(setup, train, place, setup.batch_size)
+        held_out = None if test is None else _batches(setup, test, place, setup.evaluation_batch_size)
+        return Task(
+            model=create(setup.model, len(train.classes), setup.pretrained, shape=shape),
+            optimizer=lambda model: _optimizer(setup, model, place),
+            loss=_loss(setup.smoothing),
+            data=batches,
+            schedule=lambda optimizer: _schedule(setup, optimizer, len(batches)),
+            schedule_every="step" if setup.schedule == "cosine" else "epoch",
+            figures=_figures,
+            evaluate=None if held_out is None else lambda model: evaluate(model, held_out.evaluation_batches(), place),
+            description=describe(setup, train, test),
+        )
+
+    return make
+
+
+def describe(setup: Setup, train: Images, test: Images | None) -> dict[str, Any]:
+    """Return the setup as the record of a run keeps it."""
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(setup).items()}
+    counts = {"classes": len(train.classes), "training_images": len(train)}
+    return plain | counts | {"test_images": 0 if test is None else len(test)}
+
+
+def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: Place) -> dict[str, float]:
+    """Return the top-1 and top-5 error in percent, and the loss, over the batches of all processes."""
+    totals = torch.zeros(4, dtype=torch.float64, device=place.device)
+    for images, labels in batches:
+        totals += error_counts(model(images).float(), labels)
+    wrong, wrong_in_five, loss, count = place.sum(totals).tolist()
+    return {"error": 100 * wrong / count, "top5_error": 100 * wrong_in_five / count, "loss": loss / count}
+
+
+def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the number wrong, wrong in the top five, the summed loss and the count: float64, shape (4,).
+
+    Samples labelled :data:`IGNORED` do not count.
+    """
+    counted = labels != IGNORED
+    best = outputs.topk(min(5, outputs.shape[1]), 1).indices
+    hits = best == labels[:, None]
+    loss = functional.cross_entropy(outputs, labels, ignore_index=IGNORED, reduction="sum")
+    wrong = (~hits[:, 0] & counted).sum()
+    wrong_in_five = (~hits.any(1) & counted).sum()
+    return torch.stack([part.to(torch.float64) for part in (wrong, wrong_in_five, loss, counted.sum())])
+
+
+def _batches(setup: Setup, images: Images, place: Place, batch_size: int | None) -> Batches | StreamedBatches:
+    size = batch_size or setup.batch_size
+    settings: dict[str, Any] = {
+        "seed": setup.seed, "order": setup.order, "order_seed": setup.order_seed, "device": place.device,
+        "rank": place.rank, "world_size": place.world_size, "drop_last": setup.drop_last and len(images) >= size,
+    }  # fmt: skip
+    if isinstance(images, Catalogue):
+        return StreamedBatches(images, size, setup.augmentation, workers=setup.workers, **settings)
+    return Batches(images, size, setup.augmentation, **settings)
+
+
+def _shape(setup: Setup, images: Images, channels: int) -> tuple[int, int, int]:
+    side = setup.augmentation.size
+    if isinstance(images, LabelledImages):
+        own, height, width = images.images.shape[1:]
+        return own, side or height, side or width
+    if side is None:
+        raise ValueError("the augmentation needs a size for a set that is not in memory; for ImageNet it is 224")
+    return channels, side, side
+
+
+def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
+    """SGD, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before they are unscaled."""
+    fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
+    return SGD(
+        (parameter for parameter in model.parameters() if parameter.requires_grad), lr=setup.learning_rate,
+        momentum=setup.momentum, weight_decay=setup.weight_decay, nesterov=setup.nesterov, fused=fused or None,
+    )  # fmt: skip
+
+
+def _schedule(setup: Setup, optimizer: Optimizer, batches: int) -> LRScheduler:
+    if setup.schedule == "steps":
+        return MultiStepLR(optimizer, list(setup.milestones), setup.decay)
+    per_epoch = math.ceil(batches / setup.accumulate)
+    rising, total = setup.warmup * per_epoch, setup.epochs * per_epoch
+
+    def rate(step: int) -> float:
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / max(1.0, total - rising))))
+
+    return LambdaLR(optimizer, rate)
+
+
+def _loss(smoothing: float) -> Callable[[Any, Any], Tensor]:
+    return lambda outputs, labels: functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
+
+
+def _figures(outputs: Any, labels: Any) -> dict[str, Tensor]:
+    return {"error": 100 * (outputs.argmax(1) != labels).float().mean()}

@@ -1,0 +1,73 @@
+"""The command `congruency`: one module per command.
+
+Everything it needs beyond torch is imported when a command runs, so that an installation of the core alone answers with
+one line that says what to install.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+from congruency._version import __version__
+from congruency.cli.terminal import INTERRUPTED
+
+if TYPE_CHECKING:
+    import typer
+
+_COMMANDS = ("demo", "train", "illustrate", "bound", "report", "pairs", "bench")
+_EXTRA = {  # what [experiments] installs
+    "PIL", "click", "lightning", "matplotlib", "numpy", "quadprog", "rich", "scipy", "sklearn", "tensorboard", "timm",
+    "torchmetrics", "torchvision", "typer",
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        build()()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        print(f"congruency: {error.name} is missing; install congruency[experiments]", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("congruency: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def build() -> "typer.Typer":
+    """Return the command line with all its commands."""
+    import typer
+
+    from congruency.cli.ablate import ablate
+    from congruency.cli.many_values import ManyValuesCommand
+    from congruency.cli.reproduce import app as reproduce
+    from congruency.cli.saliency import app as saliency
+
+    app = typer.Typer(
+        help="Measure how well gradients agree with those accumulated so far, and correct those that disagree (DCL).",
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_show_locals=False,
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"congruency {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
+        pass
+
+    for name in _COMMANDS:
+        app.command()(getattr(import_module(f"congruency.cli.{name}"), name))
+    app.command(cls=ManyValuesCommand)(ablate)
+    app.add_typer(reproduce, name="reproduce")
+    app.add_typer(saliency, name="saliency")
+    return app

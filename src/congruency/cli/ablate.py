@@ -1,0 +1,199 @@
+"""``congruency ablate``: DCL over a grid of its settings, on one machine or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+__all__ = ["ablate"]
+
+_grid = partial(options.option, panel="The grid (each takes several values: --window 5 10 none)")
+_training = partial(options.option, panel="What is trained")
+_NONE = ("none", "inf")
+
+
+def ablate(
+    recipe: Annotated[str | None, typer.Argument(
+        metavar="RECIPE", show_default=False,
+        help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
+        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
+    )] = None,
+    window: Annotated[list[str] | None, _grid(
+        "DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)", "STEPS|none",
+    )] = None,
+    references: Annotated[list[int] | None, _grid(
+        "Reference points of DCL. (default: 1 2 3 5)", "N", min=1, max=64,
+    )] = None,
+    mode: Annotated[list[options.Modes] | None, _grid(
+        "The paper's equations, or its published code. (default: concentrate)",
+    )] = None,
+    margin: Annotated[list[float] | None, _grid(
+        "Lower bound of the multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
+        "NUMBER", min=0.0,
+    )] = None,
+    scope: Annotated[list[options.Scopes] | None, _grid(
+        "Correct the last layer, as in the paper, or the whole network. (default: head)",
+    )] = None,
+    baseline: Annotated[bool, _grid("Train without DCL too, to compare with.")] = True,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    out: Annotated[Path, options.option(
+        "For the page, results.json and the record of every run. Runs that are finished there are not repeated; one "
+        "that was interrupted resumes from its checkpoint.", "FOLDER",
+    )] = Path("congruency-ablation"),
+    data: options.Data = None,
+    dataset: Annotated[str | None, _training(
+        f"{options.SETS}. With a RECIPE: instead of its images.", "SET|PATH",
+    )] = None,
+    model: Annotated[str | None, _training(
+        "As in `congruency train`. (default: the recipe's, or resnet9)", "NAME",
+    )] = None,
+    epochs: Annotated[int | None, _training("Passes over the set. (default: the recipe's, or 30)", "N", min=1)] = None,
+    batch_size: Annotated[int | None, _training("Images per step. (default: the recipe's, or 128)", "N", min=1)] = None,
+    lr: Annotated[float | None, _training("The highest learning rate. (default: the recipe's, or 0.1)", "RATE")] = None,
+    weight_decay: Annotated[float | None, _training(
+        "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
+    )] = None,
+    pretrained: Annotated[str | None, _training(
+        "A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. (default: "
+        "downloaded)", "WEIGHTS",
+    )] = None,
+    budget: Annotated[Literal["paper", "small"] | None, _training(
+        "Of a recipe of the paper: its own, hours to days of a GPU per run, or one of minutes that shows how it is "
+        "done, not the result. (default: paper)",
+    )] = None,
+    per_class: Annotated[int | None, _training(
+        "Only so many training images per class. (default: all)", "N", min=1,
+    )] = None,
+    size: Annotated[int | None, _training(
+        "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
+    )] = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "32",
+    processes: options.Processes = 1,
+    threads: Annotated[int, options.where(
+        "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
+    )] = 1,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
+    """Train over a grid of DCL's settings and draw the curves (the paper's Figure 9).
+
+        congruency ablate --dataset digits --model convnet --epochs 3 --window 5 10 50 none --references 1 2
+
+    Every cell is trained from every seed and compared with the baseline, seed
+    by seed. The same command resumes where it stopped; a run that fails is
+    reported, is tried again the next time, and does not stop the others.
+    """
+    out = out.absolute()
+    check_folder(out, "--out")
+    if ray is None:
+        check_accelerator(device)
+    windows = _windows(window or ())
+    _check(recipe, dataset, budget, pretrained, size)
+    changes = {
+        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
+        "pretrained": pretrained,
+    }  # fmt: skip
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from dataclasses import asdict
+
+        from congruency.classification.image_options import ImageOptions
+        from congruency.studies.ablation.bases import from_options, from_recipe
+        from congruency.studies.ablation.grid import Axes, ablation_study, curves
+        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.conduct import conduct
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.image_tables import choose_machine
+        from congruency.training.processes import process_count
+
+        if process_count() > 1:
+            raise ValueError("ablate starts its own processes; call it without torchrun")
+        place = options.place_of(processes, threads, ray, retries, minutes)
+        axes: dict[str, Any] = {
+            "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
+            "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
+        }  # fmt: skip
+        if recipe is not None:
+            base = from_recipe(recipe, budget or "paper", dataset, per_class, changes)
+        else:
+            assert dataset is not None
+            images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
+            base = from_options(images, changes)
+        study = ablation_study(base, Axes(baseline=baseline, **{name: each for name, each in axes.items() if each}))
+        machine = choose_machine("ablation", device, precision)
+        settings = {  # what all runs of the folder share, by the names of the first release
+            "ablation of": base.name,
+            "budget": budget or "paper",
+            "images": None if dataset is None else Path(dataset).name,
+            "per class": per_class,
+            "changes": {name: value for name, value in changes.items() if value is not None},
+            "machine": asdict(machine),
+            "threads": threads,
+            "trainings": [job.digest() for job in base.jobs],
+        }
+        source = options.dataset_path(dataset)
+        runner = ClassificationRunner(
+            folder=out,
+            machine=machine,
+            images=ImageSource(
+                data=options.data_folder(data), dataset=None if source == base.name else source, channels=base.channels,
+                size=base.size,
+            ),
+            study="ablation",
+            command=typed(),
+            folders_by_row=True,
+            elsewhere=ray is not None or processes > 1,
+        )  # fmt: skip
+        through = " through Ray" if ray is not None else ""
+        made = f"on {machine.device_name}{through} {machine.description}, {threads} CPU thread(s) per run"
+        code = conduct(
+            study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
+            command=command_line(), made=made, figures=curves,
+        )  # fmt: skip
+    raise typer.Exit(code)
+
+
+def _check(
+    recipe: str | None, dataset: str | None, budget: str | None, pretrained: str | None, size: int | None
+) -> None:
+    """Refuse options that would be without effect."""
+    if recipe is not None:
+        if size is not None:
+            raise typer.BadParameter("is for --dataset without a RECIPE, which has its own", param_hint="--size")
+        return
+    if dataset is None:
+        raise typer.BadParameter(
+            "say what to train: a RECIPE (TABLE/ROW of `congruency reproduce classification`), or --dataset SET"
+        )
+    if budget is not None:
+        raise typer.BadParameter(
+            "is for a RECIPE of the paper; give fewer --epochs, or --per-class", param_hint="--budget"
+        )
+    if pretrained is not None:
+        raise typer.BadParameter(
+            "is for a RECIPE that is fine-tuned; `congruency train` takes weights for any", param_hint="--pretrained"
+        )
+
+
+def _windows(words: Sequence[str]) -> tuple[int | None, ...]:
+    """Numbers of steps, and None for infinity."""
+    made: list[int | None] = []
+    for word in words:
+        if word.lower() in _NONE:
+            made.append(None)
+        elif word.isascii() and word.isdigit() and int(word) > 0:
+            made.append(int(word))
+        else:
+            raise typer.BadParameter(
+                f"must be positive numbers of steps, or none for a single start, got {word!r}", param_hint="--window"
+            )
+    return tuple(made)

@@ -1,0 +1,53 @@
+"""``congruency bench``: what DCL costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import option
+from congruency.cli.terminal import check_device, check_folder, interruptible
+
+__all__ = ["bench"]
+
+
+def bench(
+    device: Annotated[list[str] | None, option(
+        "Where to measure: cpu, cuda, cuda:1, ...; may be repeated. (default: the CPU, and the GPU if there is one)",
+        "DEVICE",
+    )] = None,
+    size: Annotated[list[float] | None, option(
+        "Measure one tensor of so many parameters, as in 1e6; may be repeated. (default: many sizes, and the shapes "
+        "of real networks)", "PARAMETERS", min=1,
+    )] = None,
+    references: Annotated[list[int] | None, option(
+        "Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)", "N", min=1, max=64,
+    )] = None,
+    out: Annotated[Path | None, option("A folder to write the measurements to, as JSON.", "FOLDER")] = None,
+    quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
+) -> None:  # fmt: skip
+    """Measure what DCL costs.
+
+    Times the correction of a gradient beside the optimizer's own step and
+    beside the time that reading the memory alone would take.
+    """
+    devices = device or _devices()
+    for name in devices:
+        check_device(name, "--device")
+    if not all(map(math.isfinite, size or [])):
+        raise typer.BadParameter("must be a finite number of parameters", param_hint="--size")
+    if out is not None:
+        check_folder(out, "--out")
+    with interruptible("stopped; nothing was written"):
+        from congruency.studies import bench
+
+        bench.run(devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], out=out, quick=quick)
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

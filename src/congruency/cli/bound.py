@@ -1,0 +1,48 @@
+"""``congruency bound``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from congruency.cli.options import option
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.studies.console import command_line
+
+__all__ = ["bound"]
+
+_STEPS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 1.75, 1.9)
+
+
+class Problem(str, Enum):
+    """The functions: typer has no lists of literals."""
+
+    quadratic = "quadratic"
+    logistic = "logistic"
+
+
+def bound(
+    problem: Annotated[list[Problem] | None, option("Which function; may be repeated. (default: both)")] = None,
+    step: Annotated[list[float] | None, option(
+        "A step size, times L: 1 is 1/L; may be repeated. (default: 0.02 to 1.9)", "NUMBER",
+    )] = None,
+    steps: Annotated[int, option("Iterations of gradient descent.", "N", min=2, max=10000)] = 40,
+    out: Annotated[Path, option(
+        "The folder for the page (index.html) and results.json.", "FOLDER",
+    )] = Path("congruency-bound"),
+) -> None:  # fmt: skip
+    """Compare the lower bound of Theorem 1 with measured congruency.
+
+    Gradient descent on a quadratic and on logistic regression, whose Lipschitz
+    constants L are known, with steps below and above 1/L: where the bound is
+    tight, where it says nothing, and whether it holds.
+    """
+    check_folder(out, "--out")
+    with interruptible("stopped; nothing was written"), plain_errors():
+        from congruency.studies.analysis import bound as work
+
+        problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
+        results = {name: (one, work.compare_all(one, sorted(step or _STEPS), steps)) for name, one in problems.items()}
+        paths = work.write(results, steps, out, command_line())
+        show(work.summary(results), work.findings(results), paths[0])

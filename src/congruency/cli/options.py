@@ -1,0 +1,143 @@
+"""Options that several commands share: one word and one help text for one thing."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from congruency.studies.executor import Place
+
+__all__ = [
+    "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
+    "Minutes", "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
+    "Processes", "Ray", "Retries", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
+    "data_folder", "dataset_path", "option", "place_of", "where",
+]  # fmt: skip
+
+
+def option(
+    help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,
+    min: float | None = None, max: float | None = None,
+) -> Any:  # fmt: skip
+    """An option of a command, named as its parameter where ``name`` is not given; a flag alone needs its name."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max)
+
+
+where = partial(option, panel="Where runs are executed")
+
+Mode = Literal["concentrate", "anchor"]
+Scope = Literal["head", "all"]
+OrderName = Literal["seed", "fixed", "independent"]
+PrecisionName = Literal["32", "bf16", "16"]
+SETS = (
+    "digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or archive with "
+    "train/<class>/ and test/<class>/ images"
+)
+"""What --dataset takes."""
+ORDERS = (
+    "Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the paper's fixed "
+    "permutations); or none, every method in an order of its own (the paper's stochastic ones)."
+)
+"""What --order takes."""
+
+
+class Modes(str, Enum):
+    """The modes, for an option that may be repeated: typer knows no lists of literals."""
+
+    concentrate = "concentrate"
+    anchor = "anchor"
+
+
+class Scopes(str, Enum):
+    """The scopes, for an option that may be repeated."""
+
+    head = "head"
+    all = "all"
+
+
+Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
+FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
+Rows = Annotated[list[str] | None, option(
+    "Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
+    "NAME", name="--row",
+)]  # fmt: skip
+TableOut = Annotated[Path | None, option(
+    "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+    "FOLDER",
+)]  # fmt: skip
+Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
+Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
+Model = Annotated[str | None, option("Another network in all rows, such as resnet18.", "NAME")]
+Epochs = Annotated[int | None, option("Another number of epochs in all rows, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, option("Another batch size in all rows, such as 128.", "N", min=1)]
+LearningRate = Annotated[float | None, option("Another learning rate in all rows, such as 0.1.", "RATE")]
+Pretrained = Annotated[str | None, option(
+    "A file of weights for rows that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
+    "WEIGHTS",
+)]  # fmt: skip
+Budget = Annotated[Literal["paper", "small"], option(
+    "The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not the "
+    "result.",
+)]  # fmt: skip
+Device = Annotated[Literal["auto", "cpu", "cuda"], option(
+    "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
+)]  # fmt: skip
+Precision = Annotated[PrecisionName, option("Number format of training; bf16 and 16 are mixed precision.")]
+OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
+Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
+Threads = Annotated[int | None, where(
+    "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,
+)]  # fmt: skip
+Ray = Annotated[str | None, where(
+    "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
+    "machines must see --out and the data.", "ADDRESS",
+)]  # fmt: skip
+Retries = Annotated[int, where("How often a run is attempted again after its process was killed.", "N", min=0)]
+Minutes = Annotated[float | None, where(
+    "Start no run that would not be finished by then; the same command continues. (default: no limit)", "N", min=0,
+)]  # fmt: skip
+
+
+def check_order_seed(order: str | None, order_seed: int | None) -> None:
+    """Refuse a seed of the order that would be without effect."""
+    if order_seed is not None and order != "fixed":
+        raise typer.BadParameter("is for --order fixed; the other orders follow the seeds", param_hint="--order-seed")
+
+
+def data_folder(data: Path | None) -> Path | None:
+    """Return the folder of data sets as a whole path: a worker on a cluster starts in another folder."""
+    import os
+
+    found = data or os.environ.get("CONGRUENCY_DATA")
+    return Path(found).expanduser().absolute() if found else None
+
+
+def dataset_path(dataset: str | None) -> str | None:
+    """Return the name of a known set, or the whole path of another."""
+    from congruency.datasets import SETS as KNOWN
+
+    return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+
+
+def place_of(
+    processes: int, threads: int | None, ray: str | None, retries: int = 3, minutes: float | None = None
+) -> Place:
+    """Return where runs are executed; a combination that makes no sense is refused."""
+    from congruency.studies.executor import Place
+    from congruency.training.processes import process_count
+
+    if ray is not None and ray != "local" and processes > 1:
+        raise typer.BadParameter(
+            "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
+        )
+    if ray is not None and minutes is not None:
+        raise typer.BadParameter("is for this machine; leave it out with --ray", param_hint="--minutes")
+    if process_count() > 1 and (processes > 1 or minutes is not None or ray is not None):
+        raise typer.BadParameter("--processes, --ray and --minutes are for one process; leave them out under torchrun")
+    return Place(processes=processes, threads=threads, ray=ray, retries=retries, minutes=minutes)

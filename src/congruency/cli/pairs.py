@@ -1,0 +1,77 @@
+"""``congruency pairs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import Data, option
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.studies.console import command_line
+
+__all__ = ["pairs"]
+
+_MOST_SAMPLES = 100  # a matrix has their square
+
+
+def pairs(
+    checkpoints: Annotated[list[Path], typer.Argument(
+        metavar="CHECKPOINT...",
+        help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
+        "such as those of several seeds: do samples of one class agree more than those of two?",
+    )],
+    dataset: Annotated[str, option(
+        "The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder of images"
+        " with fixations, or a file that congruency saliency prepare wrote.", "SET|PATH",
+    )],
+    classes: Annotated[tuple[str, str] | None, option(
+        "Two classes to compare, by name. (default: a mixture)", "A B",
+    )] = None,
+    count: Annotated[int, option(
+        "Images of each class; in all, without --classes.", "N", name="--samples", min=2, max=100,
+    )] = 10,
+    split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
+    data: Data = None,
+    out: Annotated[Path, option(
+        "The folder for the page (index.html), matrices and numbers.", "FOLDER",
+    )] = Path("congruency-pairs"),
+) -> None:  # fmt: skip
+    """Compare samples by their gradients in a trained network.
+
+        congruency pairs runs/first --dataset digits --classes 3 8
+
+    For every two samples: the congruency of their gradients in the last layer,
+    beside the plain similarity of the images (Figures 7 and 8), as a matrix and
+    as pictures.
+    """
+    check_folder(out, "--out")
+    with interruptible("stopped; nothing was written"), plain_errors():
+        from congruency.studies.analysis import pairs as work
+        from congruency.studies.analysis import samples
+
+        def chosen(checkpoint: Path) -> samples.Samples:
+            if samples.is_saliency(checkpoint):
+                if classes is not None:
+                    raise ValueError("a saliency set has no classes; leave --classes out")
+                found = samples.saliency_samples(checkpoint, Path(dataset), count, split=split or "train")
+            else:
+                found = samples.classifier_samples(
+                    checkpoint, dataset, classes or (), count, split=split or "test", folder=data
+                )
+            if len(found.labels) > _MOST_SAMPLES:
+                raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
+            return found
+
+        samples.all_different(checkpoints)
+        command = command_line()
+        first = chosen(checkpoints[0])
+        results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
+        if len(results) == 1:
+            paths = work.write(first, results[0], out, command)
+            show(work.summary(results[0]), work.findings(results[0]), paths[0])
+        else:
+            trained = [made for checkpoint in checkpoints if (made := samples.trained_by(checkpoint)) is not None]
+            page, paths = work.write_several(first, results, out, command, trained)
+            show(page.table, list(page.findings), paths[0])

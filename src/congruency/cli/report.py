@@ -1,0 +1,66 @@
+"""``congruency report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import option
+from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.studies.console import command_line
+
+__all__ = ["report"]
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...", help="Folders of runs, or folders with runs anywhere below them, or records (.jsonl)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    json_file: Annotated[Path | None, option(
+        "Write the figures of every seed to this file too, row by row.", "FILE", name="--json",
+    )] = None,
+    unfinished: Annotated[bool, option("Include runs that are not finished.", name="--unfinished")] = False,
+) -> None:  # fmt: skip
+    """Make one page of any set of runs.
+
+    Reads the records of runs (record.jsonl) and groups runs that differ in
+    their seeds alone: a table with intervals and paired tests, and curves of
+    loss, error, congruency and magnitude. A record that cannot be read is
+    named and skipped, and so is a second run of a row and seed.
+    """
+    check_folder(out.parent, "--out")
+    if json_file is not None:
+        check_folder(json_file.parent, "--json")
+    with interruptible("stopped; nothing was written"), plain_errors():
+        from congruency.files import write_apart
+        from congruency.report.page import render
+        from congruency.studies.analysis import report as work
+        from congruency.studies.analysis.runs import find_records, group, load
+        from congruency.studies.results import to_json
+        from congruency.studies.summary import summary_table
+
+        if out.is_dir():
+            raise ValueError(f"--out is a folder; a page is a file, as in {out / 'report.html'}")
+        if json_file is not None and (json_file.is_dir() or json_file.resolve() == out.resolve()):
+            raise ValueError(f"--json must be a file, and not the page itself, got {json_file}")
+        loaded = load(find_records(runs), unfinished=unfinished)
+        if not loaded.runs:
+            raise ValueError("; ".join([*loaded.messages, "no run is left to report on"]))
+        groups = group(loaded.runs)
+        study, results = work.study_of(groups)
+        page = work.compose(loaded, command_line())
+        contents: dict[Path, str | bytes] = {out: render(page)}
+        if json_file is not None:
+            contents[json_file] = to_json(results)
+        written = write_apart(contents)[0]
+        messages = [*work.left_out(groups), *loaded.messages]
+        for message in messages:
+            typer.echo(message, err=True)
+        shown = summary_table(study, results)
+        show(shown, [text for text in page.findings if text not in messages], written)

@@ -1,0 +1,137 @@
+"""``congruency reproduce classification``: the paper's tables of errors and costs, and our grids of short runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+__all__ = ["classification"]
+
+_machine = partial(options.option, panel="How runs are computed")
+
+
+def classification(
+    table: Annotated[Literal[
+        "cifar", "tiny_imagenet", "imagenet", "from_scratch", "cost", "cost_window", "cost_references",
+        "cifar10_grid", "cifar100_noisy", "tiny_subset",
+    ], typer.Argument(
+        metavar="TABLE",
+        help="cifar, tiny_imagenet, imagenet, from_scratch, cost, cost_window, cost_references, cifar10_grid, "
+        "cifar100_noisy or tiny_subset; `congruency reproduce --list` says what each is.",
+    )],
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    row: options.Rows = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
+    out: options.TableOut = None,
+    show: Annotated[bool, options.option("Run nothing, show what is finished in --out.", name="--show")] = False,
+    budget: options.Budget = "paper",
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
+    pretrained: options.Pretrained = None,
+    order: Annotated[options.OrderName | None, options.option(f"{options.ORDERS} (default: seed)")] = None,
+    order_seed: options.OrderSeed = None,
+    record_steps: Annotated[int, options.option(
+        "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
+        "N", min=0,
+    )] = 0,
+    cache: Annotated[Path | None, options.option("Keep decoded images here, to start faster.", "FOLDER")] = None,
+    device: options.Device = "auto",
+    precision: Annotated[options.PrecisionName | None, options.option(
+        "bf16 and 16 are mixed precision. (default: 32; bf16 for the grids on a GPU)",
+    )] = None,
+    capture: Annotated[bool | None, _machine(
+        "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
+    )] = None,
+    compile: Annotated[bool, _machine("torch.compile the networks, once for all runs.", name="--compile")] = False,
+    channels_last: Annotated[bool | None, _machine(
+        "The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
+    )] = None,
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
+    """Run a table of classification.
+
+    congruency reproduce classification cifar10_grid --data FOLDER --seeds 10
+    """
+    folder = (out or Path(f"congruency-{table}")).absolute()
+    check_folder(folder, "--out")
+    if ray is None:
+        check_accelerator(device)
+    options.check_order_seed(order, order_seed)
+    place = options.place_of(processes, threads, ray, retries, minutes)
+    changes = {
+        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "pretrained": pretrained,
+        "sample_order": order, "order_seed": order_seed,
+    }  # fmt: skip
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from dataclasses import asdict
+
+        import torch
+        from rich.console import Console
+
+        from congruency.studies.classification.jobs import describe_changes
+        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.conduct import conduct, present
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.image_tables import choose_machine, made_by, remarks, study_of
+        from congruency.studies.plan import pick
+        from congruency.studies.store import Store
+        from congruency.training.processes import first_process
+
+        console = Console(quiet=not first_process())
+        held = Store(folder).settings()
+        if show:
+            if held is None:
+                raise ValueError(f"{folder} holds no runs to show; leave --show out to make some")
+            if held["table"] != table:
+                raise ValueError(f"{folder} holds runs of the table {held['table']}, not {table}")
+            study = pick(study_of(held), row or ())
+            present(study, folder, command=held.get("command", command_line()), made=made_by(held), console=console)
+            raise typer.Exit
+        machine = choose_machine(table, device, precision, compile, capture, channels_last)
+        settings: dict[str, Any] = {
+            "table": table, "budget": budget, "base": Path(dataset).name if dataset else None,
+            "real_images": data is not None or dataset is not None,
+            "changes": {name: value for name, value in changes.items() if value is not None},
+            "machine": asdict(machine),
+        }  # fmt: skip
+        study = pick(study_of(settings), row or ())
+        if record_steps and all(job.short for each in study.rows for job in each.jobs):
+            raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
+        remembered = held or {
+            "command": command_line(), "device_name": machine.device_name, "torch": torch.__version__,
+            "remarks": [] if dataset else remarks(study, data),
+        }  # fmt: skip
+        study = pick(study_of(settings | {"remarks": remembered.get("remarks", [])}), row or ())
+        for sentence in [*remembered.get("remarks", []), describe_changes(settings["changes"])]:
+            if sentence:
+                console.print(sentence, markup=False, highlight=False)
+        runner = ClassificationRunner(
+            folder=folder,
+            machine=machine,
+            images=ImageSource(
+                data=options.data_folder(data), dataset=options.dataset_path(dataset), cache=cache and cache.absolute()
+            ),
+            study=table,
+            command=typed(),
+            record_steps=record_steps,
+            elsewhere=ray is not None or processes > 1,
+        )
+        code = conduct(
+            study, runner, range(first_seed, first_seed + seeds), folder, place=place, settings=settings,
+            remembered=remembered, command=command_line(), made=made_by(settings | remembered), console=console,
+        )  # fmt: skip
+    raise typer.Exit(code)

@@ -1,0 +1,94 @@
+"""``congruency reproduce continual``: the paper's continual-learning tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.terminal import check_device, check_folder, interruptible
+
+__all__ = ["continual"]
+
+
+def continual(
+    table: Annotated[Literal["mnist_r", "mnist_p", "icifar100"], typer.Argument(
+        help="mnist_r (rotations), mnist_p (permutations) or icifar100.",
+    )],
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    rows: options.Rows = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
+    out: options.TableOut = None,
+    labels: Annotated[Literal["clean", "noisy", "given"], option(
+        "Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set as it is "
+        "and says so.",
+    )] = "given",
+    model: Annotated[str | None, option("mlp, resnet, or a timm name. (default: the table's)", "NAME")] = None,
+    tasks: Annotated[int, option("Tasks of the stream.", "N", min=1)] = 20,
+    samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
+    memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
+    policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
+    tune: Annotated[Literal["ewc", "icarl"] | None, option(
+        "Search learning rate and strength of a baseline on held-out seeds instead.",
+    )] = None,
+    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE")] = "cpu",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
+    """Run a continual-learning table of the paper.
+
+    Every row learns every stream; the table shows means, intervals and paired
+    differences beside the paper's numbers. The same command resumes after an
+    interruption.
+    """
+    folder = out if out is not None else Path(f"congruency-{table}")
+    check_folder(folder, "--out")
+    check_device(device, "--device")
+    place = options.place_of(processes, threads, ray, retries, minutes)
+    with interruptible("stopped; the same command resumes where it stopped"):
+        from congruency.studies.conduct import conduct
+        from congruency.studies.console import command_line
+        from congruency.studies.continual.figures import continual_figures
+        from congruency.studies.continual.runner import ContinualRunner, import_older_runs
+        from congruency.studies.continual.tables import StreamSettings, continual_study
+        from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
+        from congruency.studies.results import collect
+        from congruency.studies.store import Store
+
+        try:
+            settings = StreamSettings(
+                table=table, dataset=dataset, labels=labels, model=model, tasks=tasks, samples=samples, memory=memory,
+                policy=policy,
+            )  # fmt: skip
+            study = continual_study(settings, rows or ()) if tune is None else tuning_study(tune, settings)
+            import_older_runs(folder)
+            code = conduct(
+                study,
+                ContinualRunner(settings, folder.absolute(), data, device),
+                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(settings),
+                folder,
+                place=place,
+                settings=settings.described(),
+                command=command_line(),
+                made=f"computed on {device}",
+                figures=continual_figures,
+            )
+            if tune is not None and code == 0:
+                from rich.console import Console
+
+                from congruency.report.tables import to_rich
+
+                ranking, path = rank(tune, study, collect(study, Store(folder).load()), folder)
+                Console().print(to_rich(ranking))
+                typer.echo(f"written to {path}")
+        except (ValueError, FileNotFoundError) as error:
+            raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(code)

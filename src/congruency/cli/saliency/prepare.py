@@ -1,0 +1,35 @@
+"""``congruency saliency prepare``: a data set in one small file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import option
+from congruency.cli.saliency.options import Height, Width, check_file
+from congruency.cli.terminal import interruptible, plain_errors
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="The folder of a data set.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as osie.pt.")],
+    width: Width = 320,
+    height: Height = 240,
+    split: Annotated[str | None, option(
+        "SALICON's part (default: train), or test or train of OSIE. (default: all)", "NAME",
+    )] = None,
+) -> None:  # fmt: skip
+    """Put a data set into one small file: resized images, all fixations."""
+    check_file(out, "FILE")
+    from congruency.saliency import data
+    from congruency.saliency.data.loaders import open_split
+
+    with interruptible("interrupted; nothing was written"), plain_errors():
+        opened = open_split(dataset, split, "train")
+        path = data.prepare(opened, out, (height, width))
+    typer.echo(opened.summary())
+    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")

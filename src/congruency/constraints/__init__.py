@@ -1,0 +1,8 @@
+"""Constraint sources: what a corrected gradient has to agree with."""
+
+from congruency.constraints.base import ConstraintSource
+from congruency.constraints.directions import Directions
+from congruency.constraints.memory import EpisodicMemory
+from congruency.constraints.references import References
+
+__all__ = ["ConstraintSource", "Directions", "EpisodicMemory", "References"]

@@ -1,0 +1,120 @@
+"""What a corrector asks of a constraint source."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from congruency.backends.base import Basis
+
+__all__ = ["ConstraintSource", "check_sources"]
+
+
+class ConstraintSource(ABC):
+    """Constraints ``<c_i, x> >= 0``, i = 1..n, on the corrected gradient x of a corrector's parameters.
+
+    A source holds n basis vectors for every parameter (:meth:`basis`). Its *accumulated gradients*, which congruency is
+    measured against, are ``a = combination @ b``, and its constraints are ``c_i = sign * a_i``.
+
+    A step calls :meth:`begin` (before the gradient is corrected), then, if :attr:`active` is positive, :meth:`basis`
+    for every parameter with a gradient, then :meth:`finish`.
+
+    Attributes:
+        margin: Lower bound of the constraints' multipliers.
+        sign: +1 or -1, see above.
+        gate: () bool on the device: whether the constraints count in this step, where only the device knows (CUDA
+            graphs).
+
+    Examples:
+        >>> class WeightDecay(congruency.ConstraintSource):  # no step may grow the weights
+        ...     capacity = active = 1
+        ...     def combination(self):
+        ...         return torch.ones(1, 1, dtype=torch.float64)
+        ...     def basis(self, parameter):
+        ...         return congruency.Basis([parameter.detach()])
+        ...     def settings(self):
+        ...         return {"source": "weight decay"}
+        >>> weight = torch.nn.Parameter(torch.tensor([2.0, 0.0]))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[WeightDecay()])
+        >>> weight.grad = torch.tensor([-1.0, 1.0])
+        >>> optimizer.step()
+        >>> weight.tolist()
+        [2.0, -0.5]
+    """
+
+    margin: float = 0.0
+    sign: float = 1.0
+    gate: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """How many constraints there are when all of them are there."""
+
+    @property
+    @abstractmethod
+    def active(self) -> int:
+        """How many constrain the step that has begun: all (:attr:`capacity`) or none (0)."""
+
+    @abstractmethod
+    def combination(self) -> Tensor:
+        """(active, active) in float64 on the CPU: accumulated gradients from basis vectors."""
+
+    @abstractmethod
+    def basis(self, parameter: Tensor) -> Basis:
+        """The basis vectors of one parameter, as many as :attr:`active`, each of the parameter's local shape."""
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        """Take note that a step over ``parameters`` begins; the weights are those before the step."""
+
+    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        """Take note of the gradients the optimizer is about to use.
+
+        Args:
+            parameters: Those that have a gradient.
+            scale: What the gradients are still multiplied by (``GradScaler``), or None.
+            finite: Whether this step's gradient is finite; a tensor on an accelerator.
+        """
+
+    def reset(self) -> None:
+        """Forget what was gathered, as if newly made."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What a saved state must agree on."""
+
+    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
+        """What is needed to resume later; tensors are not copied."""
+        return {}
+
+    def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        """Raise ValueError if :meth:`load_state_dict` could not take ``state``; change nothing."""
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        """Resume from ``state``, which has been checked."""
+
+    def __repr__(self) -> str:
+        settings = {name: value for name, value in self.settings().items() if name != "source"}
+        shown = [*(f"{name}={value!r}" for name, value in settings.items()), self._progress()]
+        return f"{type(self).__name__}({', '.join(part for part in shown if part)})"
+
+    def _progress(self) -> str:
+        """What ``repr`` says beside the settings."""
+        return ""
+
+
+def check_sources(constraints: Iterable[ConstraintSource]) -> list[ConstraintSource]:
+    """Validate and return the sources of a corrector."""
+    if isinstance(constraints, ConstraintSource):
+        raise TypeError("constraints must be an iterable of constraint sources; pass [source]")
+    sources = list(constraints)
+    if not sources:
+        raise ValueError("constraints is empty; pass at least one constraint source, e.g. congruency.References()")
+    for source in sources:
+        if not isinstance(source, ConstraintSource):
+            raise TypeError(f"constraints must hold congruency.ConstraintSource objects, got a {type(source).__name__}")
+    return sources

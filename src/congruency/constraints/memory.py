@@ -1,0 +1,245 @@
+"""Episodic memory: samples of past tasks, whose gradients are constraints that a step must not violate (GEM)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from congruency._validate import check_choice, check_margin, check_parts
+from congruency.backends.base import Basis
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import local
+
+__all__ = ["EpisodicMemory", "Loss", "Policy"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Policy = Literal["ring", "first"]
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """What is kept of one task."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None
+
+
+class EpisodicMemory(ConstraintSource):
+    """One constraint per past task: the gradient of the mean loss on the samples kept of it.
+
+    The gradients of all past tasks come from one batched call (:mod:`torch.func`). Batch normalisation sees each task's
+    memory as a batch of its own, and its running averages are left alone. A model in ``DistributedDataParallel`` has a
+    memory on every process, of what that process has seen; a constraint is the mean of their gradients.
+
+    Args:
+        model: The model being trained; constraints cover its parameters.
+        loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
+        size: Samples kept per task.
+        policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
+        margin: Lower bound of the multipliers, GEM's memory strength.
+        chunk: Tasks per batched call, where the gradients of all at once would take too much memory.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> memory = congruency.EpisodicMemory(model, size=20, margin=0.5)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[memory], trigger="violated")
+        >>> for task in range(2):
+        ...     inputs, targets = torch.randn(20, 4), torch.randint(2, (20,))
+        ...     memory.observe(inputs, targets, task)
+        ...     optimizer.zero_grad()
+        ...     torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        ...     optimizer.step()  # in the second task, not against the first
+        >>> memory.past
+        [0]
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss | None = None, *, size: int = 256, policy: Policy = "ring",
+        margin: float = 0.0, chunk: int | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"size must be a positive number of samples per task, got {size!r}")
+        check_choice("policy", policy, get_args(Policy))
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+            raise ValueError(f"chunk must be a positive number of tasks or None, got {chunk!r}")
+        self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
+        self.loss: Loss = functional.cross_entropy if loss is None else loss
+        self.margin = check_margin(margin)
+        self._network: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._network.named_parameters()}
+        _refuse_shards(self._names)
+        self._episodes: dict[int, _Episode] = {}
+        self._current: int | None = None
+        self._gradients: dict[str, Tensor] = {}
+
+    def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
+        """Keep samples of the task that is being learned now; constraints come from the other tasks.
+
+        Args:
+            inputs: (n, ...).
+            targets: (n, ...).
+            task: Any number that stands for the task.
+            mask: Added to the model's outputs before the loss: -inf for classes that the task does not have.
+        """
+        if len(inputs) != len(targets):
+            raise ValueError(f"got {len(inputs)} inputs and {len(targets)} targets; give one target for each input")
+        self._current = task
+        old = self._episodes.get(task)
+        if not len(inputs) or (old is not None and self.policy == "first" and len(old.inputs) >= self.size):
+            return
+        before = (None, None) if old is None else (old.inputs, old.targets)
+        kept = [self._joined(*pair) for pair in zip(before, (inputs, targets), strict=True)]
+        self._episodes[task] = _Episode(kept[0], kept[1], mask)
+
+    def _joined(self, old: Tensor | None, new: Tensor) -> Tensor:
+        """What is kept of old and new samples together, in memory of its own."""
+        old, new = new[:0].detach() if old is None else old, new.detach()
+        if self.policy == "first":
+            return torch.cat([old, new[: self.size - len(old)]])
+        new = new[-self.size :]
+        return torch.cat([old[max(0, len(old) + len(new) - self.size) :], new])
+
+    @property
+    def past(self) -> list[int]:
+        """The tasks that constraints come from, in the order in which they were met."""
+        return [task for task in self._episodes if task != self._current]
+
+    @property
+    def capacity(self) -> int:
+        return len(self.past)
+
+    @property
+    def active(self) -> int:
+        return len(self.past)
+
+    def combination(self) -> Tensor:
+        return torch.eye(self.active, dtype=torch.float64)
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        with torch.enable_grad():
+            self._gradients = self.gradients()
+        if isinstance(self.model, DistributedDataParallel):
+            for gradient in self._gradients.values():
+                torch.distributed.all_reduce(gradient, group=self.model.process_group)
+                gradient /= self.model.process_group.size()
+
+    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        self._gradients = {}
+
+    def basis(self, parameter: Tensor) -> Basis:
+        name = self._names.get(parameter)
+        if name is None or name not in self._gradients:
+            return Basis([torch.zeros_like(parameter)] * self.active)
+        return Basis(list(self._gradients[name].unbind()))
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
+        episodes = [self._episodes[task] for task in self.past]
+        if not episodes:
+            return {}
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i, episode in enumerate(episodes):
+            alike.setdefault((len(episode.inputs), episode.mask is None), []).append(i)
+        parts = [self._batched([episodes[i] for i in places]) for places in alike.values()]
+        order = torch.tensor([i for places in alike.values() for i in places]).argsort()
+        if len(parts) == 1:
+            return parts[0]
+        return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
+
+    def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
+        """Gradients of memories of one size in one call."""
+        parameters = {name: p.detach() for name, p in self._network.named_parameters() if p.requires_grad}
+        buffers = {  # each task's own, since a forward pass may write to them
+            name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self._network.named_buffers()
+        }
+        inputs, targets = (torch.stack([getattr(e, kind) for e in episodes]) for kind in ("inputs", "targets"))
+        masks = None if episodes[0].mask is None else torch.stack([e.mask for e in episodes if e.mask is not None])
+
+        def task_loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+            outputs = functional_call(self._network, (p, b), (x,))
+            return self.loss(outputs if mask is None else outputs + mask, y)
+
+        batched = vmap(
+            grad(task_loss), in_dims=(None, 0, 0, 0, None if masks is None else 0), chunk_size=self.chunk,
+            randomness="different",
+        )  # fmt: skip
+        found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
+        return found
+
+    def _progress(self) -> str:
+        return f"{len(self._episodes)} task{'' if len(self._episodes) == 1 else 's'}"
+
+    def reset(self) -> None:
+        self._episodes, self._current, self._gradients = {}, None, {}
+
+    def settings(self) -> dict[str, Any]:
+        return {"source": "memory", "margin": self.margin, "size": self.size, "policy": self.policy}
+
+    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
+        return {
+            "current": self._current,
+            "episodes": [
+                {"task": task, "inputs": e.inputs, "targets": e.targets, "mask": e.mask}
+                for task, e in self._episodes.items()
+            ],
+        }
+
+    def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        check_parts(state, {"current": (int, float, str, type(None)), "episodes": (list, tuple)}, "a state of a memory")
+        for episode in state["episodes"]:
+            parts: dict[str, type | tuple[type, ...]] = {
+                "task": (int, float, str),
+                "inputs": Tensor,
+                "targets": Tensor,
+                "mask": (Tensor, type(None)),
+            }
+            check_parts(episode, parts, "a state of a memory (an episode)")
+            if not episode["inputs"].ndim or episode["inputs"].shape[:1] != episode["targets"].shape[:1]:
+                raise ValueError(f"the state's inputs and targets of task {episode['task']} differ in number")
+            first = state["episodes"][0]
+            for kind in ("inputs", "targets"):
+                if _sample(episode[kind]) != _sample(first[kind]):
+                    raise ValueError(
+                        f"the state's {kind} of task {episode['task']} are {_sample(episode[kind])}, and those of task "
+                        f"{first['task']} {_sample(first[kind])}; they are not of one stream"
+                    )
+            if len(episode["inputs"]) > self.size:
+                raise ValueError(
+                    f"the state holds {len(episode['inputs'])} samples of task {episode['task']}, "
+                    f"but this memory keeps {self.size}"
+                )
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        device = parameters[0].device
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        self._current = state["current"]
+        self._episodes = {
+            e["task"]: _Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
+            for e in state["episodes"]
+        }
+
+
+def _sample(samples: Tensor) -> str:
+    """What one sample is, in words."""
+    return f"{samples.dtype} in {samples.ndim - 1} dimensions"  # the sizes may differ from task to task
+
+
+def _refuse_shards(names: Mapping[Tensor, str]) -> None:
+    for parameter, name in names.items():
+        if local(parameter) is not parameter:
+            raise TypeError(
+                f"{name} is sharded (DTensor): the gradients of a memory need whole parameters; use DDP, or keep the "
+                "model on one device"
+            )

@@ -1,0 +1,275 @@
+"""Reference points in weight space and their effective window: the constraints of Direction Concentration Learning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from congruency._validate import check_choice, check_margin, check_parts, check_whole, differs, is_count
+from congruency.backends.base import Basis
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import like, local
+
+__all__ = ["Accumulate", "Mode", "References"]
+
+Mode = Literal["concentrate", "anchor"]
+Accumulate = Literal["weights", "gradients"]
+
+_MOST_REFERENCES = 64
+
+
+class References(ConstraintSource):
+    """Constraints from the displacement since N reference points (``eqn:constraints`` and ``eqn:adapt_win``).
+
+    With reference points ``r_1..r_N`` and ``d_i = w - r_i`` the accumulated gradient since ``r_i`` is ``-d_i``, up to
+    the step size. The constraints are ``c_i = -d_i`` in mode ``"concentrate"`` (the paper's equations) and
+    ``c_i = +d_i`` in mode ``"anchor"`` (the paper's published code).
+
+    Time: t counts steps from 0. Recording starts over at every t with ``t mod window == offset``, or once at
+    ``t == offset`` without a window. From there the weights before each of the next N steps become ``r_1..r_N``; those
+    steps are not corrected, the ones after are, until recording starts over.
+
+    Held in memory are N tensors per parameter and nothing else. With ``accumulate="weights"`` they are the r_i, exact
+    copies in the parameter's own precision. With ``accumulate="gradients"`` tensor k is the sum of the gradients used
+    from r_k up to r_{k+1} (up to now for the last), in float32 at least. Either way the accumulated gradients are
+    suffix sums of N segments.
+
+    Args:
+        count: How many reference points, N.
+        window, offset, mode, margin, accumulate, capturable: See :class:`congruency.DCL`.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> references = congruency.References(window=10)
+        >>> corrector = congruency.Corrector(optimizer, constraints=[references])
+        >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):  # the second turns back against the first step
+        ...     weight.grad = torch.tensor(gradient)
+        ...     optimizer.step()
+        >>> weight.grad
+        tensor([0., 1.])
+        >>> references.step
+        2
+    """
+
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        window: int | None = None,
+        offset: int = 0,
+        mode: Mode = "concentrate",
+        margin: float = 0.0,
+        accumulate: Accumulate = "weights",
+        capturable: bool = False,
+    ) -> None:
+        self.count = check_whole("references", count, "a positive whole number", least=1)
+        if count > _MOST_REFERENCES:
+            raise ValueError(f"references must be at most {_MOST_REFERENCES}, got {count}")
+        if window is not None:
+            check_whole("window", window, "a positive number of steps or None", least=1)
+        self.window = window
+        self.offset = check_whole("offset", offset, "a non-negative number of steps", least=0)
+        if self.window is not None and self.offset >= self.window:
+            raise ValueError(f"offset must be below the window ({window}), got {offset}")
+        self.mode: Mode = check_choice("mode", mode, get_args(Mode))
+        self.accumulate: Accumulate = check_choice("accumulate", accumulate, get_args(Accumulate))
+        self.margin = check_margin(margin)
+        self.sign = 1.0 if mode == "concentrate" else -1.0
+        if self.window is not None and self.window <= count:
+            warnings.warn(
+                f"a window of {window} steps with {count} reference(s) never corrects anything: the first {count} "
+                "steps of every window only record references; choose window > references",
+                stacklevel=3,
+            )
+        suffix_sums = torch.ones(count, count, dtype=torch.float64).triu()
+        # segments of weights are steps taken, against the gradient; segments of gradients are gradients
+        self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
+        self.capturable = capturable
+        self._slots: dict[Tensor, list[Tensor]] = {}
+        self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
+        self.step = 0
+        self._active = False
+
+    @property
+    def phase(self) -> int:
+        """Steps since recording last started over; negative before it first starts."""
+        since = self.step - self.offset
+        return since if self.window is None or since < 0 else since % self.window
+
+    @property
+    def capacity(self) -> int:
+        return self.count
+
+    @property
+    def active(self) -> int:
+        return self.count if self._active else 0
+
+    def combination(self) -> Tensor:
+        return self._combination
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        self._hold(parameters)
+        if self.capturable:
+            self._begin_on_device()
+            return
+        self._active = self.phase >= self.count
+        if 0 <= self.phase < self.count:
+            self._record(self.phase)
+
+    def basis(self, parameter: Tensor) -> Basis:
+        held = [local(slot) for slot in self._slots[parameter]]
+        if self.accumulate == "weights":
+            return Basis([*held, local(parameter)], chained=True)
+        return Basis(held)
+
+    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        if self.capturable:
+            self._finish_on_device(parameters, scale, finite)
+            return
+        if self.accumulate == "gradients" and self.phase >= 0:
+            segment = min(self.phase, self.count - 1)
+            for parameter in parameters:
+                _add_gradient(local(self._slots[parameter][segment]), parameter, scale, finite)
+        self.step += 1
+
+    def _begin_on_device(self) -> None:
+        """As :meth:`begin`, with the clock on the device: every replay of a captured step reads it anew."""
+        device = local(next(iter(self._slots))).device
+        if self._clock is None:
+            if device.type != "cuda":
+                raise RuntimeError(f"capturable=True is for parameters on a CUDA device, these are on {device}")
+            self._clock = torch.full((), self.step, dtype=torch.int64, device=device)
+        since = self._clock - self.offset
+        self._phase = since if self.window is None else torch.where(since < 0, since, since % self.window)
+        self.gate = self._phase >= self.count
+        self._active = True
+        if self.accumulate == "weights":
+            from congruency.backends import triton
+
+            held = [[local(slot) for slot in slots] for slots in self._slots.values()]
+            triton.record([local(parameter) for parameter in self._slots], held, self._phase)
+
+    def _finish_on_device(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        assert self._clock is not None
+        if self.accumulate == "gradients" and parameters:
+            from congruency.backends import triton
+
+            assert isinstance(finite, Tensor)
+            gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            held = [[local(slot) for slot in self._slots[parameter]] for parameter in parameters]
+            triton.accumulate(gradients, held, self._phase, finite, scale)
+        self._clock.add_(1)
+
+    def _progress(self) -> str:
+        return f"step {self.step if self._clock is None else int(self._clock)}"
+
+    def reset(self) -> None:
+        """Forget the references and count time from 0 again."""
+        self._set_step(0)
+
+    def _set_step(self, step: int) -> None:
+        self.step = step
+        self._active = False
+        if self._clock is not None:
+            self._clock.fill_(step)  # in place: a captured step reads this very tensor
+
+    def _record(self, i: int) -> None:
+        for parameter, slots in self._slots.items():
+            if self.accumulate == "weights":
+                local(slots[i]).copy_(local(parameter))
+            else:
+                local(slots[i]).zero_()
+
+    def _hold(self, parameters: Iterable[Tensor]) -> None:
+        """Make room for parameters that train and were not seen before.
+
+        One that joins late (``add_param_group``, or frozen until now) has not moved under this optimizer, so all its
+        references are its weights now.
+        """
+        for parameter in parameters:
+            if parameter not in self._slots and (parameter.requires_grad or parameter.grad is not None):
+                self._slots[parameter] = self._room(parameter)
+
+    def _room(self, parameter: Tensor) -> list[Tensor]:
+        if self.accumulate == "weights":
+            return [parameter.detach().clone() for _ in range(self.count)]
+        return [torch.zeros_like(parameter, dtype=self._slot_dtype(parameter)) for _ in range(self.count)]
+
+    def _slot_dtype(self, parameter: Tensor) -> torch.dtype:
+        if self.accumulate == "weights":
+            return parameter.dtype
+        return torch.promote_types(parameter.dtype, torch.float32)
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "source": "references",
+            "references": self.count,
+            "window": self.window,
+            "offset": self.offset,
+            "mode": self.mode,
+            "margin": self.margin,
+            "accumulate": self.accumulate,
+        }
+
+    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
+        # Held from the first call on, so that the structure is the same at any time, as distributed checkpoints need.
+        self._hold(parameters)
+        held = {str(i): list(self._slots[p]) for i, p in enumerate(parameters) if p in self._slots}
+        step = self.step if self._clock is None else int(self._clock)
+        return {"step": step, "parameters": len(parameters), "slots": held}
+
+    def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        parts = {"step": object, "parameters": object, "slots": Mapping}
+        check_parts(state, parts, "a state of references")
+        if not is_count(state["step"]):
+            raise ValueError(f"the state's step must be a number of steps, got {state['step']!r:.60}")
+        if differs(state["parameters"], len(parameters)):
+            raise ValueError(
+                f"the state is of {state['parameters']} parameters, here there are {len(parameters)}; "
+                "build the corrector over the same parameters in the same order"
+            )
+        for i, saved in state["slots"].items():
+            if i not in {str(place) for place in range(len(parameters))}:
+                raise ValueError(f"the state holds references of parameter {i!r:.60}, there are {len(parameters)}")
+            parameter = parameters[int(i)]
+            expected_dtype = self._slot_dtype(parameter)
+            if not isinstance(saved, list | tuple) or not all(isinstance(tensor, Tensor) for tensor in saved):
+                raise ValueError(f"the state's references of parameter {i} must be a list of tensors")
+            if len(saved) != self.count:
+                raise ValueError(f"the state holds {len(saved)} references of parameter {i}, expected {self.count}")
+            for tensor in saved:
+                if tensor.shape != parameter.shape:
+                    raise ValueError(
+                        f"the state holds a reference of shape {tuple(tensor.shape)} "
+                        f"for parameter {i}, which has shape {tuple(parameter.shape)}"
+                    )
+                if tensor.dtype != expected_dtype:
+                    raise ValueError(
+                        f"the state holds a reference in {tensor.dtype} for parameter {i}, expected {expected_dtype}"
+                    )
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        self._slots.clear()
+        for i, tensors in state["slots"].items():
+            slots = self._slots[parameters[int(i)]] = self._room(parameters[int(i)])
+            for slot, tensor in zip(slots, tensors, strict=True):
+                local(slot).copy_(local(like(tensor, slot)))
+        self._set_step(int(state["step"]))
+
+
+def _add_gradient(total: Tensor, parameter: Tensor, scale: Tensor | None, finite: Tensor | bool) -> None:
+    assert parameter.grad is not None
+    gradient = local(parameter.grad)
+    if isinstance(finite, bool):
+        if finite:
+            total.add_(gradient, alpha=1.0 if scale is None else 1.0 / scale.item())
+        return
+    gradient = gradient.to(total.dtype)
+    if scale is not None:
+        gradient = gradient / scale.to(gradient.device)
+    total.add_(torch.where(finite.to(gradient.device), gradient, 0.0))

@@ -1,0 +1,329 @@
+"""All seeds and learners of one kind of stream at once: S x M perceptrons advance as one batched computation.
+
+This is what the MNIST tables run. It is an implementation of its own, beside the learners of
+:mod:`congruency.continual.learners` that use :class:`congruency.DCL` and :class:`congruency.GEM`'s corrector;
+``tests/continual/test_batched_runner.py`` compares the weights of both after every task.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner, BatchedLearner
+from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
+from congruency.continual.config import LearnerConfig, Policy, memory_slice
+from congruency.continual.networks import initial_mlp
+from congruency.continual.scores import Outcome
+from congruency.continual.streams import Stream, Task
+
+if TYPE_CHECKING:
+    from congruency.datasets import LabelledImages
+
+__all__ = ["BATCHED_KINDS", "BatchedRunner", "group", "learner_for", "run_together", "stream_shape"]
+
+BATCHED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
+
+_ALIGNMENT = 16  # the number of inputs is rounded up to a multiple
+_EVALUATION_BYTES = (1 << 29, 1 << 23)  # of a layer's outputs in evaluation: on a GPU, in a CPU's cache
+
+
+def run_together(
+    streams: Sequence[Stream],
+    configs: Sequence[LearnerConfig],
+    *,
+    hidden: Sequence[int] = (100, 100),
+    batch: int = 10,
+    memory: int = 256,
+    policy: Policy = "first",
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[int, int], Any] | None = None,
+    resume: Path | None = None,
+) -> Outcome:
+    """Train every learner on every stream.
+
+    Args:
+        streams: One per seed, with the same number of tasks and samples.
+        configs: The learners, of the kinds in ``BATCHED_KINDS``.
+        hidden: Sizes of the hidden layers.
+        batch: Samples per step.
+        memory: Samples kept per task.
+        policy: Which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
+        device: Where to compute.
+        dtype: Precision of weights and inputs.
+        progress: Called with the number of finished tasks and of all tasks.
+        resume: Prefix of the files that hold the state after every task; an interrupted run continues from them.
+    """
+    _check(streams, configs, memory, policy)
+    if batch < 1 or min(hidden, default=1) < 1:
+        raise ValueError(f"batch and hidden layers must be of at least 1, got batch {batch}, hidden {tuple(hidden)}")
+    runner = BatchedRunner(streams, hidden, batch, memory, policy, torch.device(device), dtype)
+    start = runner.initial_weights()
+    groups = group(configs)
+    tasks = len(streams[0])
+    done = 0
+    baseline = runner.scores(start.unsqueeze(1))[0][:, 0]
+    matrix, losses = torch.zeros(2, len(streams), len(configs), tasks, tasks, dtype=torch.float64)
+    agreement = torch.full((len(streams), len(configs), tasks), torch.nan, dtype=torch.float64)
+    for number, members in enumerate(groups):
+        chosen = [configs[i] for i in members]
+        learner = learner_for(runner.network, chosen, start, [s.seed for s in streams], memory)
+        path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
+        for task, accuracies, cosines, entropies in runner.learn(learner, path):
+            matrix[:, members, task], agreement[:, members, task] = accuracies, cosines
+            losses[:, members, task] = entropies
+            done += 1
+            if progress is not None:
+                progress(done, tasks * len(groups))
+    return Outcome(matrix, baseline, agreement, losses)
+
+
+def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:
+    """Indices of the learners that advance together: those that need the same work at every step."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, config in enumerate(configs):
+        key = (config.kind in ("ewc", "agem") and config.kind, config.has_memory)
+        groups.setdefault(key, []).append(i)
+    return list(groups.values())
+
+
+def learner_for(
+    network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int
+) -> BatchedLearner:
+    """The batched learner of one :func:`group`."""
+    if configs[0].kind == "ewc":
+        return BatchedEWCLearner(network, configs, start)
+    return BatchedConstrainedLearner(network, configs, start, seeds, memory)
+
+
+def stream_shape(stream: Stream) -> tuple[Any, ...]:
+    """All that streams must have in common to be learned together."""
+    tasks = tuple((len(task.train), len(task.test), task.classes is None) for task in stream.tasks)
+    return tasks, stream.shape, stream.classes
+
+
+def _check(streams: Sequence[Stream], configs: Sequence[LearnerConfig], memory: int, policy: Policy) -> None:
+    """Refuse what cannot be learned together."""
+    for config in configs:
+        if config.kind not in BATCHED_KINDS:
+            raise ValueError(f"{config.name} ({config.kind}) cannot run batched; use congruency.continual.run")
+    if not streams:
+        raise ValueError("there is nothing to learn: give at least one stream")
+    shapes = {stream_shape(stream) for stream in streams}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"the streams must have the same tasks, samples, classes and image size, got {len(shapes)} kinds; "
+            "run those of each kind by themselves"
+        )
+    if any(config.has_memory for config in configs):
+        memory_slice(policy, memory, min(len(task.train) for task in streams[0].tasks))
+
+
+class BatchedRunner:
+    """The streams of all seeds on one device: training and evaluation, task by task.
+
+    Weights of inputs that are 0 in all training images never move, so training leaves them out: the trained networks
+    (``network``) have fewer inputs than the evaluated ones (``whole``). The arguments are :func:`run_together`'s.
+    """
+
+    def __init__(
+        self, streams: Sequence[Stream], hidden: Sequence[int], batch: int, memory: int, policy: Policy,
+        device: torch.device, dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self.streams, self.batch, self.memory, self.policy = streams, batch, memory, policy
+        self.device, self.dtype = device, dtype
+        self._on_device: dict[int, Tensor] = {}
+        self._active = _aligned(torch.stack([_nonzero_inputs(stream) for stream in streams]).any(0)).to(device)
+        sizes = (math.prod(streams[0].shape), *hidden, streams[0].classes)
+        self.whole, self.network = BatchedMLP(sizes), BatchedMLP((len(self._active), *sizes[1:]))
+        self._initial = torch.zeros(len(streams), self.whole.width, dtype=dtype)
+        for weights, stream in zip(self._initial, streams, strict=True):
+            weights[: self.whole.parameters] = initial_mlp(sizes, stream.seed).to(dtype)
+        self._initial = self._initial.to(device)
+        self._tests = self._shared_tests()
+
+    def initial_weights(self) -> Tensor:
+        """(S, width): the initial weights of every seed, for training."""
+        start = self._initial.new_zeros(len(self.streams), self.network.width)
+        for (to, to_bias), (weight, bias) in self._paired_layers(start, self._initial):
+            to.copy_(weight if to.shape == weight.shape else weight[..., self._active])
+            to_bias.copy_(bias)
+        return start
+
+    def widened(self, weights: Tensor) -> Tensor:
+        """(S, M, width) -> (S, M, width of whole): with the initial weights of the inputs that training leaves out."""
+        wide = self._initial.unsqueeze(1).repeat(1, weights.shape[1], 1)
+        for (narrow, narrow_bias), (weight, bias) in self._paired_layers(weights, wide):
+            if narrow.shape == weight.shape:
+                weight.copy_(narrow)
+            else:
+                weight[..., self._active] = narrow
+            bias.copy_(narrow_bias)
+        return wide
+
+    def _paired_layers(self, narrow: Tensor, wide: Tensor) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
+        return zip(self.network.layers(narrow), self.whole.layers(wide), strict=True)
+
+    def learn(self, learner: BatchedLearner, path: Path | None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield (task, accuracies (S, M, T), agreement (S, M), losses (S, M, T)) after every task.
+
+        With a ``path`` the state is saved there after every task, and a saved state is resumed: its results come first.
+        """
+        described = self._described(learner)
+        history: list[tuple[Tensor, Tensor, Tensor]] = []
+        if path is not None and path.exists():
+            past = torch.load(path, weights_only=True, map_location="cpu")
+            if past.get("run") != described:
+                raise ValueError(
+                    f"{path} holds another run (of other learners, streams or settings); remove it or choose another"
+                )
+            learner.load_state_dict(past["learner"])
+            history = [_with_losses(*after) for after in past["history"]]
+        first = len(history)
+        for task in range(len(self.streams[0])):
+            inputs, labels = self.training_samples(task)
+            mask = self._mask(task)
+            if task >= first:
+                learner.begin(task, inputs, self.batch)
+                for x, y in zip(inputs.split(self.batch, 1), labels.split(self.batch, 1), strict=True):
+                    learner.step(x, y, mask)
+            kept = memory_slice(self.policy, min(self.memory, inputs.shape[1]), inputs.shape[1])
+            learner.remember(inputs[:, kept].clone(), labels[:, kept], mask)
+            if task >= first:
+                learner.finish(inputs, mask)
+                accuracies, losses = self.scores(learner.weights)
+                history.append((accuracies, learner.agreement(), losses))
+                if path is not None:
+                    _save({"run": described, "learner": learner.state_dict(), "history": history}, path)
+            yield task, *history[task]
+
+    def _described(self, learner: BatchedLearner) -> str:
+        """All that distinguishes a run from others."""
+        streams = [
+            (s.name, s.seed, s.shape, len(s.train_images), [(t.name, len(t.train), len(t.test)) for t in s.tasks])
+            for s in self.streams
+        ]
+        configs = [astuple(config) for config in learner.configs]
+        memory = (self.memory, self.policy) if learner.configs[0].has_memory else None
+        return repr((type(learner).__name__, configs, self.whole.shapes, self.batch, memory, self.dtype, streams))
+
+    def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, M, width) -> (S, M, T) twice: accuracies and losses on all tasks."""
+        wide = self.widened(weights)
+        if self._tests is not None:
+            found = self._shared_scores(wide, *self._tests)
+        else:
+            found = torch.stack([self._scores(wide, task) for task in range(len(self.streams[0]))], -1)
+        accuracies, losses = found.cpu()
+        return accuracies, losses
+
+    def _shared_tests(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Inputs (N, active + 1), the last column ones, which are active, labels; None if tasks do not share them."""
+        first = self.streams[0].test_images
+        if not all(s.test_images is first and _tests_on_all(s) for s in self.streams):
+            return None
+        images = self._cached(first.images).flatten(1)
+        active = functional.pad((images != 0).any(0), (0, 1), value=True)  # pixels that are always 0 cost nothing
+        inputs = functional.pad(images.to(self.dtype) / 255, (0, 1), value=1.0)[:, active]
+        return inputs, active, first.labels.to(self.device)
+
+    def _shared_scores(self, wide: Tensor, inputs: Tensor, active: Tensor, labels: Tensor) -> Tensor:
+        """(2, S, M, T): all tasks at once, if they are tested on the same images with permuted pixels."""
+        pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in self.streams])
+        first = self.whole.permuted_first_layer(wide, pixels.to(self.device))[..., active]
+        size = self._images_at_once(wide, pixels.shape[1])
+        sums = torch.zeros(2, *first.shape[:3], dtype=torch.float64, device=self.device)
+        for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+            sums += count_and_loss(self.whole.logits_from_first_layer(first, wide, x), y)
+        return sums / len(labels)
+
+    def _images_at_once(self, wide: Tensor, tasks: int = 1) -> int:
+        each = wide[..., 0].numel() * tasks * max(out for out, _ in self.whole.shapes) * wide.element_size()
+        return int(max(1, _EVALUATION_BYTES[self.device.type == "cpu"] // each))
+
+    def _scores(self, wide: Tensor, task: int) -> Tensor:
+        """(2, S, M): one task."""
+        mask, count = self._mask(task), len(self.streams[0].tasks[task].test)
+        size = self._images_at_once(wide)
+        sums = torch.zeros(2, *wide.shape[:2], dtype=torch.float64, device=self.device)
+        for start in range(0, count, size):
+            inputs, labels = self._samples(
+                [(s.test_images, s.tasks[task].test[start : start + size], s.tasks[task]) for s in self.streams]
+            )
+            sums += count_and_loss(self.whole.logits(wide, inputs, mask), labels.unsqueeze(1))
+        return sums / count
+
+    def training_samples(self, task: int) -> tuple[Tensor, Tensor]:
+        """Inputs (S, n, active) from 0 to 1 and labels (S, n) of a task."""
+        return self._samples([(s.train_images, s.tasks[task].train, s.tasks[task]) for s in self.streams], self._active)
+
+    def _samples(
+        self, chosen: Sequence[tuple[LabelledImages, Tensor, Task]], kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs (S, n, in), or of the ``kept`` inputs alone, and labels (S, n)."""
+        inputs = [self._inputs(images.images, indices, task.pixels, kept) for images, indices, task in chosen]
+        labels = [images.labels[indices] for images, indices, _ in chosen]
+        return torch.stack(inputs).to(self.dtype) / 255, torch.stack(labels).to(self.device)
+
+    def _inputs(self, images: Tensor, indices: Tensor, pixels: Tensor | None, kept: Tensor | None) -> Tensor:
+        chosen = self._cached(images).flatten(1)[indices.to(self.device)]
+        if pixels is None:
+            return chosen if kept is None else chosen[:, kept]
+        pixels = pixels.to(self.device) if kept is None else pixels.to(self.device)[kept]
+        return chosen[:, pixels.clamp(min=0)] * (pixels >= 0)
+
+    def _cached(self, images: Tensor) -> Tensor:
+        if id(images) not in self._on_device:
+            self._on_device[id(images)] = images.to(self.device)
+        return self._on_device[id(images)]
+
+    def _mask(self, task: int) -> Tensor | None:
+        masks = [stream.mask(task) for stream in self.streams]
+        if masks[0] is None:
+            return None
+        return torch.stack([mask for mask in masks if mask is not None]).to(self.device, self.dtype)
+
+
+def _aligned(active: Tensor) -> Tensor:
+    """Indices of the active inputs, filled up with inactive ones to a number that suits matrix products."""
+    wanted = min(-(-int(active.sum()) // _ALIGNMENT) * _ALIGNMENT, len(active))
+    indices = torch.cat([active.nonzero().flatten(), (~active).nonzero().flatten()])[: max(wanted, 1)]
+    return indices.sort().values
+
+
+def _nonzero_inputs(stream: Stream) -> Tensor:
+    """(in,): whether an input is above 0 in any training image of any task."""
+    active = torch.zeros(math.prod(stream.shape), dtype=torch.bool)
+    for task in stream.tasks:
+        nonzero = (stream.train_images.images[task.train] != 0).any(0).flatten().cpu()
+        active |= nonzero if task.pixels is None else nonzero[task.pixels.clamp(min=0)] & (task.pixels >= 0)
+    return active
+
+
+def _tests_on_all(stream: Stream) -> bool:
+    """Whether every task is tested on all test images in order, changed only by moving their pixels."""
+    everything = torch.arange(len(stream.test_images))
+    return all(t.pixels is not None and t.classes is None and torch.equal(t.test, everything) for t in stream.tasks)
+
+
+def _with_losses(accuracies: Tensor, agreement: Tensor, losses: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The saved results of a task; states saved before losses were recorded have none."""
+    return accuracies, agreement, torch.full_like(accuracies, torch.nan) if losses is None else losses
+
+
+def _save(state: dict[str, Any], path: Path) -> None:
+    aside = path.with_name(path.name + ".part")
+    with aside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

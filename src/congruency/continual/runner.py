@@ -1,0 +1,99 @@
+"""One learner on one stream: train on every task in turn, evaluate on all tasks after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.continual.config import LearnerConfig, memory_slice
+from congruency.continual.learners import Learner, Setting, learner
+from congruency.continual.scores import Outcome
+from congruency.continual.streams import Stream
+
+__all__ = ["run"]
+
+_EVALUATION_BATCH = 1000
+
+
+def run(
+    stream: Stream,
+    config: LearnerConfig,
+    setting: Setting,
+    *,
+    batch: int = 10,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[int, int], Any] | None = None,
+) -> Outcome:
+    """Train one learner on one stream; an :class:`Outcome` with S = M = 1.
+
+    Args:
+        stream: The tasks.
+        config: The learner.
+        setting: The network and the size of the memory; ``setting.make`` must build the network on ``device``.
+        batch: Samples per step.
+        device: Device of the images.
+        dtype: Precision of the images.
+        progress: Called with the number of finished tasks and of all tasks.
+    """
+    if config.has_memory:
+        memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
+    one = learner(config, setting)
+    runner = _Runner(stream, torch.device(device), dtype)
+    tasks = len(stream)
+    baseline, _ = runner.scores(one)
+    matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
+    agreement = torch.full((tasks,), torch.nan, dtype=torch.float64)
+    for task in range(tasks):
+        agreement[task] = runner.learn(one, task, batch)
+        matrix[task], losses[task] = runner.scores(one)
+        if progress is not None:
+            progress(task + 1, tasks)
+    return Outcome(matrix[None, None], baseline[None], agreement[None, None], losses[None, None])
+
+
+class _Runner:
+    """A stream on a device."""
+
+    def __init__(self, stream: Stream, device: torch.device, dtype: torch.dtype) -> None:
+        self.stream, self.device, self.dtype = stream, device, dtype
+        self._tests = [tuple(part.to(device) for part in stream.testing(task)) for task in range(len(stream))]
+
+    def learn(self, one: Learner, task: int, batch: int) -> float:
+        """Train on a task; the mean agreement of its updates with the memory."""
+        images, labels = (part.to(self.device) for part in self.stream.training(task))
+        inputs = self._inputs(images)
+        one.begin(task, self._mask(task))
+        cosines = []
+        for x, y in zip(inputs.split(batch), labels.split(batch), strict=True):
+            one.observe(x, y)
+            cosines.append(one.agreement())
+        one.finish(inputs, labels)
+        defined = [cosine for cosine in cosines if cosine is not None]
+        return float(torch.stack(defined).nan_to_num(0.0).mean()) if defined else float("nan")
+
+    def scores(self, one: Learner) -> Tensor:
+        """(2, T): accuracies and losses on all tasks."""
+        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1)
+
+    def _score(self, one: Learner, task: int) -> Tensor:
+        """(2,): accuracy of the predictions, and mean cross entropy of the outputs."""
+        images, labels = self._tests[task]
+        mask = self._mask(task)
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for part, wanted in zip(images.split(_EVALUATION_BATCH), labels.split(_EVALUATION_BATCH), strict=True):
+            predicted, outputs = one.predict(self._inputs(part), task, mask)
+            total[0] += (predicted == wanted).sum()
+            own = outputs.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+            total[1] += (outputs.logsumexp(-1) - own).sum(dtype=torch.float64)  # a third of cross_entropy's time
+        return (total / len(labels)).cpu()
+
+    def _inputs(self, images: Tensor) -> Tensor:
+        return images.to(self.dtype) / 255
+
+    def _mask(self, task: int) -> Tensor | None:
+        mask = self.stream.mask(task)
+        return None if mask is None else mask.to(self.device, self.dtype)

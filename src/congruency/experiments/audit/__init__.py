@@ -1,1 +1,0 @@
-"""Which training samples disagree with what a classifier learns from all of them."""

@@ -1,1 +1,0 @@
-"""Image classification on the command line: `congruency train`, the paper's tables, and grids of short trainings."""

@@ -1,1 +1,0 @@
-"""The paper's continual-learning tables: their rows, the runs behind them, the page that shows them."""

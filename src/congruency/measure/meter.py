@@ -1,0 +1,238 @@
+"""The congruency and the magnitude of a run, accumulated step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from congruency._validate import check_choice, differs
+from congruency.backends import Basis, ParameterSlice, Passes
+from congruency.distributed import Groups, like, local, reduction_groups
+
+__all__ = ["CongruencyMeter", "Measurement", "Reference"]
+
+Reference = Literal["start", "previous"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a :class:`CongruencyMeter` has measured since its last reset.
+
+    Attributes:
+        congruency: The mean of the steps' congruency over those where it is defined (``eqn:cong``); nan if none.
+        magnitude: The mean distance of the weights from the reference (``eqn:mag``); nan if no step was measured.
+        steps: The number of steps measured, those of the magnitude's mean.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(1))
+        >>> meter = congruency.CongruencyMeter([weight])
+        >>> for _ in range(2):
+        ...     weight.grad = torch.ones(1)
+        ...     meter.update()
+        ...     torch.optim.SGD([weight], lr=0.5).step()
+        >>> meter.compute()
+        Measurement(congruency=1.0, magnitude=0.25, steps=2)
+    """
+
+    congruency: float
+    magnitude: float
+    steps: int
+
+
+class CongruencyMeter:
+    """Measures how far each gradient agrees with the displacement of the weights, and how far they have moved.
+
+    At step i, with weights ``w_i``, gradient ``g_i`` and ``d_i = w_i - r`` the displacement from the reference r:
+
+    - congruency ``nu_i = cos(g_i, -d_i)``, averaged over the steps (``eqn:cong`` in the paper);
+    - magnitude ``|d_i|``, averaged over the steps (``eqn:mag``).
+
+    With ``reference="start"`` r is ``w_1``, the weights at the first update; with ``"previous"`` it is ``w_{i-1}``, the
+    weights at the update before.
+
+    Which steps count: at the first update nothing has moved yet. From the start, ``|w_1 - w_1| = 0`` is a term of
+    the magnitude's mean (its sum begins at i = 1) while nu_1 is undefined and left out. Against the previous update,
+    there is no ``w_0``, so the first update measures nothing. A step with a gradient that is not finite is as if
+    ``update`` had not been called: a ``GradScaler`` takes no step then either. Steps where a norm is 0 have no
+    congruency but do have a magnitude. A parameter without a gradient is left out of that step's g and d.
+
+    The gradients are taken as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so the usual
+    place measures them before the correction.
+
+    Held in memory is one copy of the parameters, exact, in their own dtype. Differences and sums are in float64 (the
+    backends' first pass, see :mod:`congruency.backends`) and stay on the device: only :meth:`compute` waits for it.
+    Sharded parameters (DTensor) are measured in place; four numbers travel, and every process finds the same values,
+    provided all of them call ``update()``.
+
+    Args:
+        params: The parameters to measure, in an order that a saved state can rely on.
+        reference: ``"start"`` or ``"previous"``.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> meter = congruency.CongruencyMeter(model.parameters())
+        >>> losses = []
+        >>> for step in range(50):
+        ...     inputs = torch.randn(32, 8)
+        ...     loss = (model(inputs) - inputs[:, :2]).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     meter.update()  # after backward(), before step()
+        ...     optimizer.step()
+        ...     losses.append(loss.item())
+        >>> losses[-1] < losses[0]
+        True
+        >>> meter.compute().congruency > 0  # gradients mostly point where the weights have gone
+        True
+        >>> meter
+        CongruencyMeter(2 parameters, reference='start', 50 steps)
+    """
+
+    def __init__(self, params: Iterable[Tensor], reference: Reference = "start") -> None:
+        self._kind: Reference = check_choice("reference", reference, get_args(Reference))
+        self._params = _checked(params)
+        self._reference: list[Tensor] | None = None
+        self._totals = self._no_totals()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Measure one step: call it after ``backward()`` and before ``optimizer.step()``."""
+        if all(param.grad is None for param in self._params):
+            raise RuntimeError("no parameter has a gradient: call update() after backward() and before step()")
+        if self._reference is None:
+            self._reference = [param.detach().clone() for param in self._params]
+            if self._kind == "previous":
+                return
+        gram = Passes(self._slices(self._reference), 1).gram(wide=True)  # of the gradient and the displacement
+        squared_gradient, product, _, squared_distance = gram.flatten().unbind()
+        finite = squared_gradient.isfinite() & squared_distance.isfinite()
+        distance = squared_distance.sqrt()
+        congruency = (-product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
+        defined = finite & congruency.isfinite()
+        step = [congruency.where(defined, 0.0), defined, distance.where(finite, 0.0), finite]
+        self._totals = self._totals.to(product.device) + torch.stack([x.to(torch.float64) for x in step])
+        if self._kind == "previous":
+            for param, reference in zip(self._params, self._reference, strict=True):
+                held = local(reference)
+                torch.where(finite.to(held.device), local(param), held, out=held)
+
+    def compute(self) -> Measurement:
+        """The means over the steps since the last :meth:`reset`. Waits for the device; changes nothing."""
+        congruency, defined, distance, steps = self._totals.tolist()
+        return Measurement(
+            congruency=congruency / defined if defined else math.nan,
+            magnitude=distance / steps if steps else math.nan,
+            steps=int(steps),
+        )
+
+    def reset(self, *, reference: bool = False) -> None:
+        """Start the means over, as at the end of an epoch.
+
+        The reference stays: the start of training remains the start, as ``w_1`` does in the paper's curves over
+        epochs, and the previous update remains the previous one. With ``reference=True`` it is forgotten too, and the
+        next update is the first again (at a task boundary, say).
+        """
+        self._totals = self._no_totals()
+        if reference:
+            self._reference = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to resume later, for ``torch.save``; as with optimizers, the tensors are not copied."""
+        return {
+            "reference": self._kind,
+            "weights": None if self._reference is None else list(self._reference),
+            "totals": self._totals,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from :meth:`state_dict`; a state that does not fit raises ValueError and changes nothing."""
+        self._check_state(state)
+        weights = state["weights"]
+        if weights is None:
+            self._reference = None
+        else:
+            self._reference = [_placed(saved, param) for saved, param in zip(weights, self._params, strict=True)]
+        self._totals = self._no_totals().copy_(state["totals"])
+
+    def __repr__(self) -> str:
+        steps = int(self._totals[3])  # waits for the device
+        return f"CongruencyMeter({len(self._params)} parameters, reference={self._kind!r}, {steps} steps)"
+
+    def _no_totals(self) -> Tensor:
+        """Sum of congruencies, how many; sum of distances, how many."""
+        return torch.zeros(4, dtype=torch.float64, device=local(self._params[0]).device)
+
+    def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:
+        """Every gradient with its parameter's displacement as basis vector."""
+        for param, reference in zip(self._params, references, strict=True):
+            if param.grad is not None:
+                displacement = Basis([local(reference), local(param)], chained=True)
+                yield ParameterSlice(_local_gradient(param), [displacement], 0), reduction_groups(param)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        expected = {"reference", "weights", "totals"}
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the state of a meter must be a dict, got a {type(state).__name__}")
+        if set(state) != expected:
+            raise ValueError(f"the state must hold {sorted(expected)}, got {sorted(map(str, state))}")
+        if differs(state["reference"], self._kind):
+            raise ValueError(f"the state was measured from {state['reference']!r}, this meter measures {self._kind!r}")
+        totals = state["totals"]
+        if not isinstance(totals, Tensor) or totals.shape != self._totals.shape or totals.dtype != torch.float64:
+            raise ValueError(f"the state's totals must be {len(self._totals)} numbers in a float64 tensor")
+        weights = state["weights"]
+        if weights is None:
+            return
+        if not isinstance(weights, list | tuple) or not all(isinstance(saved, Tensor) for saved in weights):
+            raise ValueError("the state's weights must be a list of tensors, or None")
+        if len(weights) != len(self._params):
+            raise ValueError(
+                f"the state holds {len(weights)} parameters, here there are {len(self._params)}; "
+                "build the meter over the same parameters in the same order"
+            )
+        for i, (saved, param) in enumerate(zip(weights, self._params, strict=True)):
+            if saved.shape != param.shape or saved.dtype != param.dtype:
+                raise ValueError(
+                    f"the state holds {saved.dtype} of shape {tuple(saved.shape)} "
+                    f"for parameter {i}, {param.dtype} of shape {tuple(param.shape)}"
+                )
+
+
+def _checked(params: Iterable[Tensor]) -> list[Tensor]:
+    listed = [params] if isinstance(params, Tensor) else list(params)
+    for param in listed:
+        if not isinstance(param, Tensor):
+            raise TypeError(f"params must be parameters, as model.parameters() gives them, got {type(param).__name__}")
+        if not param.is_floating_point():
+            raise TypeError(f"params must be real floating-point tensors, got {param.dtype}")
+    if not listed:
+        raise ValueError("params is empty: give at least one parameter")
+    return list(dict.fromkeys(listed))  # a tied parameter counts once
+
+
+def _placed(saved: Tensor, param: Tensor) -> Tensor:
+    """A copy of ``saved`` on the device, and in the shards, of ``param``."""
+    copy = param.detach().clone()
+    local(copy).copy_(local(like(saved, param)))
+    return copy
+
+
+def _local_gradient(param: Tensor) -> Tensor:
+    assert param.grad is not None
+    reduction_groups(param.grad)  # refuses a gradient that is still to be summed over processes
+    gradient = local(param.grad)
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.shape != local(param).shape:
+        raise ValueError(
+            f"a parameter's shard has shape {tuple(local(param).shape)} and its gradient's {tuple(gradient.shape)}; "
+            "both must be sharded alike"
+        )
+    return gradient

@@ -1,0 +1,302 @@
+"""One saliency network as a task of the training loop: its recipe, its training and its scores."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from congruency.files import write_together
+from congruency.saliency.batches import SaliencyBatches
+from congruency.saliency.data.loaders import osie_split
+from congruency.saliency.data.prepared import Prepared
+from congruency.saliency.losses import make_loss
+from congruency.saliency.models import create, finish, save_model
+from congruency.saliency.scorer import METRICS, mean_scores, score
+from congruency.training import Build, Correction, Notice, Origin, Place, SampleOrder, Task, TrainingConfig, train
+from congruency.training.config import Accelerator, Precision, order_seed
+from congruency.training.processes import process_count
+
+__all__ = [
+    "METHODS", "SCORES_FILE", "Optimizer", "Recipe", "Trained", "build_task", "method_named", "scores_of",
+    "split_prepared", "train_network",
+]  # fmt: skip
+
+Optimizer = Literal["adam", "rmsprop"]
+Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+
+METHODS: dict[str, Correction] = {
+    "baseline": Correction(),
+    "GEM": Correction(name="gem"),
+    "DCL-inf-1": Correction(name="dcl"),
+    "DCL-500-1": Correction(name="dcl", window=500),
+    "DCL-120-1": Correction(name="dcl", window=120),
+    "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
+    "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
+    "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
+}
+"""The methods of the paper's tables: its equations, and (anchor) what its published code computes.
+
+GEM keeps the features of one sample before the last layer, the first of each epoch (the paper's section 5.1.5).
+"""
+
+SCORES_FILE = "scores.json"
+
+_DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor)?")
+_RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
+_OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
+_MODEL_NAMES = {"salicon": "", "dinet": "DINet "}
+_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0"}
+_EVALUATION_BATCH = 40
+_SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
+
+
+def method_named(name: str) -> Correction:
+    """Return a method by the paper's notation: one of :data:`METHODS`, or any ``"DCL-W-N"`` or ``"DCL-W-N anchor"``."""
+    if name in METHODS:
+        return METHODS[name]
+    found = _DCL.fullmatch(name)
+    if found is None:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
+    window, references, anchor = found.groups()
+    usual = METHODS[f"DCL-inf-1{anchor or ''}"]
+    return replace(usual, window=None if window == "inf" else int(window), references=int(references))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one network is trained; the defaults are the paper's.
+
+    Attributes:
+        model, backbone, weights, pretrained: See :func:`congruency.saliency.models.create`.
+        optimizer: ``"adam"`` (learning rate 2e-4) or ``"rmsprop"`` (5e-4, momentum 0.9); weight decay 1e-5 in both.
+        method: See :func:`method_named`; it corrects the last layer.
+        epochs: The paper's 12,500 steps on SALICON are 10.
+        halve_every: Epochs between halvings of the learning rate.
+        batch: Images per step.
+        loss: See :func:`congruency.saliency.losses.make_loss`.
+        lr: The learning rate; None for the optimizer's above.
+        sample_order: Which runs see the images in the same order, see :data:`congruency.training.SampleOrder`.
+        order_seed: Of the fixed order.
+    """
+
+    model: str = "dinet"
+    backbone: str = "resnet50"
+    weights: str | None = None
+    pretrained: bool = False
+    optimizer: Optimizer = "adam"
+    method: str = "baseline"
+    epochs: int = 10
+    halve_every: int = 1
+    batch: int = 8
+    loss: str = "l1"
+    lr: float | None = None
+    sample_order: SampleOrder = "seed"
+    order_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.model not in _MODEL_NAMES:
+            raise ValueError(f"there is no saliency model {self.model!r}; choose one of {', '.join(_MODEL_NAMES)}")
+        if self.optimizer not in _RATES:
+            raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
+        if self.halve_every < 1:
+            raise ValueError(f"halve_every must be at least 1 epoch, got {self.halve_every}")
+        if self.order_seed and self.sample_order != "fixed":
+            raise ValueError("order_seed is for the sample order 'fixed'; the other orders follow the seed")
+        self.seed_of_order(0)  # refuses an unknown order or method
+
+    @property
+    def correction(self) -> Correction:
+        """How gradients are corrected."""
+        return method_named(self.method)
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the backbone starts from random weights."""
+        return not (self.weights or self.pretrained)
+
+    @property
+    def name(self) -> str:
+        """The row's name: model, backbone, optimizer, method."""
+        backbone = _BACKBONE_NAMES.get(self.backbone, self.backbone)
+        start = "" if self.from_scratch else " pretrained"
+        order = "" if self.sample_order == "seed" else f", {self.sample_order} order"
+        return f"{_MODEL_NAMES[self.model]}{backbone}{start} {self._optimizer_and_method}{order}"
+
+    @property
+    def paper_row(self) -> str:
+        """The row of the paper's table that this one repeats; the anchor mode is named in addition."""
+        return f"{'DINet' if self.model == 'dinet' else 'ResNet-50'} {self._optimizer_and_method}"
+
+    @property
+    def _optimizer_and_method(self) -> str:
+        return f"{_OPTIMIZER_NAMES[self.optimizer]}{'' if self.method == 'baseline' else f' {self.method}'}"
+
+    @property
+    def folder(self) -> str:
+        """A folder name with everything that changes the result, except which pretrained weights are used."""
+        usual = {field.name: field.default for field in fields(self)}
+        changed = [
+            f"{key}-{getattr(self, key)}"
+            for key in ("epochs", "halve_every", "batch", "loss", "lr", "order_seed")
+            if getattr(self, key) != usual[key]
+        ]
+        return "_".join([self.name.lower().replace(", ", "-").replace(" ", "-"), *changed]).replace("*", "x")
+
+    def seed_of_order(self, seed: int) -> int:
+        """Return the seed of the order in which the run of a seed sees the images."""
+        return order_seed(self.sample_order, seed, self.correction, self.order_seed)
+
+    def make_optimizer(self, model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
+        """Return the optimizer of a network; ``fused`` runs Adam's step as one kernel."""
+        lr = _RATES[self.optimizer] if self.lr is None else self.lr
+        if self.optimizer == "adam":
+            return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=1e-5, fused=fused or None)
+        return torch.optim.RMSprop(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-5)
+
+
+def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
+    """Return the fixed split of a prepared OSIE."""
+    parts = osie_split(prepared.data, train=train)
+    first, second = (prepared.subset([v.image.name for v in part.viewings]) for part in parts)
+    return first, second
+
+
+def build_task(
+    recipe: Recipe, prepared: Prepared, seed: int, *, held_out: Prepared | None = None, on_device: bool = True
+) -> Build:
+    """Return what the training loop asks for: the network, its data on the device, its loss, its schedule.
+
+    With ``held_out`` the loss on that set is the evaluation: the paper's validation loss (its Figure 14).
+    """
+    loss = make_loss(recipe.loss)
+
+    def head_loss(logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
+        height, width = target["density"].shape[-2:]
+        return loss(finish(logits, (height, width)), target)
+
+    def build(place: Place) -> Task:
+        model = create(recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained)
+        device = place.device if on_device else "cpu"
+        data = SaliencyBatches(
+            prepared, recipe.batch, seed=recipe.seed_of_order(seed), device=device, rank=place.rank,
+            world_size=place.world_size,
+        )  # fmt: skip
+        validation = None if held_out is None else SaliencyBatches(held_out, _EVALUATION_BATCH, device=device)
+        # In precision 16 a fused optimizer would see gradients before they are unscaled.
+        fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
+        return Task(
+            model=model,
+            optimizer=lambda model: recipe.make_optimizer(model, fused=fused),
+            loss=loss,
+            data=data,
+            schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, recipe.halve_every, gamma=0.5),
+            head_loss=head_loss,
+            evaluate=None if validation is None else lambda model: _validation_loss(model, validation, loss, place),
+            description={"task": "saliency", "data": prepared.data.summary(), **asdict(recipe)},
+        )
+
+    return build
+
+
+def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, place: Place) -> dict[str, float]:
+    """The mean over all images, computed by every process: a sharded network needs all of them in each call."""
+    total, count = torch.zeros((), dtype=torch.float64, device=place.device), 0
+    for images, target in batches.evaluation_batches():
+        there = {name: value.to(place.device) for name, value in target.items()}
+        total += len(images) * loss(model(images.to(place.device)), there)
+        count += len(images)
+    return {"loss": total.item() / count}
+
+
+@torch.no_grad()
+def scores_of(
+    model: nn.Module, prepared: Prepared, *, metrics: Sequence[str] = METRICS, precision: str = "32", batch: int = 25
+) -> dict[str, float]:
+    """Return the mean scores of a network on a set, at the images' own size, computed on the network's device."""
+    device = next(model.parameters()).device
+    model.eval()
+
+    def predict(indices: Sequence[int]) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            saliency: Tensor = model(prepared.images[torch.tensor(indices)].to(device))
+        return saliency
+
+    return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The scores of a trained network, None if SIGTERM stopped it before the last epoch."""
+
+    scores: dict[str, float] | None
+    stopped: bool = False
+
+
+def train_network(
+    recipe: Recipe,
+    seed: int,
+    train_set: Prepared,
+    test_set: Prepared,
+    folder: str | Path,
+    *,
+    device: Accelerator = "auto",
+    precision: Precision = "32",
+    capture: bool | None = None,
+    keep_model: bool = True,
+    progress: bool = False,
+    notice: Notice | None = None,
+    origin: Origin | None = None,
+) -> Trained:
+    """Train a network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
+
+    A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
+    have one only after SIGTERM.
+
+    Args:
+        recipe: What to train.
+        seed: Of weights and order.
+        train_set: The images to train on.
+        test_set: The images to score.
+        folder: Of this run.
+        device, precision, progress: See :class:`congruency.training.TrainingConfig`.
+        capture: Replay the passes as CUDA graphs; None does so where it is possible.
+        keep_model: Write ``model.pt``.
+        notice, origin: See :func:`congruency.training.train`.
+    """
+    folder = Path(folder)
+    finished = folder / SCORES_FILE
+    if finished.is_file():
+        return Trained(json.loads(finished.read_text(encoding="utf-8"))["scores"])
+    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    short = recipe.epochs * len(train_set.images) <= _SHORT
+    config = TrainingConfig(
+        epochs=recipe.epochs, seed=seed, method=recipe.correction, accelerator=device, precision=precision,
+        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress,
+        capture=cuda and precision != "16" and process_count() == 1 if capture is None else capture,
+        checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
+    )  # fmt: skip
+    networks: list[nn.Module] = []
+
+    def build(place: Place) -> Task:
+        task = build_task(recipe, train_set, seed, held_out=test_set)(place)
+        networks.append(task.model)
+        return task
+
+    result = train(build, config, folder, resume=True, origin=origin, notice=notice)
+    if not result.finished:
+        return Trained(None, stopped=True)
+    if keep_model:
+        save_model(networks[0], folder / "model.pt")
+    scores = scores_of(networks[0], test_set, precision=precision)
+    content = {"recipe": asdict(recipe), "row": recipe.name, "seed": seed, "scores": scores}
+    write_together(folder, {SCORES_FILE: json.dumps(content, indent=2) + "\n"})
+    for checkpoint in (folder / "checkpoints").glob("*.pt"):
+        checkpoint.unlink()  # those of many runs would fill a disk
+    return Trained(scores, stopped=result.asked_to_stop)

@@ -1,0 +1,315 @@
+"""``congruency bound``: the lower bound of Theorem 1 beside the congruency it bounds, as a table and a page.
+
+On functions whose Lipschitz constant is known: where the bound is tight, and where it says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from congruency.files import write_together
+from congruency.measure import congruency
+from congruency.measure.bound import BoundForm, lower_bound
+from congruency.report.charts import Series, line_chart
+from congruency.report.numbers import fixed
+from congruency.report.page import Figure, Page, render
+from congruency.report.tables import Table
+from congruency.studies.page import provenance
+from congruency.studies.results import RESULTS_FILE
+
+__all__ = [
+    "FORMS", "PROBLEMS", "Comparison", "Problem", "Results", "compare", "compare_all", "compose", "findings",
+    "logistic", "quadratic", "summary", "write",
+]  # fmt: skip
+
+FORMS: tuple[BoundForm, ...] = get_args(BoundForm)
+_ROUNDING = 1e-6
+_TIGHT = 0.05
+_SHOWN = (0.1, 0.5, 1.0, 1.5)  # the step sizes, times L, nearest to which curves are drawn
+_TOP = 1.5  # larger values of the printed form are not drawn: no cosine is there
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A function to descend on.
+
+    Attributes:
+        description: the function, and where its constant comes from.
+        gradient: (p,) -> (p,), float64.
+        start: (p,).
+        lipschitz: L, of the gradient: exact, or at least not too small.
+    """
+
+    name: str
+    description: str
+    gradient: Callable[[Tensor], Tensor]
+    start: Tensor
+    lipschitz: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Gradient descent with one step size; all of shape (K,), for iterations 1..K.
+
+    Attributes:
+        relative: the step size times L.
+    """
+
+    relative: float
+    measured: Tensor
+    bounds: dict[BoundForm, Tensor]
+
+    def gap(self, form: BoundForm = "sharp") -> float:
+        """Return the mean of measured minus bound: 0 is tight, and it cannot be above 2."""
+        return float((self.measured - self.bounds[form]).nanmean())
+
+    def vacuous(self, form: BoundForm = "sharp") -> float:
+        """Return the share of the iterations, in percent, in which the bound is -1 and so says nothing."""
+        return 100 * _share(self.bounds[form] <= -1, self.measured)
+
+    def tight_for(self, within: float, form: BoundForm = "sharp") -> int:
+        """Return for how many first iterations the bound stays within a distance of the measured value."""
+        loose = (self.measured - self.bounds[form] > within).nonzero()
+        return int(loose[0]) if len(loose) else len(self.measured)
+
+    def vacuous_from(self, form: BoundForm = "sharp") -> int | None:
+        """Return the first iteration, from 1, in which the bound is -1; None where it never is."""
+        empty = (self.bounds[form] <= -1).nonzero()
+        return int(empty[0]) + 1 if len(empty) else None
+
+    def broken(self, form: BoundForm = "printed") -> float:
+        """Return the share of the iterations, in percent, in which the congruency is below the bound."""
+        return 100 * _share(self.bounds[form] > self.measured + _ROUNDING, self.measured)
+
+
+def quadratic(size: int = 10, condition: float = 20.0) -> Problem:
+    """``1/2 sum_i h_i x_i^2`` with curvatures from 1/condition to 1: L is the largest, 1."""
+    curvatures = torch.logspace(0, 1, size, base=1 / condition, dtype=torch.float64)
+    return Problem(
+        "quadratic",
+        f"half the sum of h x², {size} variables, h from {1 / condition:g} to 1: L is the largest h",
+        lambda x: curvatures * x,
+        torch.ones(size, dtype=torch.float64),
+        1.0,
+    )
+
+
+def logistic(samples: int = 200, size: int = 10, penalty: float = 1e-3, seed: int = 0) -> Problem:
+    """Logistic regression on two clouds of points: L is at most the largest eigenvalue of X'X / 4n, and the penalty.
+
+    A quarter is the steepest that the logistic function gets; it does get there, at the start, where all is 0.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(samples) % 2 * 2.0 - 1
+    points = torch.randn(samples, size, generator=generator, dtype=torch.float64)
+    points = points + 0.5 * labels[:, None].double() * torch.linspace(1, 0, size, dtype=torch.float64)
+    signed = points * labels[:, None].double()
+
+    def gradient(w: Tensor) -> Tensor:
+        return -(signed * torch.sigmoid(-(signed @ w))[:, None]).mean(0) + penalty * w
+
+    largest = float(torch.linalg.eigvalsh(points.T @ points)[-1])
+    return Problem(
+        "logistic",
+        f"logistic regression on {samples} points in {size} dimensions, two classes, a penalty of {penalty:g}: L from "
+        "the largest eigenvalue of the points' second moments, over 4",
+        gradient,
+        torch.zeros(size, dtype=torch.float64),
+        largest / (4 * samples) + penalty,
+    )
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {"quadratic": quadratic, "logistic": logistic}
+
+
+def compare(problem: Problem, relative: float, steps: int) -> Comparison:
+    """Descend with the step size ``relative / L`` and compare, from the first iteration on.
+
+    It ends early where the gradients leave the range in which a cosine is defined.
+    """
+    if not relative > 0:
+        raise ValueError(f"a step size must be positive, got {relative}")
+    rate = relative / problem.lipschitz
+    x, gradients = problem.start, []
+    for _ in range(steps + 1):
+        g = problem.gradient(x)
+        if not 1e-100 < float(g.norm()) < 1e100:
+            break
+        gradients.append(g)
+        x = x - rate * g
+    if len(gradients) < 2:
+        raise ValueError(f"{problem.name} with a step of {relative:g} / L has nothing to compare after one step")
+    g = torch.stack(gradients)
+    measured = congruency(g[1:], g.cumsum(0)[:-1])
+    bounds = {form: lower_bound(g, rate, problem.lipschitz, form=form)[1:] for form in FORMS}
+    return Comparison(relative, measured, bounds)
+
+
+def compare_all(problem: Problem, relatives: Sequence[float], steps: int) -> list[Comparison]:
+    """Return one comparison per step size."""
+    return [compare(problem, relative, steps) for relative in relatives]
+
+
+def _share(holds: Tensor, counted: Tensor) -> float:
+    defined = ~counted.isnan()
+    return float((holds & defined).sum() / defined.sum().clamp(min=1))
+
+
+Results = Mapping[str, tuple[Problem, Sequence[Comparison]]]
+
+
+def summary(results: Results) -> Table:
+    """Return one line per problem and step size."""
+    rows = []
+    for problem, comparisons in results.values():
+        for one in comparisons:
+            empty = one.vacuous_from()
+            rows.append([
+                f"{problem.name}, {one.relative:g} / L", fixed(float(one.measured.nanmean()), 3),
+                fixed(float(one.bounds["sharp"].nanmean()), 3), fixed(one.gap(), 3), str(one.tight_for(_TIGHT)),
+                "never" if empty is None else str(empty), fixed(one.broken("printed"), 0),
+            ])  # fmt: skip
+    caption = (
+        f"Measured, sharp bound and gap: means over the iterations. Tight for: the number of first iterations in which "
+        f"the bound is within {_TIGHT:g} of the measured congruency. Vacuous from: the first iteration in which the "
+        "bound is -1, which no cosine can be below anyway. Printed broken: the share of the iterations in which the "
+        "congruency lies below the bound as the theorem prints it."
+    )
+    columns = [
+        "Problem, step size", "Measured", "Sharp bound", "Gap", "Tight for", "Vacuous from", "Printed broken, %",
+    ]  # fmt: skip
+    return Table(caption, columns, rows)
+
+
+def findings(results: Results) -> list[str]:
+    """Say where the bounds hold, where they are tight and where vacuous."""
+    return [*_validity(results), *(_reach(problem, chosen) for problem, chosen in results.values())]
+
+
+def _reach(problem: Problem, comparisons: Sequence[Comparison]) -> str:
+    parts = []
+    for one in _chosen(comparisons):
+        count, empty = one.tight_for(_TIGHT), one.vacuous_from()
+        tight = "never tight" if count == 0 else f"tight for {count} iteration{'' if count == 1 else 's'}"
+        parts.append(f"{one.relative:g} / L: {tight}, {'never vacuous' if empty is None else f'vacuous from {empty}'}")
+    return f"The sharp bound on the {problem.name} problem, by step size. {'; '.join(parts)}."
+
+
+def _validity(results: Results) -> list[str]:
+    every = [one for _, comparisons in results.values() for one in comparisons]
+    must: tuple[BoundForm, ...] = ("sharp", "expanded")
+    sound = [form for form in must if not any(one.broken(form) for one in every)]
+    broken = [one for one in every if one.broken("printed")]
+    over = [one for one in every if bool((one.bounds["printed"] > 1).any())]
+    first = {
+        2: "The sharp and the expanded bound held at every iteration.",
+        1: f"Of the two bounds that must hold, only the {sound[0]} one did: report this." if sound else "",
+        0: "Neither the sharp nor the expanded bound held everywhere: report this.",
+    }[len(sound)]
+    second = (
+        f"The theorem as printed was broken with {len(broken)} of {len(every)} step sizes, and asked for a congruency "
+        f"above 1 with {len(over)}."
+    )
+    return [first, second]
+
+
+def compose(results: Results, steps: int, command: str) -> Page:
+    """Return the page."""
+    figures = [_against_step(results, kind) for kind in ("gap", "vacuous")]
+    for problem, comparisons in results.values():
+        figures += [_curves(problem, one) for one in _chosen(comparisons)]
+    return Page(
+        title="How much Theorem 1 promises",
+        lead=(
+            f"Gradient descent with a fixed step for {steps} iterations, on functions whose Lipschitz constant L is "
+            "known: the congruency of every gradient with the sum of those before it, and what the theorem says it "
+            "cannot fall below."
+        ),
+        command=command,
+        table=summary(results),
+        findings=findings(results),
+        figures=figures,
+        figures_note="Point at a chart for its values.",
+        notes=[*_NOTES, *((problem.name, problem.description + ".") for problem, _ in results.values())],
+        made=provenance("in float64"),
+    )
+
+
+_NOTES = (
+    (
+        "Sharp, expanded, printed",
+        "Three steps of the paper's proof. Sharp: its first inequality. Expanded: after the sum of gradients is "
+        "expanded, weaker and still sound. Printed: the theorem, whose last simplification does not hold for gradients "
+        "that agree; two equal ones already make it promise a cosine of nearly 2.",
+    ),
+    ("1 / L", "The step size below which gradient descent on such a function never overshoots along any axis."),
+)
+
+
+def _against_step(results: Results, kind: str) -> Figure:
+    series = []
+    for problem, comparisons in results.values():
+        x = [one.relative for one in comparisons]
+        y = [one.gap("sharp") if kind == "gap" else one.vacuous("sharp") for one in comparisons]
+        series.append(Series(problem.name, x, y))
+    if kind == "gap":
+        title, y_label, note = "Gap of the sharp bound", "measured minus bound", "0: tight."
+    else:
+        title, y_label, note = "Where the sharp bound is vacuous", "% of iterations", "100: it says nothing at all."
+    return Figure(title, line_chart(series, title=title, x_label="step size times L", y_label=y_label), note)
+
+
+def _curves(problem: Problem, one: Comparison) -> Figure:
+    x = list(range(1, len(one.measured) + 1))
+    series = [Series("measured", x, one.measured.tolist())]
+    for form in FORMS:
+        values = one.bounds[form]
+        series.append(Series(form, x, values.where(values <= _TOP, torch.nan).tolist()))
+    title = f"{problem.name[0].upper()}{problem.name[1:]}, step {one.relative:g} / L"
+    chart = line_chart(series, title=title, x_label="iteration", y_label="congruency")
+    hidden = int((one.bounds["printed"] > _TOP).sum())
+    note = f"The printed form is above {_TOP:g} in {hidden} of {len(x)} iterations, and not drawn there."
+    return Figure(title, chart, note if hidden else "")
+
+
+def _chosen(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Those nearest to the step sizes that are drawn, each once."""
+    nearest = [min(comparisons, key=lambda one: abs(one.relative - wanted)) for wanted in _SHOWN]
+    return list({one.relative: one for one in nearest}.values())
+
+
+def to_json(results: Results) -> str:
+    """Return every number as JSON."""
+    content = {
+        problem.name: {
+            "lipschitz": problem.lipschitz,
+            "steps": [
+                {
+                    "step_times_lipschitz": one.relative,
+                    "measured": _numbers(one.measured),
+                    **{form: _numbers(values) for form, values in one.bounds.items()},
+                }
+                for one in comparisons
+            ],
+        }
+        for problem, comparisons in results.values()
+    }
+    return json.dumps(content) + "\n"
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def write(results: Results, steps: int, out: Path, command: str) -> list[Path]:
+    """Write ``index.html`` and ``results.json`` into a folder."""
+    page = compose(results, steps, command)
+    return write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(results)})

@@ -1,0 +1,312 @@
+"""``congruency pairs``: how far two samples agree on the update, beside how far they look alike (Figures 7 and 8).
+
+Of one network, every kind of pairs; of several, whether samples of one class agree more than those of two.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.files import write_together
+from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
+from congruency.modules import head
+from congruency.report.charts import heat_map
+from congruency.report.numbers import fixed
+from congruency.report.page import Figure, Page, render
+from congruency.report.pictures import picture
+from congruency.report.tables import Table
+from congruency.studies.analysis.samples import Samples
+from congruency.studies.page import compose as compose_study
+from congruency.studies.page import provenance, to_page_markdown
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.results import RESULTS_FILE, Results, comparisons
+from congruency.studies.results import to_json as results_json
+from congruency.studies.summary import findings as study_findings
+
+__all__ = [
+    "BETWEEN", "WITHIN", "Kind", "Pairs", "compare", "compose", "compose_several", "findings", "kinds", "means",
+    "summary", "write", "write_several",
+]  # fmt: skip
+
+WITHIN, BETWEEN = "within a class", "between classes"
+_MEASURES = ("congruency", "similarity")
+_ACROSS = 5  # pictures beside a reference
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Every two of n samples.
+
+    Attributes:
+        congruency: (n, n) cosines of their gradients in the last layer.
+        similarity: (n, n) cosines of the raw inputs, as the network sees them.
+    """
+
+    congruency: Tensor
+    similarity: Tensor
+    labels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The pairs of two labels: how many, and mean and standard deviation of both cosines."""
+
+    first: str
+    second: str
+    count: int
+    congruency: tuple[float, float]
+    similarity: tuple[float, float]
+
+
+def compare(samples: Samples) -> Pairs:
+    """Both cosines of every pair, gradients by the last layer's parameters, as in the paper."""
+    chosen = list(head(samples.model).parameters())
+    nu = pairwise_congruency(samples.model, samples.loss, samples.inputs, samples.targets, chosen)
+    return Pairs(nu, pairwise_similarity(samples.seen), samples.labels)
+
+
+def kinds(pairs: Pairs) -> list[Kind]:
+    """Pairs within each label, and between every two; a sample is no pair with itself."""
+    labels = list(dict.fromkeys(pairs.labels))
+    if len(labels) == len(pairs.labels):
+        labels = []  # samples without classes: all pairs are of one kind
+    of = torch.tensor([labels.index(label) if labels else 0 for label in pairs.labels])
+    made = []
+    for a, b in combinations_with_replacement(range(max(1, len(labels))), 2):
+        mask = ((of[:, None] == a) & (of == b)).triu(1) | ((of[:, None] == b) & (of == a)).triu(1)
+        nu, similarity = pairs.congruency[mask], pairs.similarity[mask]
+        names = (labels[a], labels[b]) if labels else ("any image", "any other")
+        made.append(Kind(*names, int(mask.sum()), _mean_and_deviation(nu), _mean_and_deviation(similarity)))
+    return sorted(made, key=lambda kind: kind.first != kind.second)
+
+
+def _mean_and_deviation(values: Tensor) -> tuple[float, float]:
+    kept = values[~values.isnan()].double()
+    mean = float(kept.mean()) if len(kept) else float("nan")
+    return mean, float(kept.std()) if len(kept) > 1 else float("nan")
+
+
+def summary(pairs: Pairs, most: int = 30) -> Table:
+    """Return one line per kind of pair; of many classes, the first kinds."""
+    rows = [
+        [f"{kind.first} - {kind.second}", str(kind.count), *(fixed(v, 4) for v in (*kind.congruency, *kind.similarity))]
+        for kind in kinds(pairs)[:most]
+    ]
+    caption = (
+        "Congruency: the cosine of two samples' gradients in the last layer. Similarity: that of the images as the "
+        "network sees them. Means and standard deviations over the pairs."
+    )
+    return Table(caption, ["Pair", "Pairs", "Congruency", "std", "Similarity", "std"], rows)
+
+
+def means(pairs: Pairs) -> dict[str, tuple[float, float]] | None:
+    """Return both cosines, mean within a class and mean between classes; None where there are no such pairs."""
+    every = kinds(pairs)
+    same, other = ([kind for kind in every if (kind.first == kind.second) is alike] for alike in (True, False))
+    if not same or not other or not any(kind.count for kind in same):
+        return None
+    return {name: (_pooled(same, name), _pooled(other, name)) for name in _MEASURES}
+
+
+def findings(pairs: Pairs) -> list[str]:
+    """Say whether samples of one class agree more than those of two, by both measures."""
+    parts = [
+        f"{name} {fixed(inside, 4)} within a class and {fixed(between, 4)} between classes"
+        for name, (inside, between) in (means(pairs) or {}).items()
+    ]
+    return [f"Mean {'; '.join(parts)}."] if parts else []
+
+
+def _pooled(every: Sequence[Kind], name: str) -> float:
+    counted = [kind for kind in every if kind.count and not math.isnan(getattr(kind, name)[0])]
+    total = sum(kind.count for kind in counted)
+    return sum(kind.count * getattr(kind, name)[0] for kind in counted) / total if total else float("nan")
+
+
+def compose(samples: Samples, pairs: Pairs, command: str) -> Page:
+    """Return the page of one network: matrices, and pictures beside their references."""
+    return Page(
+        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs),
+        figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
+        notes=_NOTES, made=provenance(),
+    )  # fmt: skip
+
+
+_TITLE = "Which samples agree on the update"
+_FIGURES_NOTE = (
+    "In the matrices samples are ordered by class. Below, a reference and others: each with its congruency (Cong.) and "
+    "similarity (Sim.) with the reference."
+)
+
+
+def _lead(samples: Samples) -> str:
+    return f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."
+
+
+def _figures(samples: Samples, pairs: Pairs) -> list[Figure]:
+    matrices = (("Congruency", pairs.congruency), ("Similarity of the images", pairs.similarity))
+    maps = [
+        Figure(title, heat_map(matrix.tolist(), title=title, x_label="sample", y_label="sample", low=-1.0, high=1.0))
+        for title, matrix in matrices
+    ]
+    return [*maps, *(_row(samples, pairs, reference) for reference in _references(pairs.labels))]
+
+
+_NOTES = (
+    (
+        "Congruency of two samples",
+        "The cosine of the gradients of two samples with respect to the last layer's weights, at fixed weights: 1, "
+        "both samples ask for the same update; 0, for unrelated ones; -1, for opposite ones.",
+    ),
+    ("Similarity", "The cosine of the normalised images, pixel by pixel: it depends on neither labels nor network."),
+)
+
+
+def _references(labels: Sequence[str], most: int = 4) -> list[int]:
+    """The first sample of each class; of samples without classes, evenly chosen ones."""
+    first = [labels.index(label) for label in dict.fromkeys(labels)]
+    if len(first) < len(labels):
+        return first[:most]
+    return [round(i * (len(labels) - 1) / most) for i in range(most)][: len(labels)]
+
+
+def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
+    """A reference and samples beside it, from the most congruent to the least."""
+    cells = [_cell(samples, reference, "Ref.", "")]
+    for other in _beside(pairs, reference):
+        nu, similarity = float(pairs.congruency[reference, other]), float(pairs.similarity[reference, other])
+        cells.append(_cell(samples, other, f"Cong. {fixed(nu, 4)}", f"Sim. {fixed(similarity, 4)}"))
+    columns = "repeat(auto-fill, minmax(7rem, 1fr))"
+    style = f"display: grid; margin-top: 0.6rem; grid-template-columns: {columns}; gap: 0.8rem;"
+    title = f"Reference: {samples.labels[reference]} (sample {reference + 1})"
+    return Figure(title, f'<div style="{style}">{"".join(cells)}</div>')
+
+
+def _beside(pairs: Pairs, reference: int, count: int = _ACROSS) -> list[int]:
+    """From the most congruent sample to the least, evenly along the ranking."""
+    row = pairs.congruency[reference].nan_to_num(nan=-2.0)
+    ranked = [i for i in row.argsort(descending=True, stable=True).tolist() if i != reference]
+    if len(ranked) <= count:
+        return ranked
+    return [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]
+
+
+def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
+    label = samples.labels[sample]
+    shown = picture(
+        samples.pictures[sample], f"Sample {sample + 1}, {label}", width=112, crisp=max(samples.inputs.shape[-2:]) < 64
+    )
+    lines = f"<strong>{escape(label)}</strong><br>{escape(first)}<br>{escape(second) or '&nbsp;'}"
+    return f'<div style="font-size: 0.85rem; line-height: 1.35; overflow-wrap: anywhere;">{shown}<br>{lines}</div>'
+
+
+def to_csv(matrix: Tensor, labels: Sequence[str]) -> str:
+    """Return a matrix for a spreadsheet: one row and one column per sample."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    names = [f"{i + 1} {label}" for i, label in enumerate(labels)]
+    writer.writerow(["", *names])
+    writer.writerows(
+        [name, *(f"{value:.6f}" for value in row)] for name, row in zip(names, matrix.tolist(), strict=True)
+    )
+    return buffer.getvalue()
+
+
+def to_json(pairs: Pairs) -> str:
+    """Return the kinds of pairs as JSON."""
+    made = [
+        {"pair": [kind.first, kind.second], "count": kind.count}
+        | {name: [None if math.isnan(value) else value for value in getattr(kind, name)] for name in _MEASURES}
+        for kind in kinds(pairs)
+    ]
+    return json.dumps(made, indent=1) + "\n"
+
+
+def write(samples: Samples, pairs: Pairs, out: Path, command: str) -> list[Path]:
+    """Write ``index.html``, ``results.json`` and both matrices as CSV into a folder."""
+    contents: dict[str, str | bytes] = {
+        "index.html": render(compose(samples, pairs, command)),
+        RESULTS_FILE: to_json(pairs),
+        "congruency.csv": to_csv(pairs.congruency, pairs.labels),
+        "similarity.csv": to_csv(pairs.similarity, pairs.labels),
+    }
+    return write_together(out, contents)
+
+
+def study_of(lead: str = "") -> Study[Any]:
+    """Return the comparison over several networks as a study, one seed per network."""
+    return Study(
+        name="pairs",
+        title=_TITLE,
+        lead=lead,
+        rows=(Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=())),
+        columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
+        caption="Means over all pairs of samples; one seed per network. Congruency: the cosine of two samples' "
+        "gradients in the last layer. Similarity: that of the images.",
+        notes=_NOTES,
+    )
+
+
+def results_of(every: Sequence[Pairs]) -> Results:
+    """Return the means over both kinds of pairs, one value per network.
+
+    Raises:
+        ValueError: the samples are not of several classes, with several samples of each.
+    """
+    found = [values for pairs in every if (values := means(pairs)) is not None]
+    if len(found) < len(every):
+        raise ValueError("several networks are compared by classes: give --classes A B, or more --samples")
+    seeds = [float(i) for i in range(len(every))]
+    return {
+        kind: {"seed": seeds, **{name: [values[name][place] for values in found] for name in _MEASURES}}
+        for place, kind in enumerate((WITHIN, BETWEEN))
+    }
+
+
+def compose_several(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
+    """Return the page of several networks, with the pictures of the first."""
+    study = study_of(lead)
+    page = compose_study(
+        study, results, command=command, figures=figures, figures_note=f"Of the first network. {_FIGURES_NOTE}"
+    )
+    return replace(page, findings=findings_of(study, results), figures_title="Matrices and pictures")
+
+
+def findings_of(study: Study[Any], results: Results) -> list[str]:
+    """What the paired tests say; where all networks gave the same, as they do for the images alone, the means."""
+    same = [
+        f"{column.heading} is {fixed(results[WITHIN][column.key][0], 4)} within a class and "
+        f"{fixed(results[BETWEEN][column.key][0], 4)} between classes, the same for all networks."
+        for column in study.columns
+        if math.isnan(comparisons(study, results)[WITHIN, column.key].difference.p)
+    ]
+    tested = [] if len(same) == len(study.columns) else study_findings(study, results)
+    return [*tested, *same]
+
+
+def write_several(
+    samples: Samples, every: Sequence[Pairs], out: Path, command: str, trained: Sequence[str]
+) -> tuple[Page, list[Path]]:
+    """Write ``index.html``, ``results.json`` and ``table.md``; ``samples`` are of the first network.
+
+    ``trained`` are the commands that trained the networks, where they are known.
+    """
+    results = results_of(every)
+    commands = "\n    ".join([*trained, command])
+    page = compose_several(_lead(samples), results, commands, _figures(samples, every[0]))
+    contents: Mapping[str, str | bytes] = {
+        "index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page),
+    }  # fmt: skip
+    return page, write_together(out, contents)

@@ -1,0 +1,281 @@
+"""``congruency report``: one page for any set of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from html import escape
+from typing import Any
+
+from congruency.report.charts import Series, colour, line_chart
+from congruency.report.numbers import NOTHING, counted, listed
+from congruency.report.page import Figure, Page
+from congruency.report.tables import Table
+from congruency.studies.analysis import curves
+from congruency.studies.analysis.runs import Group, Loaded, Run, group
+from congruency.studies.page import compose as compose_study
+from congruency.studies.page import provenance
+from congruency.studies.paper import printed
+from congruency.studies.plan import Column, PaperNumber, Row, Study
+from congruency.studies.results import Results
+from congruency.studies.saliency.recipes import PRINTED
+from congruency.studies.summary import findings as study_findings
+from congruency.training.record import RECORD_NAME
+
+__all__ = ["commands", "compose", "differing", "findings", "left_out", "partner", "study_of"]
+
+_AT_MOST = 6  # lines in a chart: the number of colours
+
+_NOT_NEGATIVE = (0.0, math.inf)
+
+_CURVES = (
+    ("loss", "Training loss", "loss", "Mean over the samples of an epoch."),
+    ("error", "Training error, mean of each epoch", "% wrong", "Mean over the samples of an epoch."),
+    (
+        "congruency", "Congruency with the accumulated gradient", "cosine",
+        "Of new gradients, with the gradient accumulated since the start.",
+    ),
+    ("congruency_previous", "Congruency with the last step", "cosine", "The same, with the one step before."),
+    ("corrected_congruency", "Congruency after correction", "cosine", "Of the gradients that the optimizer used."),
+    ("magnitude", "Magnitude", "distance", "How far the weights are from where they started."),
+    ("magnitude_previous", "Magnitude of the steps", "distance", "How far the weights moved in a step."),
+    ("corrected_share", "Steps corrected", "share", "How often the method changed the gradient."),
+)  # fmt: skip
+
+
+def partner(of: Group, groups: Sequence[Group]) -> Group | None:
+    """Return the baseline with the same settings, which a group is compared with."""
+    if of.kind == "baseline":
+        return None
+    return next((one for one in groups if one.kind == "baseline" and one.variant == of.variant), None)
+
+
+def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
+    """Return the groups as a study, and their figures; the first metric is compared with the baseline's."""
+    results = curves.results(groups)
+    known = dict.fromkeys(name for metrics in results.values() for name in metrics)
+    columns = _metrics(groups)
+    columns = [replace(column, compared=place == 0) for place, column in enumerate(columns)]
+    if "congruency" in known:
+        columns.append(Column(key="congruency", title="Congruency", digits=3, compared=False))
+    rows: list[Row[Any]] = []
+    for one in groups:
+        base = partner(one, groups)
+        rows.append(Row(name=one.name, jobs=(), paper=_paper(one), against=base.name if base else None))
+    count = sum(len(one.runs) for one in groups)
+    caption = "Figures of the last epoch; congruency and steps corrected are means over all epochs."
+    if any(row.paper for row in rows):
+        caption += (
+            " The paper's numbers are those of the row that the runs repeat, whatever images and budget they have."
+        )
+    methods = listed(list(dict.fromkeys(each.method for each in groups)))
+    study = Study(
+        name="report",
+        title=f"Report on {counted(count, 'run')}",
+        lead=f"{methods[0].upper()}{methods[1:]}. Runs that differ in their seeds alone are one row.",
+        rows=tuple(rows),
+        columns=tuple(columns),
+        caption=caption,
+        extras=(Column(key="corrected_share", title="Corrected, %", digits=0, scale=100),),
+        notes=tuple(_notes(groups)),
+    )
+    return study, results
+
+
+def _metrics(groups: Sequence[Group]) -> list[Column]:
+    """Scores after training; or the figures of the evaluations, without the loss, which the charts have."""
+    scores = dict.fromkeys(name for one in groups for run in one.runs for name in run.scores)
+    if scores:
+        names = [*(name for name in PRINTED if name in scores), *(name for name in scores if name not in PRINTED)]
+        return [Column(key=name, digits=4, unit="") for name in names]
+    names = curves.evaluated(groups)
+    names = [name for name in names if name != "loss"] or names
+    return [
+        Column(key=f"test_{name}", title=f"test {name.replace('_', ' ')}", digits=2 if "error" in name else 3, unit="")
+        for name in names
+    ] or [Column(key="training_loss", title="training loss", digits=3, unit="")]
+
+
+def _paper(one: Group) -> dict[str, PaperNumber]:
+    """The paper's numbers for a group, by column, where all its runs belong to one row."""
+    rows = {(run.origin.table, run.origin.row, run.origin.data) for run in one.runs}
+    if len(rows) != 1:
+        return {}
+    tuned = one.runs[0].settings.get("pretrained", "None") not in ("None", "False")
+    numbers = printed(*rows.pop(), fine_tuned=tuned)
+    return {name if name in PRINTED else f"test_{name}": number for name, number in numbers.items()}
+
+
+def findings(groups: Sequence[Group], study: Study[Any], results: Results) -> list[str]:
+    """Say what the comparisons say, and which rows have none."""
+    alone = [
+        f"{one.name}: no baseline of the same settings, so there is no comparison."
+        for one in groups
+        if one.kind != "baseline" and partner(one, groups) is None
+    ]
+    text = [*study_findings(study, results), *alone]
+    return text or ["There is one method only, and nothing to compare it with."]
+
+
+def differing(groups: Sequence[Group]) -> Table:
+    """Return what differs between the groups: the method, its settings, the others, device and versions."""
+    runs = [run for one in groups for run in one.runs]
+    columns, cells = ["Row"], [[one.name] for one in groups]
+
+    def add(name: str, value: Callable[[Run], str]) -> None:
+        if len(set(map(value, runs))) > 1:
+            columns.append(name.replace("_", " "))
+            for row, one in zip(cells, groups, strict=True):
+                row.append(", ".join(dict.fromkeys(map(value, one.runs))))
+
+    add("method", lambda run: run.kind)
+    for part in ("correction", "settings", "machine"):
+        for key in dict.fromkeys(key for run in runs for key in getattr(run, part)):
+            shared = part == "correction" and any(key in run.settings for run in runs)
+            add(f"{key} (method)" if shared else key, partial(_recorded, part, key))
+    caption = (
+        "Runs of one row differ in their seeds alone, and where a cell has several values in those. What is not listed "
+        f"is the same in all; {NOTHING} stands where a setting does not apply or is not recorded."
+    )
+    return Table(caption, columns, cells)
+
+
+def _recorded(part: str, key: str, run: Run) -> str:
+    value: str = getattr(run, part).get(key, NOTHING)
+    return value
+
+
+def left_out(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence for every run that shares its row and its seed with another."""
+    text = []
+    for one in groups:
+        shown = {run.seed: run.name for run in one.runs}
+        for run in one.left_out:
+            text.append(
+                f"{run.name} was left out: {one.name} has seed {run.seed} already, by {shown[run.seed]}; a seed counts "
+                "once."
+            )
+    return text
+
+
+def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
+    """Return the exact command of every run; runs of a group from one command are named together."""
+    text: list[tuple[str, str | None]] = []
+    for one in groups:
+        by_command: dict[str | None, list[str]] = {}
+        for run in one.runs:
+            by_command.setdefault(run.origin.command, []).append(
+                f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})"
+            )
+        for command, seeds in by_command.items():
+            name = f"{one.name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+            text.append((name, None if command is None else f"congruency {command}"))
+    return text
+
+
+def compose(loaded: Loaded, command: str) -> Page:
+    """Return the page of the runs that were read, with a word on those that were not."""
+    groups = group(loaded.runs)
+    study, results = study_of(groups)
+    drawn = groups[:_AT_MOST]
+    left = [] if len(groups) <= _AT_MOST else [f"The charts show the first {_AT_MOST} of {len(groups)} methods."]
+    page = compose_study(
+        study, results, command=command, figures=_figures(drawn),
+        figures_note="Lines: means over seeds. Bands: 95 % intervals, as far as values can be. Point at a chart, or "
+        "tap it, for its values.",
+    )  # fmt: skip
+    return replace(
+        page,
+        findings=[*findings(groups, study, results), *left, *left_out(groups), *loaded.messages],
+        headline=_switches(drawn) if len(drawn) > 1 else None,
+        tables=[("What differs", differing(groups))],
+        commands=commands(groups),
+        made=provenance("from run records", numbers=""),
+    )
+
+
+def _figures(groups: Sequence[Group]) -> list[Figure]:
+    """The charts that the records have numbers for."""
+    made = [
+        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
+        for name, title, y_label, note in _CURVES
+    ]
+    for name in curves.evaluated(groups):
+        title = f"Validation {name.replace('_', ' ')}"
+        series = curves.by_epoch(groups, "evaluation", name)
+        unit = "% wrong" if "error" in name else name.replace("_", " ")
+        made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name)))
+    title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
+    spread = curves.spread_by_epoch(groups, "error")
+    made.insert(2, _chart(spread, title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
+    for epoch in curves.representative(groups):
+        title = f"Training error by iteration, epoch {epoch + 1}"
+        made.append(_chart(curves.within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
+    return [figure for figure in made if figure is not None]
+
+
+def _chart(
+    series: Sequence[Series],
+    title: str,
+    y_label: str,
+    note: str,
+    x_label: str = "epoch",
+    log: bool = False,
+    possible: tuple[float, float] = (-math.inf, math.inf),
+) -> Figure | None:
+    """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
+    finite = [value for one in series for value in one.y if math.isfinite(value)]
+    if not finite:
+        return None
+    log = log and min(finite) > 0
+    if not possible[0] <= min(finite) <= max(finite) <= possible[1]:
+        possible = (-math.inf, math.inf)  # a task of its own, with other units
+    chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible)
+    return Figure(title, chart, note)
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """The values that a figure can have at all, where that is known; errors are percentages."""
+    if "error" in name:
+        return 0.0, 100.0
+    if "congruency" in name:
+        return -1.0, 1.0
+    if name == "corrected_share":
+        return 0.0, 1.0
+    return _NOT_NEGATIVE if name == "loss" or name.startswith("magnitude") else (-math.inf, math.inf)
+
+
+def _switches(groups: Sequence[Group]) -> Figure:
+    """A box for every method that hides its line in all charts: by its colour, without a script."""
+    rules, boxes = [], []
+    for place, one in enumerate(groups):
+        off = f"main:has(#shown-{place}:not(:checked)) .figures"
+        rules.append(f"{off} {{ --series-{place + 1}: transparent; }} {off} .of-{place + 1} {{ display: none; }}")
+        boxes.append(
+            f'<label><input type="checkbox" id="shown-{place}" checked> '
+            f'<span aria-hidden="true" style="color: {colour(place)};">&#9632;</span> {escape(one.name)}</label>'
+        )
+    rules.append(".card tbody th { white-space: normal; min-width: 8rem; }")  # long names of methods
+    rules.append(".switches { border: 0; margin: 0; padding: 0; min-width: 0; }")
+    rules.append(".switches label { display: block; padding: 0.4rem 0; }")  # room for a finger
+    named = '<fieldset class="switches" aria-label="Methods in the charts">'
+    markup = f"<style>{' '.join(rules)}</style>\n{named}{''.join(boxes)}</fieldset>"
+    return Figure("Shown in the charts", markup, "Hide a method in all charts, or show it again.")
+
+
+def _notes(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    settings = groups[0].runs[0].settings
+    varying = {key for one in groups for key, _ in one.variant}
+    shared = ", ".join(f"{key} {value}" for key, value in settings.items() if key not in varying)
+    return [
+        (
+            "Congruency",
+            "The cosine between a new gradient and the gradient accumulated since the start: 1 where they point the "
+            "same way, -1 where they are opposite. Before any correction, of the parameters that the run measured.",
+        ),
+        ("The test", "A paired t-test for each method against the baseline at the seeds that both have."),
+        ("Seeds", "; ".join(f"{one.name}: {', '.join(map(str, one.seeds))}" for one in groups) + "."),
+        ("What all runs share", shared + "."),
+    ]

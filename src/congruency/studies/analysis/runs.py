@@ -1,0 +1,327 @@
+"""Run records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from congruency.training.config import Correction
+from congruency.training.record import RECORD_NAME, Origin, read_record
+
+__all__ = [
+    "Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number",
+    "row_name", "varying",
+]  # fmt: skip
+
+# How a run was computed or watched, not what was run.
+_INCIDENTAL = {
+    "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",
+    "workers", "accelerator",
+}  # fmt: skip
+
+# The settings that matter to a method, with its own values where none was given.
+_BY_METHOD: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "gem": {
+        "memory": 1, "margin": Correction(name="gem").effective_margin,
+        "trigger": Correction(name="gem").effective_trigger, "scope": "head",
+    },
+    "dcl": {
+        "window": None, "references": 1, "mode": "concentrate", "margin": Correction(name="dcl").effective_margin,
+        "offset": 0, "trigger": Correction(name="dcl").effective_trigger, "accumulate": "weights",
+        "scope": "head",
+    },
+}  # fmt: skip
+_OF_METHODS = {setting.name for setting in fields(Correction)}
+
+_WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
+
+# What studies write of a finished run where they keep no record: continual learning, and the short grids.
+_FINISHED_RUNS = ({"setting", "method", "matrix"}, {"row", "seed", "job", "figures"})
+_OWN_PAGE = (
+    "it holds results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
+    "tiny_subset) keep none, and have pages of their own (index.html, by congruency reproduce)"
+)
+
+_FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run's record, checked.
+
+    Attributes:
+        name: where it was read from, for messages.
+        method: in words.
+        planned: how many epochs it was to have.
+        settings: what else was run, by name.
+        kind: the method's own name: ``baseline``, ``gem`` or ``dcl``.
+        correction: the settings by which that method corrected gradients, by name.
+        machine: the device and versions it was computed with, by name.
+        scores: its scores after training, by metric, if it has some.
+        steps, epochs: the lines of the record.
+    """
+
+    name: str
+    method: str
+    seed: int
+    planned: int
+    settings: Mapping[str, str]
+    steps: Sequence[Mapping[str, Any]]
+    epochs: Sequence[Mapping[str, Any]]
+    kind: str = "-"
+    correction: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.epochs) >= self.planned
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The runs that could be read, and a message for each that could not, or was left out."""
+
+    runs: list[Run] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that differ in their seeds alone.
+
+    Attributes:
+        name: the method, and as few settings as distinguish it from other groups.
+        variant: the settings in which groups differ.
+        runs: by rising seed, one per seed.
+        left_out: further runs of those seeds.
+    """
+
+    name: str
+    method: str
+    variant: tuple[tuple[str, str], ...]
+    runs: Sequence[Run]
+    left_out: Sequence[Run] = ()
+
+    @property
+    def kind(self) -> str:
+        """The method's own name."""
+        return self.runs[0].kind
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
+
+def find_records(places: Iterable[Path]) -> list[Path]:
+    """Return the records at some paths: a record itself, a run's folder, or all runs anywhere below a folder."""
+    found: list[Path] = []
+    for place in places:
+        if not place.exists():
+            raise FileNotFoundError(f"{place} is missing; give a run's folder, a folder of runs, or a record")
+        if not place.is_dir():
+            found.append(place)
+            continue
+        below = sorted(place.rglob(RECORD_NAME))
+        if not below:
+            if any(map(_of_a_table, [*sorted(place.glob("*.json*")), *sorted(place.glob("runs/*.json"))])):
+                raise FileNotFoundError(f"{place} has no {RECORD_NAME}: {_OWN_PAGE}")
+            raise FileNotFoundError(f"{place} holds no run: there is no {RECORD_NAME} in it or below it")
+        found += below
+    return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def _of_a_table(path: Path) -> bool:
+    """Whether a file is what a study keeps instead of records: its results, or a finished run."""
+    if path.name == "results.json":
+        return True
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and any(keys <= first.keys() for keys in _FINISHED_RUNS)
+
+
+def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
+    """Read the records; a damaged one is named and left out, and so is an unfinished one unless it is wanted."""
+    loaded = Loaded()
+    for path in paths:
+        name = _short(path)
+        try:
+            run = _run(path, name)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as reason:
+            if _of_a_table(path):
+                loaded.messages.append(f"{name} was skipped: {_OWN_PAGE}")
+                continue
+            text = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
+            loaded.messages.append(f"{name} was skipped: {text}")
+            continue
+        if not run.epochs:
+            loaded.messages.append(f"{name} was skipped: no epoch of it is finished")
+        elif not run.finished and not unfinished:
+            loaded.messages.append(
+                f"{name} was skipped: it has {len(run.epochs)} of {run.planned} epochs; --unfinished includes it"
+            )
+        else:
+            loaded.runs.append(run)
+    return loaded
+
+
+def _run(path: Path, name: str) -> Run:
+    record = read_record(path)
+    config = record.run["config"]
+    method, task = config["method"], record.run.get("task") or {}
+    if not isinstance(method, Mapping) or not isinstance(task, Mapping):
+        raise ValueError("its first line does not describe a run")
+    for line in (*record.steps, *record.epochs):
+        if not all(isinstance(line.get(name), int) and 0 <= line[name] < 2**53 for name in ("epoch", "step")):
+            raise ValueError("a line in it has no epoch or no step; the record is damaged")
+        if not isinstance(line.get("evaluation") or {}, Mapping):
+            raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
+    origin = Origin(**{name: _text(record.run.get(name)) for name in ("command", "data", "table", "row")})
+    described = {name: value for part in (config, task) for name, value in part.items() if name not in _INCIDENTAL}
+    settings = _flat(described) | ({} if origin.data is None else {"data": origin.data})
+    if settings.get("sample_order") != "fixed":
+        settings.pop("order_seed", None)  # it follows from the seed
+    versions = record.run.get("versions")
+    machine = {"device": str(record.run.get("device", "-")), "processes": str(record.run.get("processes", "-"))}
+    return Run(
+        name=name,
+        method=method_name(method),
+        seed=int(record.run["seed"]),
+        planned=int(config["epochs"]),
+        settings=settings,
+        steps=record.steps,
+        epochs=record.epochs,
+        kind=str(method["name"]),
+        correction=_flat(correction(method)),
+        machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
+        origin=origin,
+        scores=_scores(path.with_name("scores.json")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _scores(path: Path) -> dict[str, float]:
+    """The scores of the trained network, which runs of saliency leave beside their record."""
+    if not path.is_file():
+        return {}
+    scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
+    return {str(name): number(scores, name) for name in scores}
+
+
+def correction(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that matter to a method, defaults filled in; the others cannot distinguish two runs.
+
+    Names that this release does not know are kept, for they may have changed the run.
+    """
+    settings = _BY_METHOD.get(str(method["name"]))
+    if settings is None:
+        return {key: value for key, value in method.items() if key != "name"}
+    own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
+    if "margin" in own:
+        own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
+    return own | {key: value for key, value in method.items() if key not in _OF_METHODS}
+
+
+def method_name(method: Mapping[str, Any]) -> str:
+    """Return a method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
+
+    Settings other than the defaults are named too, so that different corrections have different names.
+    """
+    name, own = str(method["name"]), correction(method)
+    usual = correction({"name": name})
+    text = name if name == "baseline" else name.upper()
+    if name == "dcl":
+        window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
+        text += f"-{'∞' if window is None else window}-{references} {mode}"
+    words = [
+        _WORDS.get(key, "{key} {value}").format(key=key.replace("_", " "), value=value)
+        for key, value in _flat(own).items()
+        if own.get(key, ()) != usual.get(key, ())
+    ]
+    return ", ".join([text, *words])
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Return groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
+
+    That is the first one, or the first that is finished; the others are kept as left out.
+    """
+    keys = varying(runs)
+    named = _distinguishing(runs, keys)
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[Run]]] = {}
+    for run in runs:
+        variant = tuple((key, run.settings.get(key, "-")) for key in keys)
+        groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
+    made = []
+    for (method, variant), by_seed in groups.items():
+        name = _row_name(method, {key: dict(variant)[key] for key in named})
+        chosen = [max(by_seed[seed], key=lambda run: run.finished) for seed in sorted(by_seed)]
+        left_out = [run for same in by_seed.values() for run in same if run not in chosen]
+        made.append(Group(name, method, variant, chosen, left_out))
+    return sorted(made, key=lambda each: each.kind != "baseline")
+
+
+def varying(runs: Sequence[Run]) -> list[str]:
+    """Return the settings that differ between runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    return [key for key in keys if len({run.settings.get(key, "-") for run in runs}) > 1]
+
+
+def _distinguishing(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """As few settings as distinguish what all of them do: another data set has another mean of its pixels too."""
+    chosen: list[str] = []
+    kinds = 1
+    for key in sorted(keys, key=lambda key: _FIRST_NAMED.index(key) if key in _FIRST_NAMED else len(_FIRST_NAMED)):
+        found = {tuple(run.settings.get(each, "-") for each in (*chosen, key)) for run in runs}
+        if len(found) > kinds:
+            chosen.append(key)
+            kinds = len(found)
+    return chosen
+
+
+def row_name(method: Mapping[str, Any], settings: Mapping[str, str]) -> str:
+    """Return the name of a row: the method in words, and the settings in which it differs from other rows."""
+    return _row_name(method_name(method), settings)
+
+
+def _row_name(method: str, settings: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+    return f"{method} ({listed})" if listed else method
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = str(value)
+    return flat
+
+
+def number(line: Mapping[str, Any], *names: str) -> float:
+    """Return a figure of a line, through nested dicts; nan where it is missing, null or not a finite number."""
+    value: Any = line
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(value) if known else math.nan
+
+
+def _short(path: Path) -> str:
+    """The last parts of a path, which say nothing about the machine."""
+    parts = path.parts[-3:] if path.name == RECORD_NAME else path.parts[-2:]
+    return "/".join(part for part in parts if part != path.anchor)

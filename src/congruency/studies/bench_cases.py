@@ -1,0 +1,161 @@
+"""What the benchmark measures: lists of parameter shapes, networks with a batch, and DCL through the host's memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+__all__ = ["HostDCL", "TrainingCase", "Workload", "resnet50_shapes", "training_cases", "workloads"]
+
+_SIZES = (1e4, 1e5, 1e6, 1e7, 2.5e7, 1e8, 3.5e8)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A list of parameter shapes with a name."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes)
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """A network to train, the scope of the correction and the number of references."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor]
+    scope: str
+    references: int
+    autocast: bool = False
+
+
+def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
+    """Return one flat tensor of each size; without ``sizes`` also the shapes of real networks and heads."""
+    flat = [Workload("one tensor", ((int(size),),)) for size in sizes or _SIZES]
+    if sizes:
+        return flat
+    mlp = ((100, 784), (100,), (100, 100), (100,), (10, 100), (10,))
+    named = [
+        Workload("MLP 784-100-100-10", mlp),
+        Workload("head 2048x1000", ((1000, 2048), (1000,))),
+        Workload("ResNet-50", resnet50_shapes()),
+    ]
+    return sorted([*flat, *named], key=lambda workload: workload.parameters)
+
+
+def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the 161 parameter tensors of ResNet-50, 25,557,032 numbers."""
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    wide = 64
+    for narrow, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for i in range(depth):
+            for out, inner, kernel in ((narrow, wide, 1), (narrow, narrow, 3), (4 * narrow, narrow, 1)):
+                shapes += [(out, inner, kernel, kernel), (out,), (out,)]
+            if i == 0:
+                shapes += [(4 * narrow, wide, 1, 1), (4 * narrow,), (4 * narrow,)]
+            wide = 4 * narrow
+    return (*shapes, (1000, 2048), (1000,))
+
+
+def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
+    """Return multilayer perceptrons; on a GPU also ResNet-50, where timm is installed."""
+    small = _mlp("MLP 784-100-100-10, batch 128", (784, 100, 100, 10), device)
+    cases = [small("all", 1), small("head", 1)]
+    if not quick:
+        wide = _mlp("MLP 3072-4096-2560-1000, batch 128", (3072, 4096, 2560, 1000), device)
+        cases += [wide("all", 1), wide("head", 1), wide("all", 3), wide("all", 10)]
+    if device.type == "cuda" and not quick:
+        cases += _resnet50(device)
+    return cases
+
+
+def _mlp(name: str, widths: Sequence[int], device: torch.device) -> Callable[[str, int], TrainingCase]:
+    """Noise for data and for labels, so that gradients really disagree."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2048, widths[0], generator=generator).to(device).split(128)
+    targets = torch.randint(widths[-1], (2048,), generator=generator).to(device).split(128)
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for a, b in itertools.pairwise(widths):
+            layers += [nn.Linear(a, b), nn.ReLU()]
+        return nn.Sequential(*layers[:-1]).to(device)
+
+    return lambda scope, references: TrainingCase(name, make, inputs, targets, scope, references)
+
+
+def _resnet50(device: torch.device) -> list[TrainingCase]:
+    try:
+        import timm
+    except ImportError:
+        return []
+    images = torch.randn(256, 3, 224, 224, device=device).contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (256,), device=device)
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        model: nn.Module = timm.create_model("resnet50")
+        return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+    name = "ResNet-50, bf16 autocast, channels_last, batch 256"
+    settings = (("all", 1), ("head", 1), ("all", 10))
+    return [TrainingCase(name, make, [images], [labels], scope, n, autocast=True) for scope, n in settings]
+
+
+class HostDCL:
+    """DCL as the paper computes it: everything copied to host memory, numpy float64 and quadprog. For comparison only.
+
+    Args:
+        params: The parameters, on any device.
+        references: How many reference points; the first that many calls record them.
+        margin: Lower bound of the multipliers.
+    """
+
+    def __init__(self, params: Sequence[Tensor], references: int = 1, margin: float = 0.0) -> None:
+        self.params = list(params)
+        self.count = references
+        self.margin = margin
+        self.points: list[NDArray[np.float64]] = []
+
+    @torch.no_grad()
+    def correct(self) -> None:
+        """Record a reference point, or correct the present gradients."""
+        weights = self._gather(self.params)
+        if len(self.points) < self.count:
+            self.points.append(weights)
+            return
+        gradient = self._gather([p.grad for p in self.params if p.grad is not None])
+        rows = np.stack([point - weights for point in self.points])
+        corrected = gradient + rows.T @ self._multipliers(rows @ rows.T, rows @ gradient)
+        start = 0
+        for p in self.params:
+            assert p.grad is not None
+            part = corrected[start : start + p.numel()].reshape(p.shape)
+            p.grad.copy_(torch.from_numpy(part))
+            start += p.numel()
+
+    def _multipliers(self, gram: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[np.float64]:
+        import quadprog
+
+        ridge = 1e-12 * np.trace(gram) * np.eye(self.count)  # quadprog needs a positive definite matrix
+        bounds = np.full(self.count, self.margin)
+        solution: NDArray[np.float64] = quadprog.solve_qp(gram + ridge, -products, np.eye(self.count), bounds)[0]
+        return solution
+
+    @staticmethod
+    def _gather(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+        return np.concatenate([t.detach().cpu().numpy().astype(np.float64).ravel() for t in tensors])

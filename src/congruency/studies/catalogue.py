@@ -1,0 +1,320 @@
+"""Every table and figure of the paper, and our own studies: the commands that run each, its data, and its time.
+
+The one registry: ``congruency reproduce --list``, the help of ``congruency reproduce`` and the replication read it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = [
+    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of",
+    "described_by_name", "lines", "runnable",
+]  # fmt: skip
+
+Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
+"""The first three are subcommands of ``congruency reproduce``."""
+
+DATA_TITLES = {
+    "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet",
+    "imagenet": "ImageNet", "SALICON": "SALICON", "OSIE": "OSIE", "MIT1003": "MIT1003",
+}  # fmt: skip
+"""The data sets that entries name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One table, figure or study.
+
+    Attributes:
+        place: where the paper has it; empty for our own.
+        name: its name here, which ``congruency reproduce FAMILY`` takes where ``runs`` is True.
+        commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
+            of results. None for a drawing.
+        data: the sets it needs, names of :data:`DATA_TITLES`.
+        takes: how long, and whether that is measured or an estimate.
+        seeds: how many it is meant to have, where that is fixed.
+        runs: whether ``congruency reproduce FAMILY NAME`` runs it.
+        remark: what is missing or different.
+    """
+
+    place: str = ""
+    name: str
+    title: str
+    family: Family
+    commands: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    takes: str = "not measured"
+    seeds: int | None = None
+    runs: bool = False
+    remark: str = ""
+
+
+_HOURS = "hours to days of a GPU per run (estimate)"
+
+
+def _measured(time: str, *how: str) -> str:
+    """How long it took where our results were made."""
+    return ", ".join([f"{time} on one NVIDIA H200", *how]) + " (measured)"
+
+
+def _table(place: str, name: str, title: str, family: Family, *, folder: str = "", **more: object) -> Entry:
+    """A table that ``congruency reproduce`` runs; its result goes to ``folder``, or one of its own name."""
+    data = " --data FOLDER" if "data" in more else ""
+    seeds = f" --seeds {more['seeds']}" if "seeds" in more else ""
+    command = f"reproduce {family} {name}{data}{seeds} --out {{out}}/{folder or name}"
+    settings: dict[str, object] = {"commands": (command,), **more}
+    return Entry(place=place, name=name, title=title, family=family, runs=True, **settings)  # type: ignore[arg-type]
+
+
+def _figure(number: int, name: str, title: str, *commands: str, family: Family = "analysis", **more: object) -> Entry:
+    place = f"Figure {number}"
+    return Entry(place=place, name=name, title=title, family=family, commands=commands, **more)  # type: ignore[arg-type]
+
+
+def _report(name: str, *runs: str) -> str:
+    """The command that makes a page of runs, and the numbers behind it, in a folder of results."""
+    return f"report {' '.join(runs)} -o {{out}}/{name}/report.html --json {{out}}/{name}/results.json"
+
+
+def _drawing(number: int, title: str) -> Entry:
+    return _figure(number, f"figure_{number}", title, family="drawing", remark="a drawing, nothing is measured in it")
+
+
+_OSIE_ORDERS = (
+    "saliency osie osie.pt --model salicon --optimizer adam --method baseline --method GEM --method DCL-inf-1 "
+    "--method 'DCL-inf-1 anchor' --order {order} --out runs/osie-{order}"
+)
+_RESNEXT = (
+    "reproduce classification cifar --row 'ResNeXt-29 SGD' --row 'ResNeXt-29 SGD GEM' --row 'ResNeXt-29 SGD DCL-inf-1' "
+    "--data FOLDER --out runs/cifar"
+)
+_RESNET = (
+    "reproduce classification tiny_imagenet --row 'ResNet-101 SGD' --row 'ResNet-101 SGD GEM' "
+    "--row 'ResNet-101 SGD DCL-60-1' --record-steps 1 --data FOLDER --out runs/tiny"
+)
+
+CATALOGUE: tuple[Entry, ...] = (
+    _table(
+        "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
+        data=("SALICON",), seeds=3,
+    ),
+    _table(
+        "Table 2", "osie", "saliency, trained on OSIE and scored on MIT1003", "saliency", data=("OSIE", "MIT1003"),
+        folder="osie_mit1003", seeds=3,
+    ),
+    _table(
+        "Table 3", "mnist_r", "MNIST rotations", "continual", data=("mnist",), seeds=20,
+        takes=_measured("82 seconds for 19 rows and 20 seeds"),
+    ),
+    _table(
+        "Table 4", "mnist_p", "MNIST permutations", "continual", data=("mnist",), seeds=20,
+        takes=_measured("63 seconds for 19 rows and 20 seeds"),
+    ),
+    _table(
+        "Table 5", "icifar100", "incremental CIFAR-100", "continual", data=("cifar100",), seeds=3,
+        takes="5 minutes of a GPU for a row and a seed, 1 with --labels clean (estimate)",
+        remark="the paper's rows with EfficientNet are run with --model",
+    ),
+    _table(
+        "Table 6", "cifar", "Error on CIFAR-10 and CIFAR-100: three networks, SGD, GEM and DCL", "classification",
+        data=("cifar10", "cifar100"), takes=_HOURS,
+    ),
+    _table(
+        "Table 7", "tiny_imagenet",
+        "Error on Tiny ImageNet: three networks fine-tuned from ImageNet, SGD, GEM and DCL", "classification",
+        data=("tiny_imagenet",), takes=_HOURS,
+    ),
+    _table(
+        "Table 8", "imagenet", "Error on ImageNet: ResNet-50, SGD and DCL", "classification", data=("imagenet",),
+        takes=_HOURS,
+    ),
+    _table(
+        "Table 9", "from_scratch", "Tiny ImageNet from scratch and fine-tuned: ResNet-101, SGD, GEM and DCL",
+        "classification", data=("tiny_imagenet",), takes=_HOURS,
+    ),
+    _table(
+        "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
+        "classification", remark="on synthetic images", takes=_measured("4 minutes for 3 seeds"),
+    ),
+    _table(
+        "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",
+        "classification", remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
+    ),
+    _table(
+        "Table 12, right", "cost_references",
+        "What a training image costs DCL by its number of reference points: milliseconds", "classification",
+        remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
+    ),
+    _drawing(1, "what congruency means, in three samples of saliency"),
+    _drawing(2, "a training step with DCL"),
+    _drawing(3, "the constraints of two reference points"),
+    _drawing(4, "the effective window"),
+    _figure(
+        5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
+        "illustrate --out {out}/illustrate",
+        takes="about 10 seconds on one CPU core, without the animation (measured)",
+    ),
+    _drawing(6, "DCL beside GEM"),
+    _figure(
+        7, "saliency_pairs", "congruency of pairs of samples, saliency",
+        "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --dataset osie.pt "
+        "--out {out}/saliency_pairs",
+        data=("OSIE",), remark="the paper draws its samples from SALICON",
+    ),
+    _figure(
+        8, "class_pairs", "congruency of pairs of samples, classification",
+        "train --dataset tiny_imagenet --data FOLDER --model resnet101 --out runs/pairs",
+        "pairs runs/pairs --dataset tiny_imagenet --data FOLDER --classes 'tabby' 'Egyptian cat' "
+        "--out {out}/class_pairs",
+        data=("tiny_imagenet",),
+    ),
+    _figure(
+        9, "ablation", "window and number of references against the error or the score",
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 5 10 20 50 70 100 none --references 1 "
+        "--mode concentrate anchor --data FOLDER --out {out}/ablation_windows",
+        "ablate 'tiny_imagenet/ResNet-101 SGD' --window 50 --references 1 5 10 15 20 "
+        "--mode concentrate anchor --data FOLDER --out {out}/ablation_references",
+        data=("tiny_imagenet",), takes=_HOURS, remark="the paper's left half is on SALICON",
+    ),
+    _figure(
+        10, "saliency_congruency", "congruency over epochs, saliency, with independent and with fixed sample orders",
+        "saliency prepare FOLDER/osie osie.pt",
+        _OSIE_ORDERS.format(order="independent"),
+        _OSIE_ORDERS.format(order="fixed"),
+        _report("saliency_congruency", "runs/osie-independent", "runs/osie-fixed"),
+        data=("OSIE",),
+        remark="the paper has SALICON too: reproduce saliency salicon --order",
+    ),
+    _figure(
+        11, "memory_agreement", "cosine of updates with the gradients of the memory, by task",
+        "reproduce continual mnist_r --data FOLDER --seeds 20 --out {out}/mnist_r",
+        "reproduce continual mnist_p --data FOLDER --seeds 20 --out {out}/mnist_p",
+        "reproduce continual icifar100 --data FOLDER --seeds 3 --out {out}/icifar100",
+        data=("mnist", "cifar100"),
+        remark="the pages of Tables 3 to 5 have the curves",
+    ),
+    _figure(
+        12, "congruency_curves", "congruency and magnitude over epochs, classification",
+        _RESNEXT, _RESNET, _report("congruency_cifar", "runs/cifar/runs"),
+        _report("congruency_tiny", "runs/tiny/runs"),
+        data=("cifar10", "cifar100", "tiny_imagenet"), takes=_HOURS,
+    ),
+    _figure(
+        13, "error_curves", "training error by iteration, and its mean and deviation by epoch",
+        _RESNET, _report("error_curves", "runs/tiny/runs"),
+        data=("tiny_imagenet",), takes=_HOURS,
+    ),
+    _figure(
+        14, "validation_loss", "validation loss by epoch or task",
+        _RESNET, _report("validation_loss_tiny", "runs/tiny/runs"),
+        "reproduce saliency salicon --data FOLDER --seeds 3 --out runs/salicon",
+        _report("validation_loss_salicon", "runs/salicon/runs"),
+        "reproduce continual icifar100 --data FOLDER --seeds 3 --out {out}/icifar100",
+        data=("SALICON", "tiny_imagenet", "cifar100"), takes=_HOURS,
+        remark="its middle part, by task, is on the page of Table 5; the pages of Tables 3 and 4 have the same curves",
+    ),
+    Entry(
+        place="Theorem 1", name="bound", title="the lower bound of congruency beside what is measured",
+        family="analysis", commands=("bound --out {out}/bound",),
+        takes="4 seconds on one CPU core (measured)",
+    ),
+    _table(
+        "", "cifar10_grid", "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
+        "classification", data=("cifar10",), seeds=20,
+        takes=_measured("20 seconds per seed", "with --compile --processes 2 and after a minute of compilation"),
+    ),
+    _table(
+        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
+        "classification", data=("cifar100",), seeds=10,
+        takes=_measured("3 minutes for 10 seeds", "with --compile --processes 2"),
+    ),
+    _table(
+        "", "tiny_subset",
+        "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+        "classification", data=("tiny_imagenet",), seeds=5,
+        takes=_measured("6 minutes for 3 seeds", "with --processes 2"),
+    ),
+    Entry(
+        name="osie_study", title="saliency on OSIE alone: 500 images to train on, 200 to score", family="saliency",
+        commands=(
+            "saliency prepare FOLDER/osie osie.pt",
+            "saliency osie osie.pt --lite-weights FILE --epochs 6 --scratch-epochs 6 --precision bf16 "
+            "--out {out}/osie",
+        ),
+        data=("OSIE",), seeds=5,
+        takes=_measured("12 minutes for 16 rows and 5 seeds", "beside other work"),
+    ),
+    Entry(
+        name="saliency_windows", title="saliency on OSIE by DCL's window", family="saliency",
+        commands=(
+            "saliency prepare FOLDER/osie osie.pt",
+            "saliency osie osie.pt --method baseline --method DCL-120-1 --method DCL-500-1 --method DCL-inf-1 "
+            "--method 'DCL-120-1 anchor' --method 'DCL-500-1 anchor' --method 'DCL-inf-1 anchor' "
+            "--out {out}/osie_windows",
+        ),
+        data=("OSIE",),
+    ),
+)  # fmt: skip
+"""In the order of the paper, tables first; our own last."""
+
+
+def runnable() -> dict[str, Entry]:
+    """Return what ``congruency reproduce`` runs, by name."""
+    return {entry.name: entry for entry in CATALOGUE if entry.runs}
+
+
+def commands_of(entry: Entry, out: str = "results") -> list[str]:
+    """Return the commands as they are typed, with their results in folders of ``out``."""
+    return [f"congruency {command.format(out=out)}" for command in entry.commands]
+
+
+def lines(data: Path | None) -> Iterator[str]:
+    """Return the catalogue for a terminal: one paragraph per entry; ``data`` as for ``--data``."""
+    for entry in CATALOGUE:
+        name = f"{entry.name}, " if entry.commands else ""
+        yield f"{entry.place or 'Ours'}: {name}{entry.title}"
+        yield from (f"    {command}" for command in commands_of(entry))
+        remark = [entry.remark[0].upper() + entry.remark[1:]] if entry.remark else []
+        known = [f"Data: {available_data(entry, data)}", f"Takes: {entry.takes}"] if entry.commands else []
+        text = ". ".join([*known, *remark]) + "."
+        yield textwrap.fill(text, 78, initial_indent="    ", subsequent_indent="    ")
+        yield ""
+
+
+_SALIENCY = ("SALICON", "OSIE", "MIT1003")
+_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
+
+
+def available_data(entry: Entry, data: Path | None) -> str:
+    """Say which of an entry's sets the loaders find, and in which file; the folder as for ``--data``."""
+    if not entry.data:
+        return "none is needed"
+    return ", ".join(f"{DATA_TITLES[name]} {_found(name, data)}" for name in entry.data)
+
+
+def _found(name: str, data: Path | None) -> str:
+    try:
+        place = _find(name, data)
+    except FileNotFoundError:
+        return "is missing"
+    except ValueError:
+        return "is missing: no data folder was given"
+    return ", ".join(["is available", *described_by_name(place)]) + f" ({place.name})"
+
+
+def _find(name: str, data: Path | None) -> Path:
+    from congruency.datasets.loading import find
+    from congruency.studies.saliency.runner import find_set
+
+    return find_set(name, data) if name in _SALIENCY else find(name, data)
+
+
+def described_by_name(place: Path) -> list[str]:
+    """Return what the name of a set's file says about it: a subset, noisy labels."""
+    return [words for part, words in _PARTIAL.items() if part in place.name.lower()]

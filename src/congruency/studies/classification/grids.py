@@ -1,0 +1,175 @@
+"""Grids of short runs that show, over many seeds, what DCL does to a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
+from congruency.classification.task import Setup
+from congruency.constraints.references import Mode
+from congruency.studies.classification.jobs import Data, ImageJob, extras, settings_of
+from congruency.studies.classification.recipes import Measured
+from congruency.studies.plan import Column, Row, Study
+from congruency.training.config import Correction, Scope
+
+__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "grid"]
+
+Variant = tuple[Mode, float]
+
+TEST_ERROR = Column(key="test error", title="Test error, %")
+_EQUATIONS: Variant = ("concentrate", 0.0)
+_PUBLISHED: Variant = ("anchor", 0.5)
+_WEAK: Variant = ("anchor", 0.1)
+_WINDOWS = (5, 50, None)
+_SCOPES: tuple[Scope, ...] = ("head", "all")
+
+TITLES = {
+    "cifar10_grid": "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
+    "cifar100_noisy": "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
+    "tiny_subset": "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
+}
+
+CONSTRAINT_NOTES = (
+    (
+        "DCL-W-N",
+        "N reference points, renewed every W steps (inf: never). Concentrate: the paper's equations, no step may go "
+        "against the accumulated gradient. Anchor: the paper's published code, which pulls weights back toward the "
+        "reference.",
+    ),
+    (
+        "Margin",
+        "Lower bound of the multiplier of every constraint: 0 is the exact projection, 0.5 that of the published code.",
+    ),
+    ("Head, all", "Which parameters are corrected: those of the last layer, as in the paper, or all."),
+)
+"""What the names of DCL's rows mean."""
+
+CORRECTED_NOTE = ("Corrected", "The share of the steps whose gradient was changed.")
+
+_NOTES = (
+    *CONSTRAINT_NOTES,
+    ("GEM", "No step of the last layer may go against the gradient of one remembered sample of the epoch."),
+    ("Against", "The paired difference to the baseline, seed by seed: same initial weights, same batches."),
+    CORRECTED_NOTE,
+)
+
+
+def grid(name: str) -> Study[ImageJob]:
+    """Return a grid by its name."""
+    return GRIDS[name]()
+
+
+def _cifar10_grid() -> Study[ImageJob]:
+    methods = _methods((_EQUATIONS, _WEAK, _PUBLISHED), _WINDOWS, _SCOPES)
+    return _study(
+        "cifar10_grid",
+        lead="ResNet-9 of half the width for 4 epochs in batches of 512: SGD with Nesterov's momentum, a rate that "
+        "rises to 0.4 over a quarter of the run and falls to 0 along a cosine, weight decay 5e-4, label "
+        "smoothing 0.1; crops of 32 from images padded by 4, and flips.",
+        rows=_rows(methods, _fast(AUGMENTATIONS["cifar10"]), Data(name="cifar10", classes=10)),
+    )
+
+
+def _cifar100_noisy() -> Study[ImageJob]:
+    methods = _methods((_EQUATIONS, _PUBLISHED), (50, None), _SCOPES)
+    return _study(
+        "cifar100_noisy",
+        lead="Meant for a CIFAR-100 whose training labels are noisy and whose test labels are clean: a natural case of "
+        "samples that disagree. ResNet-9 of half the width for 5 epochs in batches of 512: SGD with Nesterov's "
+        "momentum, a rate that rises to 0.4 over a quarter of the run and falls to 0 along a cosine, weight decay "
+        "5e-4, no label smoothing; crops of 32 from images padded by 4, and flips.",
+        rows=_rows(
+            methods,
+            replace(_fast(AUGMENTATIONS["cifar100"]), epochs=5, warmup=1.25, smoothing=0.0),
+            Data(name="cifar100", classes=100),
+        ),
+    )
+
+
+def _tiny_subset() -> Study[ImageJob]:
+    """The windows of the paper's ResNet-101 and EfficientNet on this set: 60 and 8."""
+    data = Data(name="tiny_imagenet", classes=200)
+    scratch = Setup(
+        model="torchvision/resnet50",
+        augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64),
+        epochs=20,
+        batch_size=128,
+        learning_rate=0.1,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        warmup=4,
+        smoothing=0.1,
+        drop_last=True,
+        evaluation_batch_size=500,
+    )
+    lite = AUGMENTATIONS["tiny_imagenet"].normalised_as((127 / 255,) * 3, (128 / 255,) * 3)
+    tuned = replace(
+        scratch, model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6,
+        batch_size=64, learning_rate=0.01, weight_decay=1e-4, warmup=1, pretrained="installed",
+    )  # fmt: skip
+    rows = (
+        *_rows(_methods((_EQUATIONS, _PUBLISHED), (60,), ("head",)), scratch, data, "ResNet-50 from scratch"),
+        *_rows(_methods((_EQUATIONS, _PUBLISHED), (8,), ("head",)), tuned, data, "EfficientNet-Lite0 fine-tuned"),
+    )
+    return _study(
+        "tiny_subset",
+        lead="Whatever part of Tiny ImageNet is in the data folder, all 200 classes. ResNet-50 from scratch: 20 epochs "
+        "in batches of 128 at 64 pixels, the rate rises to 0.1. EfficientNet-Lite0 from its ImageNet weights: 6 epochs "
+        "in batches of 64 at 128 pixels, the rate rises to 0.01. Both: SGD with Nesterov's momentum, a cosine, label "
+        "smoothing 0.1, random resized crops (from 35 % of the area) and flips; tested on the whole validation images.",
+        rows=rows,
+    )
+
+
+def _fast(augmentation: Augmentation) -> Setup:
+    """What trains a ResNet-9 well in a few epochs: the usual rate, 0.1 for 128 images, in batches of 512."""
+    return Setup(
+        model="resnet9_small", augmentation=augmentation, epochs=4, batch_size=512, learning_rate=0.4, nesterov=True,
+        schedule="cosine", warmup=1.0, smoothing=0.1, drop_last=True, evaluation_batch_size=2000,
+    )  # fmt: skip
+
+
+def _methods(
+    variants: Iterable[Variant], windows: Iterable[int | None], scopes: Iterable[Scope]
+) -> dict[str, dict[str, Any]]:
+    """Baseline, GEM, and DCL in every combination, by name."""
+    methods: dict[str, dict[str, Any]] = {"baseline": {}, "GEM, margin 0.5, head": {"name": "gem"}}
+    variants, windows = tuple(variants), tuple(windows)
+    for scope in scopes:
+        for mode, margin in variants:
+            for window in windows:
+                name = f"DCL-{'inf' if window is None else window}-1, {mode}, margin {margin:g}, {scope}"
+                methods[name] = {
+                    "name": "dcl", "scope": scope, "mode": mode, "margin": margin, "window": window,
+                    "offset": int(mode == "anchor"),
+                }  # fmt: skip
+    return methods
+
+
+def _rows(
+    methods: Mapping[str, dict[str, Any]], setup: Setup, data: Data, prefix: str = ""
+) -> tuple[Row[ImageJob], ...]:
+    begin = f"{prefix}, " if prefix else ""
+    rows = []
+    for name, settings in methods.items():
+        columns: dict[str, Measured] = {TEST_ERROR.key: "error"}
+        job = ImageJob(setup=setup, method=Correction(**settings), data=data, columns=columns, short=True)
+        against = None if name == "baseline" else f"{begin}baseline"
+        rows.append(Row(name=f"{begin}{name}", jobs=(job,), against=against, settings=settings_of([job])))
+    return tuple(rows)
+
+
+def _study(name: str, lead: str, rows: tuple[Row[ImageJob], ...]) -> Study[ImageJob]:
+    return Study(
+        name=name, title=TITLES[name], lead=lead, rows=rows, columns=(TEST_ERROR,), notes=_NOTES, extras=extras(rows)
+    )
+
+
+GRIDS: dict[str, Callable[[], Study[ImageJob]]] = {
+    "cifar10_grid": _cifar10_grid,
+    "cifar100_noisy": _cifar100_noisy,
+    "tiny_subset": _tiny_subset,
+}

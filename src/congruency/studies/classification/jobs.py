@@ -1,0 +1,166 @@
+"""The runs that fill a classification study: plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from typing_extensions import Self
+
+from congruency.classification.task import Images
+from congruency.studies.classification.recipes import Measured
+from congruency.studies.plan import Column, Row, Study
+from congruency.training.config import Correction, SampleOrder
+from congruency.training.task import Build
+
+__all__ = [
+    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "correction_settings", "describe_changes", "extras",
+    "settings_of",
+]  # fmt: skip
+
+ImageSets = tuple[Images, Images | None]
+"""Training images, and test images where something is evaluated."""
+
+
+class TrainingSetup(Protocol):
+    """What is trained but for the correction: :class:`congruency.classification.task.Setup`, or another data class."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def accumulate(self) -> int: ...
+    @property
+    def sample_order(self) -> SampleOrder: ...
+
+    def changed(self, **changes: Any) -> Self:
+        """Return it with other attributes."""
+
+    def check(self) -> None:
+        """Refuse a network that does not exist, before any data is read for it."""
+
+    def builder(self, images: ImageSets, method: Correction) -> Build:
+        """Return what the training loop trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The images of a run.
+
+    Attributes:
+        classes: how many the set must have, None for any.
+        synthetic: random images of the set's shape instead, for times that do not depend on what images show.
+        shape: (C, H, W) of synthetic images.
+    """
+
+    name: str
+    classes: int | None = None
+    per_class: int | None = None
+    test_per_class: int | None = None
+    synthetic: bool = False
+    shape: tuple[int, int, int] = (3, 32, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageJob:
+    """One training run of a row, except for its seed.
+
+    Attributes:
+        setup: network, batches and schedule; its seed is replaced by that of each run.
+        columns: which figure of a finished run fills which column.
+        label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
+        short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
+        steps: for measurements of time: so many steps are trained, nothing is evaluated.
+    """
+
+    setup: TrainingSetup
+    method: Correction
+    data: Data
+    columns: Mapping[str, Measured]
+    label: str = ""
+    short: bool = False
+    steps: int | None = None
+
+    def digest(self) -> str:
+        """Identify the job by everything that changes its result, but for the seed and the machine."""
+        setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
+        if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
+            del setup["sample_order"], setup["order_seed"]
+        data = asdict(self.data)
+        data["made_up"] = data.pop("synthetic")  # its first name, for the same reason
+        described = [setup, asdict(self.method), data, dict(self.columns), self.steps]
+        return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
+    """Return what the jobs of a row have in common, for :attr:`congruency.studies.plan.Row.settings`."""
+    described = [{"model": job.setup.model, "data": job.data.name, **correction_settings(job.method)} for job in jobs]
+    return {
+        name: value
+        for name, value in (described[0] if described else {}).items()
+        if all(name in other and other[name] == value for other in described)
+    }
+
+
+def correction_settings(method: Correction) -> dict[str, Any]:
+    """Return what of a correction's settings matters to it."""
+    found: dict[str, Any] = {"method": method.name}
+    if method.name != "baseline":
+        found |= {"scope": method.scope, "margin": method.effective_margin}
+    if method.name == "dcl":
+        found |= {"window": method.window, "references": method.references, "mode": method.mode}
+    return found
+
+
+def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
+    """Return the columns without comparison: the share of corrected steps and the speed, per label."""
+    labels = dict.fromkeys(job.label for row in rows for job in row.jobs)
+    return tuple(
+        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0)
+        for label in labels
+        for key, title, scale in (("corrected_share", "corrected, %", 100), ("images_per_second", "images/s", 1))
+    )
+
+
+def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
+    """Return the study with other settings in all its runs: attributes of the setup; None changes nothing."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not given:
+        return study
+    rows = []
+    for row in study.rows:
+        jobs = tuple(_changed(job, given) for job in row.jobs)
+        rows.append(replace(row, jobs=jobs, settings={**row.settings, **settings_of(jobs)}))
+    return replace(study, rows=tuple(rows), lead=f"{study.lead} {describe_changes(given)}".strip())
+
+
+def describe_changes(given: Mapping[str, Any]) -> str:
+    """Return what options changed, as a sentence; empty where nothing that changes what a study is about."""
+    parts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "pretrained")
+    return f"Changed by options: {parts}." if parts else ""
+
+
+def _changed(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
+    """Milestones and warm-up move with the number of epochs; the weights of one network do not fit another."""
+    setup, epochs = job.setup, given.get("epochs")
+    if job.steps is not None:  # times depend on neither
+        given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained")}
+        return replace(job, setup=setup.changed(**given))
+    held = asdict(setup)
+    moved: dict[str, Any] = {}
+    if epochs is not None:
+        moved["milestones"] = tuple(max(1, round(m * epochs / setup.epochs)) for m in held["milestones"])
+        moved["warmup"] = held["warmup"] * epochs / setup.epochs
+    if "model" in given and "pretrained" not in given:
+        moved["pretrained"] = None
+    if held["pretrained"] is None:
+        given = {name: value for name, value in given.items() if name != "pretrained"}
+    return replace(job, setup=setup.changed(**moved, **given))

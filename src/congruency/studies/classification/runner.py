@@ -1,0 +1,306 @@
+"""How a classification run is executed: its images, its training, and its figures from the record."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import shutil
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from congruency.classification.task import Images
+from congruency.datasets import SETS, LabelledImages, catalogue, load
+from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
+from congruency.studies.executor import Batch, Stopped, Within
+from congruency.studies.plan import Run
+from congruency.studies.store import RunResult
+from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
+from congruency.training.config import Accelerator, Precision
+from congruency.training.correction import parameters_of
+from congruency.training.processes import first_process, process_count
+
+__all__ = ["ClassificationRunner", "ImageSource", "Machine"]
+
+_WARMUP = 0.2  # of the steps of a measurement, which are left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How runs are computed; see :class:`congruency.training.TrainingConfig`."""
+
+    device: Accelerator = "cpu"
+    precision: Precision = "32"
+    compile: bool = False
+    capture: bool = False
+    channels_last: bool = False
+    tf32: bool = False
+
+    def config(self, job: ImageJob, seed: int, record_steps: int = 0) -> TrainingConfig:
+        """Return the settings of the training loop for one run."""
+        return TrainingConfig(
+            epochs=job.setup.epochs,
+            seed=seed,
+            method=job.method,
+            accelerator=self.device,
+            precision=self.precision,
+            compile=self.compile,
+            capture=self.capture and job.setup.accumulate == 1,
+            channels_last=self.channels_last,
+            tf32=self.tf32,
+            accumulate=job.setup.accumulate,
+            measure="head" if job.steps is None else "none",  # a cost is the method's alone
+            evaluate_every=job.setup.epochs if job.short else 1,
+            record_steps=record_steps if job.steps is None else 1,
+            checkpoint_epochs=0 if job.short else 1,
+        )
+
+    @property
+    def description(self) -> str:
+        """The precision, for a page."""
+        rounded = " (products in TF32)" if self.tf32 and self.precision == "32" else ""
+        compiled = ", compiled" if self.compile else ""
+        return f"in precision {self.precision}{rounded}{compiled}{', as CUDA graphs' if self.capture else ''}"
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name() if self.device == "cuda" and torch.cuda.is_available() else self.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource:
+    """Where images come from; each set is read once per process.
+
+    Attributes:
+        dataset: another set, a name or a path, instead of the jobs' own.
+        channels: 3 for colour, as all of the paper's sets are; None for as they are.
+        size: the side that images of a path are scaled to when they are read; None for as they are.
+        cache: a folder for decoded images.
+    """
+
+    data: Path | None = None
+    dataset: str | None = None
+    channels: int | None = 3
+    size: int | None = None
+    cache: Path | None = None
+    device: str = "cpu"
+
+    def name(self, job: ImageJob) -> str:
+        """Return what records call the set, without its place on this machine."""
+        return Path(self.dataset).name if self.dataset and not job.data.synthetic else job.data.name
+
+    def sets(self, job: ImageJob) -> ImageSets:
+        """Return the images of a run."""
+        seen = None if job.steps is None else job.steps * job.setup.batch_size
+        if job.data.synthetic:
+            return self._synthetic(job.data, seen or job.setup.batch_size), None
+        train_set, test_set = _held_sets(self, job.data)
+        return (train_set if seen is None else train_set.subset(range(min(len(train_set), seen)))), test_set
+
+    def read(self, data: Data) -> ImageSets:
+        """Read the training and the test images, and check their classes."""
+        if data.name == "imagenet" and self.dataset is None:
+            train_files, test_files = (catalogue("imagenet", split, data=self.data) for split in ("train", "test"))
+            train_files = train_files if data.per_class is None else train_files.per_class(data.per_class)
+            test_files = test_files if data.test_per_class is None else test_files.per_class(data.test_per_class)
+            _check_classes(data, train_files)
+            return train_files, test_files
+        train_set, test_set = self._load(data, "train", data.per_class), self._load(data, "test", data.test_per_class)
+        if self.dataset is None:
+            _check_classes(data, train_set)
+        return self._placed(train_set), self._placed(test_set)
+
+    def _load(self, data: Data, split: Any, per_class: int | None) -> LabelledImages:
+        source = self.dataset or data.name
+        name = f"{Path(source).name}-{split}-{per_class or 'all'}.pt"
+        cache = None if self.cache is None or source == "digits" else self.cache / name
+        size = None if source in SETS else self.size
+        return load(source, split, size, self.channels, data=self.data, per_class=per_class, cache=cache)
+
+    def _synthetic(self, data: Data, count: int) -> LabelledImages:
+        """One random image, seen many times: nothing but its shape matters."""
+        random = torch.Generator().manual_seed(0)
+        image = torch.randint(0, 256, (1, *data.shape), dtype=torch.uint8, generator=random)
+        classes = data.classes or 10
+        labels = torch.randint(0, classes, (count,), generator=random)
+        one = self._placed(LabelledImages(image, labels[:1], tuple(map(str, range(classes)))))
+        many = one.images.expand(count, -1, -1, -1)
+        return LabelledImages(many, labels.to(many.device), one.classes)
+
+    def _placed(self, images: LabelledImages) -> LabelledImages:
+        if process_count() > 1:
+            return images  # each process has a device of its own, which it does not know yet
+        return LabelledImages(images.images.to(self.device), images.labels.to(self.device), images.classes)
+
+
+@lru_cache(maxsize=4)
+def _held_sets(source: ImageSource, data: Data) -> ImageSets:
+    return source.read(data)
+
+
+def _check_classes(data: Data, images: Images) -> None:
+    if data.classes is not None and len(images.classes) != data.classes:
+        raise ValueError(f"{data.name} has {data.classes} classes, and the set that was found {len(images.classes)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationRunner:
+    """Executes classification runs, each in a folder of its own, resumed where it was interrupted.
+
+    Attributes:
+        study: its name, for the records of the runs.
+        command: what was typed after ``congruency``, for them too.
+        record_steps: keep the line of every n-th step in the records; 0 for none.
+        folders_by_row: name folders by row, label and seed rather than by digest.
+        elsewhere: the runs are executed by other processes, which read the images from a cache.
+    """
+
+    folder: Path
+    machine: Machine
+    images: ImageSource = ImageSource()
+    study: str | None = None
+    command: str | None = None
+    record_steps: int = 0
+    folders_by_row: bool = False
+    elsewhere: bool = False
+
+    @property
+    def device(self) -> str:
+        return self.machine.device
+
+    def prepare(self, runs: Sequence[Run[ImageJob]]) -> None:
+        """Check every network and its settings, and read the images of all runs."""
+        for run in runs:
+            run.job.setup.check()
+            self.machine.config(run.job, run.seed)
+        for data in dict.fromkeys(run.job.data for run in runs if not run.job.data.synthetic):
+            if self.elsewhere:
+                replace(self._source, device="cpu").read(data)  # writes the cache
+            else:
+                _held_sets(self._source, data)
+
+    def batches(self, runs: Sequence[Run[ImageJob]]) -> list[Batch[ImageJob]]:
+        return [(run,) for run in runs]
+
+    def run(self, batch: Batch[ImageJob], within: Within | None) -> Iterator[tuple[Run[ImageJob], RunResult]]:
+        """Train each run and yield its figures, which, with the records of runs that are not short, are what stays."""
+        for run in batch:
+            folder = self.run_folder(run)
+            figures, asked_to_stop = self._train(run, folder, within)
+            yield run, RunResult(figures)
+            if first_process():  # the result is kept
+                shutil.rmtree(folder if run.job.short else folder / "checkpoints", ignore_errors=True)
+            if asked_to_stop:
+                raise Stopped
+
+    def run_folder(self, run: Run[ImageJob]) -> Path:
+        """Return the folder of a run's record and checkpoints."""
+        job = run.job
+        if self.folders_by_row:
+            parts = [_plain(part) for part in (run.row, job.label) if part]
+            return self.folder.joinpath("runs", *parts, f"seed-{run.seed}")
+        name = _plain(f"{job.setup.model}-{job.data.name}-{job.method.name}")
+        return self.folder / "runs" / f"{name}-{job.digest()}-seed{run.seed}"
+
+    @property
+    def _source(self) -> ImageSource:
+        """Other processes read what one has decoded, not the same files all over again."""
+        source = replace(self.images, device=self.machine.device)
+        return replace(source, cache=self.folder / "images") if self.elsewhere and source.cache is None else source
+
+    def _train(self, run: Run[ImageJob], folder: Path, within: Within | None) -> tuple[dict[str, float], bool]:
+        """Train; return the figures, and whether SIGTERM came at the end."""
+        images = self._source.sets(run.job)
+        setup = run.job.setup.changed(seed=run.seed)
+        if run.job.steps is not None:
+            setup = setup.changed(epochs=math.ceil(run.job.steps * setup.batch_size / len(images[0])))
+        job = replace(run.job, setup=setup)
+        origin = Origin(command=self.command, data=self.images.name(job), table=self.study, row=run.row)
+
+        def notice(step: int, steps: int) -> None:
+            if within is not None:
+                within(f"step {step} of {steps}, {run.title}", step / steps)
+
+        millions: list[float] = []
+        began = time.perf_counter()
+        made = _counting(setup.builder(images, job.method), job, millions)
+        config = self.machine.config(job, run.seed, self.record_steps)
+        result = train(made, config, folder, resume=True, origin=origin, notice=notice)
+        if not result.finished:
+            raise Stopped
+        gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
+        gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
+        if not first_process():
+            return {}, result.asked_to_stop
+        record = read_record(result.record)
+        recording = job.method.offset + job.method.references
+        figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
+        return {**figures, "seconds": time.perf_counter() - began}, result.asked_to_stop
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^A-Za-z0-9.-]+", "_", name)
+
+
+def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
+    """``made``, which appends the millions of parameters of the network and of what the method stores."""
+
+    def make(place: Place) -> Task:
+        task = made(place)
+        count = sum(parameter.numel() for parameter in task.model.parameters())
+        method = job.method
+        copies = {"baseline": 0, "dcl": method.references, "gem": method.memory}[method.name]
+        corrected = sum(parameter.numel() for parameter in parameters_of(task.model, method.scope)) if copies else 0
+        millions.append((count + copies * corrected) / 1e6)
+        return task
+
+    return make
+
+
+def _figures(record: RunRecord) -> dict[str, float]:
+    """Errors and losses at the end of a run, and means over it."""
+    last = record.epochs[-1]
+    evaluation = last["evaluation"] or {}
+    figures = {
+        "error": evaluation.get("error"),
+        "top5_error": evaluation.get("top5_error"),
+        "test_loss": evaluation.get("loss"),
+        "train_loss": last.get("loss"),
+        "train_error": last.get("error"),
+        "corrected_share": _mean([epoch["corrected_share"] for epoch in record.epochs]),
+        "images_per_second": _rate(record),
+    }
+    if "congruency" in last:
+        figures["congruency"] = _mean([epoch["congruency"] for epoch in record.epochs])
+        figures["magnitude"] = last["magnitude"]
+    return {name: math.nan if value is None else float(value) for name, value in figures.items()}
+
+
+def _rate(record: RunRecord) -> float:
+    """Images per second, over all epochs but the first, which warms up."""
+    epochs = record.epochs[1:] or record.epochs
+    seconds = sum(epoch["seconds"] for epoch in epochs)
+    return sum(epoch["samples"] for epoch in epochs) / seconds if seconds else math.nan
+
+
+def _costs(record: RunRecord, millions: float, recording: int) -> dict[str, float]:
+    """(batch time - data time) / batch size, as the paper measures; not of steps that warm up or record references.
+
+    The median over the others: a host that is busy for a moment delays single steps by more than what is measured.
+    """
+    steps = record.steps[max(math.ceil(_WARMUP * len(record.steps)), recording) :]
+    working = statistics.median((step["seconds"] - step["data_seconds"]) / step["samples"] for step in steps)
+    whole = statistics.median(step["seconds"] / step["samples"] for step in steps)
+    return {"ms": 1000 * working, "parameters": millions, "images_per_second": 1 / whole}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else math.nan

@@ -1,0 +1,123 @@
+"""Conducting a study, top to bottom: pending runs, executed and stored, then results, table and page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from congruency.report.page import Figure, Page
+from congruency.studies.console import plain_warnings, progress
+from congruency.studies.executor import Place, Runner, Stopped, execute
+from congruency.studies.page import compose, write
+from congruency.studies.plan import JobT, Study
+from congruency.studies.results import Results, collect
+from congruency.studies.store import RunResult, Store
+from congruency.studies.summary import print_table
+from congruency.training.processes import STOPPED_EXIT_CODE, first_process
+
+__all__ = ["FAILED_EXIT_CODE", "Figures", "conduct", "present"]
+
+FAILED_EXIT_CODE = 1
+
+
+class Figures(Protocol[JobT]):
+    """Makes a study's charts from its results and, where it keeps arrays, from its finished runs."""
+
+    def __call__(
+        self, study: Study[JobT], results: Results, finished: Mapping[tuple[str, int], RunResult]
+    ) -> tuple[Sequence[Figure], str]:
+        """Return the charts and how to read them."""
+
+
+def conduct(
+    study: Study[JobT],
+    runner: Runner[JobT],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    place: Place,
+    settings: Mapping[str, Any],
+    command: str,
+    remembered: Mapping[str, Any] | None = None,
+    made: str | Callable[[], str] = "",
+    figures: Figures[JobT] | None = None,
+    bounds: Results | None = None,
+    pictures: Callable[[], Mapping[str, str]] | None = None,
+    console: Console | None = None,
+) -> int:
+    """Execute the runs that are not finished, keep them, show the table and write the page.
+
+    Args:
+        seeds: One run of every job each.
+        out: The folder; what is finished there is not run again.
+        settings: What all runs of the folder must share.
+        remembered: Written down beside the settings the first time.
+        made: How and on what the runs were computed, for the page; a function is called after the runs.
+        figures: The family's own charts; those of the paired differences where None.
+        bounds: Rows without runs that the table ends with.
+        pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
+            ``table.md``.
+
+    Returns:
+        The exit code: 0, 1 where runs failed, 75 where SIGTERM stopped the command.
+    """
+    console = console or Console()
+    began, store, runs = perf_counter(), Store(out), study.runs(seeds)
+    if store.settings() is not None:
+        store.check_settings(settings)
+    pending = store.pending(runs)
+    left = len(pending)
+    try:
+        with plain_warnings(first_process()), progress(console, "runs") as notify:
+            outcomes = execute(pending, runner, place, store, notify)
+            store.check_settings(settings, remembered)  # written once the input is known to be right
+            for run, outcome in outcomes:
+                left -= 1
+                if first_process():
+                    store.add(run, outcome)
+    except Stopped:
+        console.print("stopped; the same command resumes where it stopped", markup=False)
+        return STOPPED_EXIT_CODE
+    if not first_process():
+        return 0
+    _, paths = present(
+        study, out, command=command, made=made, figures=figures, bounds=bounds, pictures=pictures, console=console
+    )
+    if left:
+        console.print(f"\nThe time was up: {left} runs are left; the same command continues.", highlight=False)
+    console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
+    return FAILED_EXIT_CODE if {run.key for run in runs} & store.failures().keys() else 0
+
+
+def present(
+    study: Study[JobT],
+    out: Path,
+    *,
+    command: str,
+    made: str | Callable[[], str] = "",
+    figures: Figures[JobT] | None = None,
+    bounds: Results | None = None,
+    pictures: Callable[[], Mapping[str, str]] | None = None,
+    console: Console | None = None,
+) -> tuple[Page, list[Path]]:
+    """Show what is finished in a folder: print the table, write the page; see :func:`conduct`."""
+    store = Store(out)
+    finished = store.load()
+    results = {**collect(study, finished), **(bounds or {})}
+    charts, note = (None, "") if figures is None else figures(study, results, finished)
+    page = compose(
+        study, results, command=command, made=made if isinstance(made, str) else made(), figures=charts,
+        figures_note=note, failures=store.failures(), repeated=store.repeated_attempts(),
+    )  # fmt: skip
+    paths = write(page, results, out, {} if pictures is None else pictures())
+    if console is not None:
+        console.print(page.title, markup=False, highlight=False)
+        print_table(page.table, console)
+        console.print()
+        for sentence in page.findings:
+            console.print(sentence, markup=False, highlight=False)
+    return page, paths

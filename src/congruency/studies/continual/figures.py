@@ -1,0 +1,101 @@
+"""The charts of a continual-learning study: curves by task, and the accuracy matrix of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from congruency.continual import Outcome
+from congruency.report import charts
+from congruency.report.page import Figure
+from congruency.studies.continual.runner import outcome_of
+from congruency.studies.continual.tables import ContinualJob
+from congruency.studies.plan import Row, Study
+from congruency.studies.results import Results
+from congruency.studies.statistics import mean_interval
+from congruency.studies.store import RunResult
+
+__all__ = ["continual_figures"]
+
+_LINES_PER_CHART = 6
+_NOTE = "Means over the seeds. Bands: 95 % intervals. Point at a chart for its values."
+_SO_FAR = "After each task: the mean over all tasks seen by then."
+_COSINE = "Mean cosine between the update and the gradients of the memory while learning each task."
+
+Named = list[tuple[str, Outcome]]
+
+
+def continual_figures(
+    study: Study[ContinualJob], results: Results, finished: Mapping[tuple[str, int], RunResult]
+) -> tuple[list[Figure], str]:
+    """Return the charts of the rows that have finished runs, and how to read them."""
+    outcomes = {
+        row.name: outcome_of([finished[row.jobs[0].digest(), int(seed)] for seed in results[row.name]["seed"]])
+        for row in study.rows
+        if row.name in results
+    }
+    parts = _parts([row for row in study.rows if row.name in outcomes], outcomes)
+    figures = [
+        Figure(f"Accuracy on the tasks learned so far{label}", _curve(part, _accuracy_so_far, "accuracy, %"), _SO_FAR)
+        for label, part in parts
+    ]
+    for label, part in parts:
+        known = [(name, outcome) for name, outcome in part if torch.isfinite(_loss_so_far(outcome).sum(0)).any()]
+        if known:
+            curve = _curve(known, _loss_so_far, "validation loss")
+            note = f"Mean cross entropy of the test images, in nats. {_SO_FAR}"
+            figures.append(Figure(f"Validation loss by task{label}", curve, note))
+    for label, part in parts:
+        with_memory = [(name, outcome) for name, outcome in part if not torch.isnan(outcome.agreement).all()]
+        if with_memory:
+            curve = _curve(with_memory, lambda outcome: outcome.agreement[:, 0, 1:], "mean cosine", first=2)
+            figures.append(Figure(f"Agreement of updates with the memory{label}", curve, _COSINE))
+    for name, outcome in outcomes.items():
+        matrix = (100 * outcome.matrix[:, 0].mean(0)).tolist()
+        heat_map = charts.heat_map(matrix, title=name, x_label="accuracy on task", y_label="after task")
+        figures.append(Figure(name, heat_map, "Mean accuracy on every task after each."))
+    return figures, _NOTE
+
+
+def _parts(rows: Sequence[Row[ContinualJob]], outcomes: Mapping[str, Outcome]) -> list[tuple[str, Named]]:
+    """Rows that share a chart: those without references, then each mode and margin with the row it is compared with."""
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    first: list[str]
+    for row in rows:
+        method = row.jobs[0].method
+        if method.kind == "dcl_memory":
+            key = (f": {method.mode}, margin {method.memory_margin:g}", row.against)
+            first = [row.against] if row.against is not None and row.against in outcomes else []
+        else:
+            key, first = ("", None), []
+        groups.setdefault(key, first).append(row.name)
+    return [
+        (label, [(name, outcomes[name]) for name in names[i : i + _LINES_PER_CHART]])
+        for (label, _), names in groups.items()
+        for i in range(0, len(names), _LINES_PER_CHART)
+    ]
+
+
+def _accuracy_so_far(outcome: Outcome) -> torch.Tensor:
+    """(S, T): after each task the mean accuracy on the tasks learned by then, in percent."""
+    return 100 * _so_far(outcome.matrix[:, 0])
+
+
+def _loss_so_far(outcome: Outcome) -> torch.Tensor:
+    """(S, T): after each task the mean loss on the tasks learned by then, ``1/i sum_(t <= i) L_(i, t)``."""
+    return _so_far(outcome.losses[:, 0])
+
+
+def _so_far(matrix: torch.Tensor) -> torch.Tensor:
+    """(S, T, T) -> (S, T): for each row the mean up to the diagonal."""
+    return torch.stack([matrix[:, i, : i + 1].mean(-1) for i in range(matrix.shape[-1])], -1)
+
+
+def _curve(part: Named, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1) -> str:
+    series = []
+    for name, outcome in part:
+        found = [mean_interval(column) for column in values(outcome).T.tolist()]
+        tasks = list(range(first, first + len(found)))
+        series.append(charts.Series(name, tasks, [one.mean for one in found], [one.margin for one in found]))
+    return charts.line_chart(series, title=label, x_label="task", y_label=label)

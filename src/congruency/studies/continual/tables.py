@@ -1,0 +1,313 @@
+"""The paper's three continual-learning tables: their streams, their rows, their numbers.
+
+The equations (``mode="concentrate"``) and the published code (``mode="anchor"``, references recorded after the step,
+which is our ``offset=1``) are different methods: both are run, with the margin of the published code, 0.5, and with 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from congruency.constraints.memory import Policy
+from congruency.constraints.references import Mode
+from congruency.continual.config import LearnerConfig
+from congruency.studies.plan import Column, Row, Study, pick
+
+__all__ = [
+    "COLUMNS",
+    "FIGURES",
+    "TABLES",
+    "ContinualJob",
+    "Labels",
+    "StreamSettings",
+    "StreamTable",
+    "TableRow",
+    "continual_study",
+]
+
+MODES: tuple[Mode, ...] = ("concentrate", "anchor")
+Labels = Literal["clean", "noisy", "given"]
+Numbers = tuple[float, float, float]  # accuracy in percent, backward and forward transfer
+Table = Literal["mnist_r", "mnist_p", "icifar100"]
+
+COLUMNS = (
+    Column(key="accuracy", title="Accuracy, %", scale=100),
+    Column(key="backward_transfer", title="BWT", unit="", digits=4),
+    Column(key="forward_transfer", title="FWT", unit="", digits=4),
+    Column(key="memory_agreement", title="mean cosine of updates and memory", unit="", digits=4, in_table=False),
+)
+FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
+"""The figures of a run."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of the paper's tables, named by its method."""
+
+    method: LearnerConfig
+    paper: Numbers | None = None
+    against: str = "GEM"  # the row it is compared with
+    on_request: bool = False  # run only where asked for by name
+
+
+@dataclass(frozen=True)
+class StreamTable:
+    """A table of the paper: its stream, its network and all rows that can be run."""
+
+    title: str
+    base: str  # the labelled image set
+    stream: str  # a name of congruency.continual.STREAMS
+    samples: int  # per task
+    network: str  # "mlp", "resnet" (narrow ResNet-18), or a timm name
+    rows: tuple[TableRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """What the runs of a study have in common.
+
+    Attributes:
+        table: a name of :data:`TABLES`.
+        dataset: another labelled image set instead of the table's, a name or a path.
+        labels: for CIFAR-100: ``"clean"`` divides the clean test images, ``"noisy"`` trains on the noisy training
+            images; ``"given"`` takes the set as it is.
+        model: ``"mlp"``, ``"resnet"`` or a timm name instead of the table's.
+        tasks: how many.
+        samples: per task; None takes the table's.
+        batch: samples per step.
+        memory: samples kept per task.
+        policy: which samples to keep.
+    """
+
+    table: Table
+    dataset: str | None = None
+    labels: Labels = "given"
+    model: str | None = None
+    tasks: int = 20
+    samples: int | None = None
+    batch: int = 10
+    memory: int = 256
+    policy: Policy = "first"
+
+    def __post_init__(self) -> None:
+        if self.table not in TABLES:
+            raise ValueError(f"there is no table {self.table!r}; the tables are {', '.join(TABLES)}")
+        if self.labels not in get_args(Labels):
+            raise ValueError(f"labels must be one of {', '.join(get_args(Labels))}, got {self.labels!r}")
+        if self.labels != "given" and (self.table != "icifar100" or self.dataset is not None):
+            raise ValueError(f"labels {self.labels!r} are for CIFAR-100, the images of icifar100; leave them as given")
+
+    @property
+    def stream_table(self) -> StreamTable:
+        return TABLES[self.table]
+
+    @property
+    def network(self) -> str:
+        return self.model or self.stream_table.network
+
+    def described(self) -> dict[str, Any]:
+        """Return all that changes a result except for row and seed, as records on disk name it."""
+        return {
+            "table": self.table,
+            "base": Path(self.dataset).name if self.dataset else self.stream_table.base,
+            "labels": self.labels,
+            "network": self.network,
+            "tasks": self.tasks,
+            "samples": self.samples or self.stream_table.samples,
+            "batch": self.batch,
+            "memory": self.memory,
+            "policy": self.policy,
+        }
+
+
+@dataclass(frozen=True)
+class ContinualJob:
+    """A method on a stream."""
+
+    settings: StreamSettings
+    method: LearnerConfig
+    label: str = ""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {figure: figure for figure in FIGURES}
+
+    def digest(self) -> str:
+        return digest(self.settings.described(), asdict(self.method))
+
+
+def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
+    """Identify a run except for its seed; a field of a method at its default does not count."""
+    defaults = {field.name: field.default for field in fields(LearnerConfig)}
+    changed = {name: value for name, value in method.items() if value != defaults.get(name)}
+    return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Study[ContinualJob]:
+    """Return a table as a study: the rows with these names, all that are not on request where none is given."""
+    table = settings.stream_table
+    rows = tuple(_row(settings, row) for row in table.rows if names or not row.on_request)
+    study = Study(
+        name=settings.table,
+        title=_title(settings),
+        lead=_lead(settings),
+        rows=rows,
+        columns=COLUMNS,
+        notes=_NOTES,
+        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM.",
+    )
+    return pick(study, names)
+
+
+def _row(settings: StreamSettings, row: TableRow) -> Row[ContinualJob]:
+    name = row.method.name
+    return Row(
+        name=name,
+        jobs=(ContinualJob(settings, row.method),),
+        paper={} if row.paper is None else dict(zip(FIGURES[:3], row.paper, strict=True)),
+        against=row.against if row.against != name else None,
+        settings=asdict(row.method),
+    )
+
+
+def _title(settings: StreamSettings) -> str:
+    labels = {"clean": ", clean images only", "noisy": ", noisy training labels", "given": ""}[settings.labels]
+    other = f", {Path(settings.dataset).name} instead of {settings.stream_table.base}" if settings.dataset else ""
+    return f"{settings.stream_table.title}{labels}{other}"
+
+
+def _lead(settings: StreamSettings) -> str:
+    described = settings.described()
+    text = (
+        f"{described['tasks']} tasks of up to {described['samples']} samples, one pass in batches of "
+        f"{described['batch']}, {described['memory']} samples of each task kept ({described['policy']} seen), "
+        f"network {described['network']}, plain SGD. Within a seed all rows see the same stream from the same weights."
+    )
+    if settings.network == "mlp":
+        text += (
+            " All seeds and rows are trained as one batch by congruency.continual.run_together, an implementation of "
+            "its own, which the tests compare with congruency.DCL and congruency.GEM."
+        )
+    if settings.labels == "clean":
+        text += " Only the clean test images of CIFAR-100 are used: four fifths of each class to train, one to test."
+    if settings.labels == "noisy":
+        text += " About a fifth of the training labels are wrong; the test labels are clean."
+    return text
+
+
+_NOTES = (
+    ("Accuracy", "Mean over all tasks after the last one."),
+    ("BWT, backward transfer", "How much later tasks changed the accuracy on earlier ones; below 0 is forgetting."),
+    ("FWT, forward transfer", "How much better than the untrained network a task is solved before it is learned."),
+    (
+        "Validation loss",
+        "Mean cross entropy of the test images, in nats, over the classes of their task; that of iCaRL is of its "
+        "network's outputs, by which it learns, not of the nearest class means, by which it predicts. Runs from before "
+        "losses were recorded have none.",
+    ),
+    (
+        "DCL-W-N MEM",
+        "N reference points, renewed every W steps and discarded at every task, together with GEM's memory. "
+        "Concentrate: the paper's equations, no step opposes the accumulated gradient. Anchor: the paper's published "
+        "code, which pulls weights back toward the reference, and records it one step later.",
+    ),
+    (
+        "Margin",
+        "Lower bound of every constraint's multiplier: 0 is the exact projection, 0.5 what GEM's code and the paper "
+        "use.",
+    ),
+)
+
+
+def _with_memory(network: str, windows: dict[int, Numbers | None]) -> list[TableRow]:
+    """DCL with GEM's memory: each window in both modes, with both margins."""
+    rows = []
+    for window, numbers in windows.items():
+        name = f"{network} DCL-{window}-1 MEM"
+        for mode in MODES:
+            for margin in (0.0, 0.5):
+                method = LearnerConfig(
+                    f"{name}, {mode}, margin {margin:g}", "dcl_memory", mode=mode, window=window,
+                    offset=int(mode == "anchor"), memory_margin=margin, reference_margin=margin,
+                )  # fmt: skip
+                # the paper's number came from the published code: anchor with margin 0.5
+                shown = numbers if mode == "anchor" and margin else None
+                rows.append(TableRow(method, shown, "GEM" if margin else "GEM, margin 0"))
+    return rows
+
+
+def _alone(network: str, window: int) -> list[TableRow]:
+    """DCL without memory, in both modes."""
+    name = f"{network} DCL-{window}-1"
+    return [
+        TableRow(
+            LearnerConfig(f"{name}, {mode}, margin 0", "dcl", mode=mode, window=window, offset=int(mode == "anchor"))
+        )
+        for mode in MODES
+    ]
+
+
+def _gem(name: str, numbers: Numbers) -> list[TableRow]:
+    return [
+        TableRow(LearnerConfig(name, "gem", memory_margin=0.5), numbers, name),
+        TableRow(LearnerConfig(f"{name}, margin 0", "gem"), None, name),
+    ]
+
+
+def _mnist(
+    stream: str, ewc: LearnerConfig, ewc_numbers: Numbers, gem: Numbers, windows: dict[int, Numbers | None]
+) -> StreamTable:
+    return StreamTable(
+        f"MNIST {stream}", "mnist", stream, 1000, "mlp",
+        (
+            TableRow(LearnerConfig("single", "single")),
+            TableRow(LearnerConfig("independent", "independent"), on_request=True),
+            TableRow(LearnerConfig("multimodal", "multimodal"), on_request=True),
+            TableRow(ewc, ewc_numbers),
+            TableRow(LearnerConfig("A-GEM", "agem")),
+            *_gem("GEM", gem),
+            *_alone("MLP", min(windows)),
+            *_with_memory("MLP", windows),
+        ),
+    )  # fmt: skip
+
+
+# EWC's and iCaRL's learning rates and strengths: searched on held-out seeds (`--tune`).
+TABLES: dict[Table, StreamTable] = {
+    "mnist_r": _mnist(
+        "rotations",
+        LearnerConfig("EWC", "ewc", lr=0.01, strength=10.0),
+        (54.61, -0.2087, 0.5574),
+        (83.35, -0.0047, 0.6521),
+        {30: (84.08, 0.0094, 0.6423), 40: (84.02, 0.0127, 0.6351), 50: (82.77, 0.0238, 0.6111)},
+    ),
+    "mnist_p": _mnist(
+        "permutations",
+        LearnerConfig("EWC", "ewc", lr=0.1, strength=1.0),
+        (59.31, -0.1960, -0.0075),
+        (82.44, 0.0224, -0.0095),
+        {3: (82.30, 0.0248, -0.0038), 4: (82.58, 0.0402, -0.0092), 5: (82.10, 0.0464, -0.0095)},
+    ),
+    "icifar100": StreamTable(
+        "incremental CIFAR-100", "cifar100", "incremental", 2500, "resnet",
+        (
+            TableRow(LearnerConfig("single", "single"), against="ResNet GEM"),
+            TableRow(LearnerConfig("EWC", "ewc", lr=0.003, strength=0.01), (48.33, -0.1050, 0.0216), "ResNet GEM"),
+            TableRow(LearnerConfig("iCARL", "icarl", lr=0.03, strength=1.0), (51.56, -0.0848, 0.0), "ResNet GEM"),
+            *_gem("ResNet GEM", (66.67, 0.0001, 0.0108)),
+            *(
+                TableRow(row.method, row.paper, f"ResNet {row.against}")
+                for row in _with_memory("ResNet", {
+                    4: (67.92, 0.0063, 0.0102), 8: (67.27, 0.0104, 0.0190), 12: (66.58, 0.0089, 0.0139),
+                    20: (66.56, 0.0030, 0.0102), 24: (64.97, 0.0082, 0.0238), 32: (66.10, 0.0305, 0.0176),
+                    50: (64.86, 0.0244, 0.0125),
+                })
+            ),
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,297 @@
+"""Executing runs: one after the other in this process, in several processes, or on a Ray cluster.
+
+All three attempt a run in the same way and with the same number of threads, so that results are the same bit for bit.
+The runs of a process that was killed are attempted again; where a runner keeps checkpoints they continue from there.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import multiprocessing
+import statistics
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Protocol
+
+import torch
+
+from congruency.studies.console import Notify, plain_warnings
+from congruency.studies.plan import JobT, Run
+from congruency.studies.store import Failure, RunResult, Store
+from congruency.training.processes import StopSignal, first_process, process_count
+
+__all__ = ["Batch", "Outcome", "Place", "Runner", "Stopped", "attempt", "execute"]
+
+Batch = tuple[Run[JobT], ...]
+"""Runs that are executed together: one, or several where a runner trains them as one batch."""
+
+Outcome = RunResult | Failure
+Within = Callable[[str, float], None]
+"""Called while a batch is running with what is being done and the share of the batch that is done."""
+_ERROR_LINES = 8
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_NOTICES = 0.5
+
+
+class Stopped(Exception):
+    """SIGTERM asked the command to stop; the same command resumes."""
+
+
+class Runner(Protocol[JobT]):
+    """How a family executes runs. It is pickled into other processes, so it holds settings and no data."""
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda"``."""
+
+    def prepare(self, runs: Sequence[Run[JobT]]) -> None:
+        """Check and read, before anything is executed, what all runs share; raise ValueError for wrong input."""
+
+    def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
+        """Put runs together that are executed together."""
+
+    def run(self, batch: Batch[JobT], within: Within | None) -> Iterator[tuple[Run[JobT], RunResult]]:
+        """Execute a batch; raise Stopped once SIGTERM came and what can be kept is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where runs are executed.
+
+    Attributes:
+        processes: how many at once on this machine.
+        threads: CPU threads of each run; None divides those of this process among the processes.
+        ray: the address of a Ray cluster, or ``"local"`` to start one on this machine; None for none.
+        retries: how often a run is attempted again after its process was killed.
+        minutes: start no run that would not be finished by then; None for no limit.
+    """
+
+    processes: int = 1
+    threads: int | None = None
+    ray: str | None = None
+    retries: int = 3
+    minutes: float | None = None
+
+    @property
+    def threads_per_run(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        return 1 if self.ray is not None else max(1, torch.get_num_threads() // self.processes)
+
+
+def execute(
+    runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None = None
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    """Check the input, then execute runs; yield each with its outcome as they end. ``store`` keeps the attempts.
+
+    Raises:
+        Stopped: SIGTERM came.
+        ValueError: wrong input, found before this returns.
+    """
+    if not runs:
+        return iter(())
+    runner.prepare(runs)
+    return _executed(runs, runner, place, store, notify)
+
+
+def _executed(
+    runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    batches = runner.batches(runs)
+    if place.ray is not None:
+        from congruency.studies.ray_executor import execute_on_ray
+
+        outcomes = execute_on_ray(batches, runner, place, store)
+    elif place.processes > 1:
+        outcomes = _in_processes(batches, runner, place, store)
+    else:
+        outcomes = _in_this_process(batches, runner, place, store, notify)
+    for done, (run, outcome) in enumerate(outcomes, start=1):
+        yield run, outcome
+        if notify is not None:
+            notify(run.title, done, len(runs))
+
+
+def attempt(
+    batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within | None = None
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
+    left = {run.key: run for run in batch}
+    for run in batch:
+        if first_process():
+            store.note_attempt(run)
+    try:
+        with _threads(threads):
+            for run, result in runner.run(batch, within):
+                del left[run.key]
+                yield run, result
+    except Stopped:
+        raise
+    except Exception:
+        if process_count() > 1:
+            raise  # the other processes of torchrun would wait for this one
+        reason = "\n".join(traceback.format_exc().strip().splitlines()[-_ERROR_LINES:])
+        for run in left.values():
+            yield run, Failure(reason)
+
+
+def _in_this_process(
+    batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    clock, done, total = _Clock(place.minutes), 0, sum(map(len, batches))
+    with many_runs():
+        for batch in batches:
+            if not clock.time_for_another():
+                return
+            within = None if notify is None else _Within(notify, done, len(batch), total)
+            yield from attempt(batch, runner, store, place.threads_per_run, within)
+            done += len(batch)
+
+
+class _Within:
+    """Reports the progress within a batch, a few times per second."""
+
+    def __init__(self, notify: Notify, before: int, size: int, total: int) -> None:
+        self._notify, self._before, self._size, self._total = notify, before, size, total
+        self._last = -math.inf
+
+    def __call__(self, label: str, share: float) -> None:
+        now = time.perf_counter()
+        if now - self._last >= _SECONDS_BETWEEN_NOTICES:
+            self._last = now
+            self._notify(label, self._before + share * self._size, self._total)
+
+
+@dataclass
+class _Worker(Generic[JobT]):
+    """A process that executes batches, and what it is working on."""
+
+    process: BaseProcess
+    batch: Batch[JobT] = ()
+
+    def unfinished(self, finished: set[tuple[str, int]]) -> Batch[JobT]:
+        return tuple(run for run in self.batch if run.key not in finished)
+
+
+def _in_processes(
+    batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    context = multiprocessing.get_context("spawn")
+    waiting, clock = deque(batches), _Clock(place.minutes)
+    workers: dict[Connection, _Worker[JobT]] = {}
+    finished: set[tuple[str, int]] = set()
+    lost: Counter[tuple[str, int]] = Counter()
+    with StopSignal() as stop:
+        try:
+            while True:
+                while waiting and len(workers) < place.processes:
+                    connection, theirs = context.Pipe()
+                    arguments = (theirs, runner, store, place.threads_per_run)
+                    process = context.Process(target=_work, args=arguments, daemon=True)
+                    process.start()
+                    theirs.close()
+                    workers[connection] = _Worker(process)
+                for connection, worker in workers.items():
+                    if not worker.batch and waiting and clock.time_for_another():
+                        worker.batch = waiting.popleft()
+                        connection.send(worker.batch)
+                busy = [connection for connection, worker in workers.items() if worker.batch]
+                if not busy:
+                    return
+                for ready in wait(busy, _SECONDS_BETWEEN_LOOKS):
+                    assert isinstance(ready, Connection)
+                    worker = workers[ready]
+                    try:
+                        place_in_batch, outcome = ready.recv()
+                    except (EOFError, OSError):  # the process was killed: its runs are attempted again
+                        del workers[ready]
+                        left = worker.unfinished(finished)
+                        lost.update(run.key for run in left)
+                        if left and all(lost[run.key] <= place.retries for run in left):
+                            waiting.appendleft(left)
+                        else:
+                            reason = f"the process was killed {place.retries + 1} times while the run was executed"
+                            yield from ((run, Failure(reason)) for run in left)
+                        continue
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    if place_in_batch is None:
+                        worker.batch = ()
+                        continue
+                    run = worker.batch[place_in_batch]
+                    finished.add(run.key)
+                    yield run, outcome
+                if stop.asked:
+                    raise Stopped
+        finally:
+            for worker in workers.values():
+                worker.process.terminate()  # SIGTERM: a training loop writes a checkpoint first
+            for worker in workers.values():
+                worker.process.join()
+
+
+def _work(connection: Connection, runner: Runner[Any], store: Store, threads: int) -> None:
+    """A worker process: execute the batches that come through the connection, until it is closed."""
+    with many_runs(), plain_warnings():
+        while True:
+            try:
+                batch: Batch[Any] = connection.recv()
+            except EOFError:
+                return
+            places = {run.key: i for i, run in enumerate(batch)}
+            try:
+                for run, outcome in attempt(batch, runner, store, threads):
+                    connection.send((places[run.key], outcome))
+                connection.send((None, None))
+            except Stopped as stopped:
+                connection.send((None, stopped))
+                return
+
+
+class _Clock:
+    """Whether there is time for one more batch, which is expected to take as long as those before, and half again."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = math.inf if minutes is None else time.time() + 60 * minutes
+        self._taken: list[float] = []
+        self._began = time.time()
+
+    def time_for_another(self) -> bool:
+        now = time.time()
+        self._taken.append(now - self._began)
+        self._began = now
+        return now + 1.5 * statistics.median(self._taken[1:] or [0.0]) <= self._end
+
+
+@contextmanager
+def many_runs() -> Iterator[None]:
+    """Restore after many runs what they change: frozen garbage collection, and the level of Fabric's loggers."""
+    loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """The number of threads changes how sums are rounded: the same everywhere, results are the same everywhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

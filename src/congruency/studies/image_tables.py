@@ -1,0 +1,93 @@
+"""All studies of image classifiers by name: our grids, the paper's tables of errors and its tables of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from congruency.datasets import SETS
+from congruency.datasets.loading import find
+from congruency.studies import cost
+from congruency.studies.catalogue import described_by_name
+from congruency.studies.classification import grids, tables
+from congruency.studies.classification.jobs import ImageJob, changed
+from congruency.studies.classification.runner import Machine
+from congruency.studies.classification.tables import Budget
+from congruency.studies.plan import Study
+from congruency.training.config import Accelerator, Precision
+from congruency.training.processes import process_count
+
+__all__ = ["TITLES", "choose_machine", "made_by", "named_study", "remarks", "study_of"]
+
+TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
+_SHARED = " Within a seed all rows begin with the same weights and see the same batches."
+
+
+def named_study(name: str, budget: Budget = "paper", *, real_images: bool = False) -> Study[ImageJob]:
+    """Return a study by its name; ``real_images`` measures costs on the data sets, not on synthetic images."""
+    if name in grids.GRIDS:
+        if budget != "paper":
+            raise ValueError(f"{name} has no small budget; give fewer --seeds, --row or --epochs")
+        return grids.grid(name)
+    if name in tables.TITLES:
+        return tables.paper_study(name, budget)
+    if name in cost.TITLES:
+        return cost.cost_study(name, budget, real_images=real_images)
+    raise ValueError(f"there is no table {name!r} of classification; the tables are {', '.join(TITLES)}")
+
+
+def study_of(settings: Mapping[str, Any]) -> Study[ImageJob]:
+    """Return the study of a folder's ``settings.json``: its table with the options that changed it."""
+    study = named_study(settings["table"], settings["budget"], real_images=settings["real_images"])
+    study = changed(study, **settings["changes"])
+    instead = f", {settings['base']} instead of its images" if settings["base"] else ""
+    text = " ".join([study.lead, *settings.get("remarks", [])])
+    return replace(study, title=f"{study.title}{instead}", lead=f"{text}{_SHARED}")
+
+
+def remarks(study: Study[ImageJob], data: Path | None) -> list[str]:
+    """Return what the names of the files say about sets that are not the official ones."""
+    found = []
+    for name in sorted({job.data.name for row in study.rows for job in row.jobs if not job.data.synthetic}):
+        try:
+            place = find(name, data)
+        except (FileNotFoundError, ValueError):
+            continue
+        partial = ", ".join(described_by_name(place))
+        if partial:
+            title = SETS[name].title.partition(",")[0]
+            found.append(f"{title} is not the official set here: {partial} ({place.name}).")
+    return found
+
+
+def choose_machine(
+    table: str,
+    device: Accelerator,
+    precision: Precision | None = None,
+    compile: bool = False,
+    capture: bool | None = None,
+    channels_last: bool | None = None,
+) -> Machine:
+    """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    cuda, short = device == "cuda", table in grids.GRIDS
+    captures = cuda and short and precision != "16" and process_count() == 1
+    return Machine(
+        device=device,
+        precision=precision or ("bf16" if cuda and short else "32"),
+        compile=compile,
+        capture=captures if capture is None else capture,
+        channels_last=cuda if channels_last is None else channels_last,
+        tf32=cuda,
+    )
+
+
+def made_by(settings: Mapping[str, Any]) -> str:
+    """Return on what the runs of a folder were computed, and how."""
+    version = f", with PyTorch {settings['torch']}" if "torch" in settings else ""
+    return f"from runs on {settings['device_name']} {Machine(**settings['machine']).description}{version}"

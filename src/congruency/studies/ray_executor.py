@@ -1,0 +1,116 @@
+"""Runs on Ray: one task per batch, attempted again where a worker process is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from congruency.studies.console import plain_warnings
+from congruency.studies.executor import Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
+from congruency.studies.plan import JobT, Run
+from congruency.studies.store import Failure, Store
+from congruency.training.processes import StopSignal
+
+__all__ = ["execute_on_ray"]
+
+_OBJECT_STORE_BYTES = 128 * 2**20  # runs return a few numbers, data is read from files
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def execute_on_ray(
+    batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store
+) -> Iterator[tuple[Run[JobT], Outcome]]:
+    """Execute batches on the cluster at ``place.ray``; yield each run with its outcome as they end.
+
+    All machines of the cluster must see the store's folder and the data. A task takes ``place.threads_per_run`` CPU
+    cores and, on CUDA, one GPU. ``"local"`` starts Ray on this machine, with ``place.processes`` tasks at once (as many
+    as there are cores for one), and ends it.
+
+    Raises:
+        ValueError: Ray is missing, the cluster cannot be reached, or has no room for a single task.
+    """
+    ray, threads, gpus = _library(), place.threads_per_run, int(runner.device == "cuda")
+    with _cluster(ray, place), StopSignal() as stop:
+        _check_room(ray, threads, gpus)
+        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=place.retries, retry_exceptions=[Stopped])
+        start = remote(_task)
+        pending = {start.remote(batch, runner, store, threads): batch for batch in batches}
+        try:
+            while pending:
+                ready, _ = ray.wait(list(pending), timeout=_SECONDS_BETWEEN_LOOKS)
+                for reference in ready:
+                    yield from zip(batch := pending.pop(reference), _outcomes(ray, reference, batch), strict=True)
+                if stop.asked:
+                    raise Stopped
+        finally:
+            for reference in pending:
+                ray.cancel(reference)
+
+
+def _task(batch: Batch[Any], runner: Runner[Any], store: Store, threads: int) -> list[Outcome]:
+    """In a worker process: one batch, its outcomes in its order."""
+    with many_runs(), plain_warnings():
+        outcomes = {run.key: outcome for run, outcome in attempt(batch, runner, store, threads)}
+    return [outcomes[run.key] for run in batch]
+
+
+def _outcomes(ray: Any, reference: Any, batch: Batch[Any]) -> list[Outcome]:
+    try:
+        outcomes: list[Outcome] = ray.get(reference)
+        return outcomes
+    except ray.exceptions.RayError as reason:
+        return [Failure(str(reason).strip() or type(reason).__name__)] * len(batch)
+
+
+@contextmanager
+def _cluster(ray: Any, place: Place) -> Iterator[None]:
+    """Connect to Ray: as the caller has started it, at an address, or on this machine until all runs are done."""
+    if ray.is_initialized():
+        yield
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    handler = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, and leaves it
+    try:
+        if place.ray != "local":
+            ray.init(address=place.ray, **quiet)
+        else:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            cores = place.processes * place.threads_per_run if place.processes > 1 else None
+            own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False}
+            ray.init(address="local", object_store_memory=_OBJECT_STORE_BYTES, **own, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as reason:
+        if place.ray == "local":
+            raise ValueError(f"Ray could not be started on this machine: {reason}") from reason
+        raise ValueError(
+            f"no Ray cluster could be joined at {place.ray} ({reason}); it must run the same Ray and Python, and where "
+            "it asks for a token, RAY_AUTH_MODE and RAY_AUTH_TOKEN must be set here as they are there"
+        ) from reason
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _check_room(ray: Any, cores: int, gpus: int) -> None:
+    """Refuse a task that fits nowhere, which would wait for ever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
+        needs = f"{cores} CPU core(s)" + (" and a GPU" if gpus else "")
+        raise ValueError(f"no machine of the Ray cluster has {needs}; lower --threads, or choose another --device")
+
+
+def _library() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ModuleNotFoundError as reason:
+        if (reason.name or "").partition(".")[0] != "ray":
+            raise
+        raise ValueError("ray is missing; install congruency[cluster], or leave --ray out") from None
+    return ray

@@ -1,0 +1,141 @@
+"""Results: one value per seed of every metric of every row, from the store or ``results.json``, and comparisons."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from congruency.studies.plan import JobT, Study
+from congruency.studies.statistics import Difference, holm, paired_difference
+from congruency.studies.store import RunResult
+
+__all__ = [
+    "RESULTS_FILE", "Comparison", "Results", "collect", "comparisons", "paired", "read_results", "seeds_of", "to_json",
+]  # fmt: skip
+
+Results = dict[str, dict[str, list[float]]]
+"""``{row: {metric: [one value per seed]}}``; the metric ``"seed"`` names the seeds."""
+
+RESULTS_FILE = "results.json"
+
+
+def collect(study: Study[JobT], finished: Mapping[tuple[str, int], RunResult]) -> Results:
+    """Return the finished runs row by row: the seeds for which all jobs of a row are finished."""
+    results: Results = {}
+    for row in study.rows:
+        digests = [job.digest() for job in row.jobs]
+        seeds = sorted({seed for _, seed in finished if all((each, seed) in finished for each in digests)})
+        if not seeds or not digests:
+            continue
+        metrics: dict[str, list[float]] = {"seed": [float(seed) for seed in seeds]}
+        for job, digest in zip(row.jobs, digests, strict=True):
+            runs = [finished[digest, seed].figures for seed in seeds]
+            for column, figure in job.columns.items():
+                metrics[column] = [run[figure] for run in runs]
+            for name in runs[0]:
+                if name not in job.columns.values():
+                    metrics[f"{job.label} {name}".strip()] = [run.get(name, math.nan) for run in runs]
+        results[row.name] = metrics
+    return results
+
+
+def to_json(results: Results) -> str:
+    """Return the results as JSON: what is not finite is null, seeds are whole numbers."""
+    plain = {
+        row: {name: [_plain(name, value) for value in values] for name, values in metrics.items()}
+        for row, metrics in results.items()
+    }
+    return json.dumps(plain, indent=1) + "\n"
+
+
+def read_results(folder: Path) -> Results | None:
+    """Read ``results.json`` of a folder: None where there is none, empty where it is not a study's (a single analysis).
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    path = folder / RESULTS_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as reason:
+        raise ValueError(f"{path} is not JSON ({reason}); make it again") from None
+    if not isinstance(content, dict) or not all(_is_row(metrics) for metrics in content.values()):
+        return {}
+    return {
+        row: {metric: [math.nan if value is None else float(value) for value in values] for metric, values in m.items()}
+        for row, m in content.items()
+    }
+
+
+def seeds_of(metrics: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the seeds of a row; where they are not written down, values stand in their order."""
+    if "seed" in metrics:
+        return list(metrics["seed"])
+    return [float(place) for place in range(max((len(values) for values in metrics.values()), default=0))]
+
+
+def paired(
+    results: Results, row: str, against: str | None, metric: str, against_metric: str | None = None
+) -> tuple[list[float], list[float]] | None:
+    """Return a metric of two rows at the seeds that both have; None where one of them lacks it or no seed is shared."""
+    sides = [(results.get(row, {}), metric), (results.get(against or "", {}), against_metric or metric)]
+    if not all(name in metrics for metrics, name in sides):
+        return None
+    ours, theirs = (dict(zip(seeds_of(metrics), metrics[name], strict=True)) for metrics, name in sides)
+    both = sorted(ours.keys() & theirs.keys())
+    return ([ours[seed] for seed in both], [theirs[seed] for seed in both]) if both else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row and the one it is compared with, in one column.
+
+    Attributes:
+        difference: the row's values minus the other's, over the seeds that both have.
+        identical: every seed has the same value in both rows, on at least two seeds.
+        adjusted: the p-value after Holm's correction for all comparisons of the study that have one.
+    """
+
+    row: str
+    column: str
+    difference: Difference
+    identical: bool
+    adjusted: float = math.nan
+
+    @property
+    def p(self) -> float:
+        """The p-value of the paired t-test; 1 for identical values, nan where too few seeds can say."""
+        return 1.0 if self.identical else self.difference.p
+
+
+def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], Comparison]:
+    """Return all comparisons of a study by row and column, with Holm's correction over all of them.
+
+    Rows that are known to equal those they are compared with (``inactive``) are left out.
+    """
+    made = [
+        Comparison(row.name, column.key, paired_difference(*pair), len(pair[0]) > 1 and pair[0] == pair[1])
+        for row in study.rows
+        if row.against is not None and not row.inactive
+        for column in study.columns
+        if column.compared and (pair := paired(results, row.name, row.against, column.key)) is not None
+    ]
+    adjusted = holm([one.p for one in made])
+    return {(one.row, one.column): replace(one, adjusted=p) for one, p in zip(made, adjusted, strict=True)}
+
+
+def _is_row(metrics: Any) -> bool:
+    return isinstance(metrics, dict) and all(
+        isinstance(values, list) and all(value is None or type(value) in (int, float) for value in values)
+        for values in metrics.values()
+    )
+
+
+def _plain(name: str, value: float) -> float | int | None:
+    return int(value) if name == "seed" else value if math.isfinite(value) else None

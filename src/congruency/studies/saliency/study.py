@@ -1,0 +1,114 @@
+"""The saliency studies as plain data: one row per recipe, compared with the same network without a correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from congruency.saliency.task import Recipe
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.saliency.recipes import PRINTED, paper_numbers
+
+__all__ = ["SaliencyJob", "StudyName", "saliency_study"]
+
+StudyName = Literal["salicon", "osie", "osie_study"]
+"""The paper's two tables, and the comparison on OSIE alone."""
+
+_SETS: dict[StudyName, str] = {
+    "salicon": "SALICON 2017, scored on its validation set",
+    "osie": "OSIE, scored on MIT1003",
+    "osie_study": "500 images of OSIE, scored on the other 200",
+}
+_NOTES = (
+    (
+        "DCL-W-N",
+        "N reference points, renewed every W steps (inf: never), on the last layer. Without a further word the paper's "
+        "equations: no step may oppose the accumulated gradient. Anchor: its published code, which pulls weights back "
+        "toward the reference, with a margin of 0.5. Where the paper's number is given it stands beside both; it was "
+        "made with the latter.",
+    ),
+    ("GEM", "A step of the last layer may not oppose the gradient of one remembered image of the epoch."),
+    ("Against", "The paired difference to the same network and optimizer without a correction, seed by seed."),
+    (
+        "Metrics",
+        "NSS, sAUC, AUC and CC, all better when higher, at the images' own size; results.json has the others too. AUC "
+        "is exact, against all other pixels of the image; sAUC against the fixations of all other images of the set. "
+        "CC is with a density of all fixations, blurred with a Gaussian of one degree (24 pixels of OSIE's 800, 35 on "
+        "MIT1003), or of 3 % of the width where that is not known (SALICON).",
+    ),
+    (
+        "Humans",
+        "One human: a viewer's fixations, blurred likewise, as the map, scored against all other viewers. The other "
+        "humans: theirs as the map, scored against the one. Means over viewers.",
+    ),
+)
+_PAPER_NOTE = (
+    "The paper's AUC and sAUC",
+    "come from SALICON's evaluation: sampled pixels, thresholds in steps of 0.01. Ours are exact and need not be as "
+    "large; compare rows with each other (congruency saliency score --protocol salicon scores any maps its way).",
+)
+_PAPER_EPOCHS = 10
+
+
+@dataclass(frozen=True)
+class SaliencyJob:
+    """One network of a study, except for its seed."""
+
+    recipe: Recipe
+
+    @property
+    def label(self) -> str:
+        return ""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return {metric: metric for metric in PRINTED}
+
+    def digest(self) -> str:
+        """The folder of its runs, which was all that identified them before there was one store."""
+        return self.recipe.folder
+
+
+def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[SaliencyJob]:
+    """Return the study of these recipes; the paper's tables have its numbers."""
+    in_paper = any(paper_numbers(name, recipe) for recipe in recipes)
+    return Study(
+        name=name,
+        title=f"Saliency: networks trained on {_SETS[name]}",
+        lead=f"{_training(recipes)} Within a seed all rows of a network begin with the same weights.",
+        rows=tuple(_row(name, recipe) for recipe in recipes),
+        columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
+        caption="The paper has means and standard deviations of three runs." if in_paper else "",
+        notes=(*_NOTES, _PAPER_NOTE) if in_paper else _NOTES,
+    )
+
+
+def _row(study: StudyName, recipe: Recipe) -> Row[SaliencyJob]:
+    correction = recipe.correction
+    return Row(
+        name=recipe.name,
+        jobs=(SaliencyJob(recipe),),
+        paper=paper_numbers(study, recipe),
+        against=None if correction.name == "baseline" else replace(recipe, method="baseline").name,
+        settings={
+            "model": recipe.model, "backbone": recipe.backbone, "pretrained": not recipe.from_scratch,
+            "optimizer": recipe.optimizer, "epochs": recipe.epochs, "sample_order": recipe.sample_order,
+            "method": correction.name, "mode": correction.mode if correction.name == "dcl" else None,
+            "window": correction.window, "references": correction.references, "margin": correction.effective_margin,
+        },
+    )  # fmt: skip
+
+
+def _training(recipes: Sequence[Recipe]) -> str:
+    """How each backbone was trained, one sentence each."""
+    sentences = {}
+    for recipe in recipes:
+        start = "from scratch" if recipe.from_scratch else "from ImageNet weights"
+        halved = "epoch" if recipe.halve_every == 1 else f"{recipe.halve_every} epochs"
+        in_paper = "" if recipe.epochs == _PAPER_EPOCHS else f" (the paper: {_PAPER_EPOCHS})"
+        sentences[recipe.backbone] = (
+            f"{recipe.backbone} {start}: {recipe.epochs} epochs{in_paper} in batches of {recipe.batch}, the learning "
+            f"rate halved every {halved}."
+        )
+    return " ".join(sentences.values())

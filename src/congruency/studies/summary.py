@@ -1,0 +1,207 @@
+"""The table and the findings of a study, from its results."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
+from congruency.report.tables import Table, to_rich
+from congruency.studies.plan import Column, JobT, PaperNumber, Run, Study
+from congruency.studies.results import Comparison, Results, comparisons, seeds_of
+from congruency.studies.statistics import Difference, mean_interval
+from congruency.studies.store import Failure
+
+__all__ = ["as_paragraphs", "findings", "print_table", "summary_table"]
+
+Compared = Mapping[tuple[str, str], Comparison]
+_SIGNIFICANT = 0.05
+
+
+def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
+    """Return one line per row: every column with its paired difference and the paper's number where there are some.
+
+    Results that are no rows of the study (bounds) follow at the end; ``failed`` counts the failed runs of a row.
+    """
+    compared = comparisons(study, results)
+    columns = [column for column in study.columns if column.in_table]
+    any_compared = {key for _, key in compared}
+    printed = {key for row in study.rows for key in row.paper}
+    extras = [extra for extra in study.extras if any(extra.key in metrics for metrics in results.values())]
+    header = ["Row", "Seeds"]
+    for column in columns:
+        header.append(column.heading)
+        if column.key in any_compared:
+            header += [f"{_short(column)} against", *(["Holm's p"] if study.holm else [])]
+        header += [f"{_short(column)}, paper"] if column.key in printed else []
+    lines = []
+    named = {row.name: row for row in study.rows}
+    for name in [row.name for row in study.rows if row.name in results or not row.jobs or (failed or {}).get(row.name)]:
+        row, metrics = named[name], results.get(name, {})
+        line = [name, _seeds(metrics, (failed or {}).get(name, 0))]
+        for column in columns:
+            line += _cells(column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared)
+            line += [_printed(row.paper.get(column.key), column)] if column.key in printed else []
+        lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
+    for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
+        line = [name, NOTHING]
+        for column in columns:
+            line += [_mean(results[name], column)]
+            line += [NOTHING] * ((1 + study.holm) * (column.key in any_compared) + (column.key in printed))
+        lines.append([*line, *(NOTHING for _ in extras)])
+    return Table(_caption(study, bool(compared), bool(printed)), [*header, *(e.heading for e in extras)], lines)
+
+
+def _short(column: Column) -> str:
+    return column.heading.partition(",")[0]
+
+
+def _caption(study: Study[JobT], compared: bool, printed: bool) -> str:
+    parts = [study.caption, "Means over the seeds, ± their 95 % intervals."]
+    if compared:
+        whom = {row.against for row in study.rows if row.against is not None}
+        other = whom.pop() if len(whom) == 1 else "the row it is compared with"
+        parts.append(f"Against: the paired difference to {other}, seed by seed, with the p-value of the t-test.")
+    if compared and study.holm:
+        parts.append("Holm's p: corrected for all comparisons of the table.")
+    if printed:
+        parts.append("Paper: as printed there.")
+    return " ".join(filter(None, parts))
+
+
+def _seeds(metrics: Mapping[str, Sequence[float]], lost: int) -> str:
+    count = str(len(seeds_of(metrics)))
+    return f"{count}, {lost} failed" if lost else count
+
+
+def _cells(
+    column: Column, metrics: Mapping[str, Sequence[float]], one: Comparison | None, with_holm: bool, compared: bool,
+) -> list[str]:  # fmt: skip
+    estimate = mean_interval([column.scale * value for value in metrics.get(column.key, [])])
+    cells = [with_margin(estimate.mean, estimate.margin, column.digits)]
+    if compared:
+        cells.append(_difference(one, column))
+        cells += [p_value(math.nan if one is None else one.adjusted)] if with_holm else []
+    return cells
+
+
+def _difference(one: Comparison | None, column: Column) -> str:
+    if one is None or not math.isfinite(one.difference.mean):
+        return NOTHING
+    if one.identical:
+        return "identical"
+    found: Difference = one.difference
+    text = with_margin(column.scale * found.mean, column.scale * found.margin, column.digits, sign=True)
+    return f"{text} (p {p_value(found.p)})" if math.isfinite(found.p) else text
+
+
+def _printed(number: PaperNumber | None, column: Column) -> str:
+    if number is None:
+        return NOTHING
+    digits = column.digits if column.paper_digits is None else column.paper_digits
+    if isinstance(number, tuple):
+        return f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})"
+    return f"{number:.{digits}f}"
+
+
+def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
+    return fixed(column.scale * mean_interval(metrics.get(column.key, [])).mean, column.digits)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table, as paragraphs where the terminal is too narrow for it."""
+    if console.width >= sum(max(len(cell) for cell in column) + 2 for column in zip(*table.rows, strict=True)):
+        console.print(to_rich(table))
+    else:
+        console.print(as_paragraphs(table), markup=False, highlight=False)
+
+
+def as_paragraphs(table: Table, width: int = 78) -> str:
+    """Return a table for a terminal that is too narrow for it: one paragraph per row."""
+    paragraphs = []
+    for row in table.rows:
+        shown = [f"{name}: {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell != NOTHING]
+        indent = " " * 4
+        paragraphs.append(
+            f"{row[0]}\n{textwrap.fill('; '.join(shown), width, initial_indent=indent, subsequent_indent=indent)}"
+        )
+    return "\n".join([*paragraphs, "", textwrap.fill(table.caption, width)])
+
+
+def findings(
+    study: Study[JobT], results: Results, failures: Mapping[tuple[str, int], Failure] | None = None, repeated: int = 0
+) -> list[str]:
+    """Return what the comparisons say, in sentences: the clear ones, the others, all of them with Holm's correction.
+
+    ``repeated`` is how often a run was resumed after an interruption.
+    """
+    compared = comparisons(study, results)
+    sentences = _compared(study, compared) if any(row.against for row in study.rows) else []
+    inactive = [f"{row.name} ({row.inactive})" for row in study.rows if row.inactive]
+    if inactive:
+        sentences.append(f"Equal to the row they are compared with by construction: {'; '.join(inactive)}.")
+    for run in _runs_of(study, failures or {}):
+        reason = (failures or {})[run.key].line
+        sentences.append(f"Failed: {run.title}: {reason} (failed.json has more; the same command tries again).")
+    if repeated:
+        sentences.append(f"{repeated} time(s) a run was resumed from its checkpoint after an interruption.")
+    return sentences
+
+
+def _compared(study: Study[JobT], compared: Compared) -> list[str]:
+    tested = [one for one in compared.values() if math.isfinite(one.p)]
+    if not tested:
+        return ["Nothing could be compared: that needs two seeds or more of a row and of the one it is compared with."]
+    sentences, unclear, identical = [], [], []
+    for row in study.rows:
+        own = {
+            column: one for column in study.columns if (one := compared.get((row.name, column.key))) in tested and one
+        }
+        clear = [_change(column, one) for column, one in own.items() if one.p < _SIGNIFICANT]
+        if clear:
+            rest = [_short(column) for column, one in own.items() if one.p >= _SIGNIFICANT]
+            others = [f"no clear change of {', '.join(rest)}"] if rest else []
+            sentences.append(f"{row.name}, against {row.against}: {'; '.join([*clear, *others])}.")
+        elif own and all(one.identical for one in own.values()):
+            identical.append(row.name)
+        elif own:
+            unclear.append(row.name)
+    if unclear:
+        sentences.append(f"No clear difference: {'; '.join(unclear)}.")
+    if identical:
+        sentences.append(f"Identical on every seed to the row they are compared with: {'; '.join(identical)}.")
+    return [*sentences, *([_together(study, tested)] if len(tested) > 1 else [])]
+
+
+def _change(column: Column, one: Comparison) -> str:
+    direction = "rises" if one.difference.mean > 0 else "falls"
+    size = fixed(column.scale * abs(one.difference.mean), column.digits)
+    unit = f" {column.unit}" if column.unit else ""
+    return f"{_short(column)} {direction} by {size}{unit} (p {p_value(one.p)})"
+
+
+def _together(study: Study[JobT], tested: Sequence[Comparison]) -> str:
+    """All tests at once: how many are significant, how many would be by chance, which Holm's correction leaves."""
+    significant = sum(one.p < _SIGNIFICANT for one in tested)
+    left = [one for one in tested if one.adjusted < _SIGNIFICANT]
+    by_chance = f"{_SIGNIFICANT * len(tested):.2g}"
+    first = (
+        f"{significant} of {len(tested)} comparisons have p < {_SIGNIFICANT:g}, where {by_chance} would by chance alone"
+    )
+    if not left:
+        return f"{first}; none is left after Holm's correction for their number."
+    if len(left) > 12:
+        return f"{first}; {len(left)} are left after Holm's correction for their number."
+    several = len([column for column in study.columns if column.compared]) > 1
+    names = "; ".join(f"{one.row}{f' ({one.column})' if several else ''}, p {p_value(one.adjusted)}" for one in left)
+    verb = "is" if len(left) == 1 else "are"
+    return f"{first}; {len(left)} {verb} left after Holm's correction for their number: {names}."
+
+
+def _runs_of(study: Study[JobT], keys: Mapping[tuple[str, int], object]) -> list[Run[JobT]]:
+    """The runs of the study with these keys."""
+    digests = {job.digest(): (row, job) for row in study.rows for job in row.jobs}
+    return [Run(digests[d][0].name, digests[d][1], seed) for d, seed in keys if d in digests]

@@ -1,0 +1,159 @@
+"""Values of training steps on their way from the device to the host: read back late, timed, averaged per epoch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["AsyncReadback", "EpochMeans", "PendingStep", "StepClock", "seconds"]
+
+
+class AsyncReadback:
+    """A queue of tensors copied to the host without waiting for the device.
+
+    On a GPU a copy starts when it is sent, behind the work that computes its values, and is read when the next one is
+    sent: by then it has arrived, and the GPU was never idle. All processes receive the same items at the same time. On
+    a CPU there is nothing to wait for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._delayed = _is_delayed(device)
+        self._sent: deque[tuple[Any, list[Tensor], torch.cuda.Event | None]] = deque()
+
+    def __len__(self) -> int:
+        """Items that were sent and not received."""
+        return len(self._sent)
+
+    def send(self, label: Any, tensors: Sequence[Tensor]) -> None:
+        """Start copying ``tensors`` to the host."""
+        if not tensors or tensors[0].device.type != "cuda":
+            self._sent.append((label, list(tensors), None))
+            return
+        copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
+        arrival = torch.cuda.Event()
+        arrival.record()
+        self._sent.append((label, copies, arrival))
+
+    def receive(self, *, everything: bool) -> Iterator[tuple[Any, list[Tensor]]]:
+        """All items but the last sent; with ``everything`` the last one too, waiting for the device."""
+        while len(self._sent) > (1 if self._delayed and not everything else 0):
+            label, tensors, arrival = self._sent.popleft()
+            if arrival is not None:
+                arrival.synchronize()
+            yield label, tensors
+
+
+def _is_delayed(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+class StepClock:
+    """Duration of each step, from the last :meth:`restart` or :meth:`tick` to its own tick, by the device's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type == "cuda"
+        self._marks: list[tuple[Any, Any]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Exclude the time since the last tick."""
+        self._last = self._now()
+
+    def tick(self) -> None:
+        """End a step."""
+        now = self._now()
+        self._marks.append((self._last, now))
+        self._last = now
+
+    def take(self) -> list[tuple[Any, Any]]:
+        """The marks of all steps since the last call; :func:`seconds` reads them once the device has passed them."""
+        marks, self._marks = self._marks, []
+        return marks
+
+    def _now(self) -> Any:
+        if not self._on_device:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def seconds(mark: tuple[Any, Any]) -> float:
+    """Duration of a step from its marks."""
+    start, end = mark
+    return end - start if isinstance(start, float) else float(start.elapsed_time(end)) / 1000
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose figures are still on the device."""
+
+    step: int
+    epoch: int
+    lr: float
+    samples: int
+    data_seconds: float
+    values: Tensor
+    """(figures,): the loss and the task's own figures."""
+    measures: Tensor | None
+    """The measurements of congruency and magnitude."""
+
+
+class EpochMeans:
+    """Means over the steps of an epoch.
+
+    Sums are formed step by step on the host, so that they do not depend on when the steps were read back.
+    ``data_seconds`` is the part of ``seconds`` that the host waited for batches.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.samples = 0
+        self.seconds = self.data_seconds = 0.0
+        self._sums: dict[str, float] = {}
+        self._weights: dict[str, int] = {}
+
+    def add(
+        self, step: PendingStep, figures: Mapping[str, float], measures: Mapping[str, float], seconds: float
+    ) -> None:
+        """Add one step.
+
+        Its ``figures`` are weighted by the number of its samples, and a loss of nan makes the epoch's nan; undefined
+        ``measures`` are left out.
+        """
+        self.steps += 1
+        self.samples += step.samples
+        self.seconds += seconds
+        self.data_seconds += step.data_seconds
+        for name, value in figures.items():
+            self._count(name, value, step.samples)
+        for name, value in measures.items():
+            self._count(name, value if math.isfinite(value) else 0.0, int(math.isfinite(value)))
+
+    def _count(self, name: str, value: float, weight: int) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + value * weight
+        self._weights[name] = self._weights.get(name, 0) + weight
+
+    def means(self) -> dict[str, float]:
+        """The mean of every figure, nan if no step had it."""
+        return {
+            name: total / self._weights[name] if self._weights[name] else math.nan for name, total in self._sums.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to continue in the middle of an epoch."""
+        counts = {"steps": self.steps, "samples": self.samples}
+        times = {"seconds": self.seconds, "data_seconds": self.data_seconds}
+        return {**counts, **times, "sums": dict(self._sums), "weights": dict(self._weights)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.steps, self.samples = int(state["steps"]), int(state["samples"])
+        self.seconds, self.data_seconds = float(state["seconds"]), float(state["data_seconds"])
+        self._sums, self._weights = dict(state["sums"]), dict(state["weights"])

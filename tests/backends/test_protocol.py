@@ -1,0 +1,135 @@
+"""Every backend against the reference in cone.py: gram, solve and apply together are the projection."""
+
+import functools
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import congruency
+from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for
+from congruency.backends.torch import TorchBackend
+
+ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
+BACKENDS = ("torch", "native", "triton")
+
+
+@functools.cache
+def backend(name):
+    if name == "torch":
+        return TorchBackend
+    if name == "native":
+        if ON_GPU:
+            pytest.skip("the compiled backend is for the CPU")
+        return pytest.importorskip("congruency.backends.native", exc_type=ImportError).NativeBackend
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from congruency.backends import triton
+
+    if not ON_GPU:
+        triton._CHUNK = 1024  # the interpreter is slow
+    return triton.TritonBackend
+
+
+def chain(n):
+    """Suffix sums of n differences, as References makes them."""
+    return -torch.ones(n, n, dtype=torch.float64).triu()
+
+
+@pytest.mark.parametrize("only_violated", [False, True])
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_three_steps_are_the_projection(name, n, margin, only_violated, device):
+    dtype = torch.float32 if name == "triton" else torch.float64
+    shapes, blocks = [(7, 5), (20,), (3, 3, 3), (11,)], 2
+    points = [[torch.randn(shape, dtype=dtype, device=device) for _ in range(n + 1)] for shape in shapes]
+    gradients = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]
+    before = [gradient.clone() for gradient in gradients]
+    slices = [
+        ParameterSlice(g, [Basis(p, chained=True)], i % blocks)
+        for i, (g, p) in enumerate(zip(gradients, points, strict=True))
+    ]
+    problem = Problem(
+        combination=chain(n).to(device),
+        signs=torch.ones(n, dtype=torch.float64, device=device),
+        margins=torch.full((n,), margin, dtype=torch.float64, device=device),
+        only_violated=only_violated,
+    )
+    passes = backend(name)(slices, n, blocks, device)
+    solution = passes.solve(passes.gram(), problem)
+    passes.apply(solution)
+    for block in range(blocks):
+        held = range(block, len(shapes), blocks)
+        g = torch.cat([before[i].flatten() for i in held]).double()
+        rows = torch.stack([torch.cat([(points[i][k] - points[i][n]).flatten() for i in held]) for k in range(n)])
+        expected = congruency.project(g, rows.double(), margin)
+        if only_violated and not (rows.double() @ g < 0).any():
+            expected = g
+        found = torch.cat([gradients[i].flatten() for i in held]).double()
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(solution.products[block], rows.double() @ g, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_wide_gram_is_exact_to_float64(name, dtype, size, device):
+    """The measures' demand, whatever the dtype: no difference, product or sum is rounded to less than float64."""
+    tensors = [torch.randn(2000, device=device).to(dtype) for _ in range(size + 2)]
+    item = ParameterSlice(tensors[0], [Basis(tensors[1:], chained=True)] if size else [], 0)
+    found = backend(name)([item], size, 1, device).gram(wide=True)[0]
+    wide = [tensor.double() for tensor in tensors]
+    vectors = torch.stack([wide[0], *(b - a for a, b in itertools.pairwise(wide[1:]))][: 1 + size])
+    exact = vectors @ vectors.T
+    scale = exact.diagonal().sqrt()
+    assert ((found - exact).abs() <= 1e-13 * torch.outer(scale, scale)).all()
+
+
+def test_passes_over_two_places_add_up(device):
+    """Slices that are sharded over different groups are two backends and one sum."""
+    tensors = [torch.randn(50, device=device) for _ in range(2)]
+    items = [ParameterSlice(tensor, [], 0) for tensor in tensors]
+    one = Passes([(item, ()) for item in items], 0).gram(wide=True)
+    torch.testing.assert_close(one, sum(Passes([(item, ())], 0).gram(wide=True) for item in items))
+    assert len(Passes([(item, ()) for item in items], 0).grams()) == 1
+
+
+@pytest.mark.parametrize("choice", ["auto", "torch", "fused", "numpy"])
+def test_the_environment_chooses(choice, monkeypatch):
+    monkeypatch.setenv("CONGRUENCY_KERNELS", choice)
+    backend_for.cache_clear()
+    try:
+        if choice == "numpy":
+            with pytest.raises(ValueError, match="must be auto, torch or fused, got 'numpy'"):
+                backend_for("cpu")
+        elif choice == "torch":
+            assert {backend_for(kind) for kind in ("cpu", "cuda", "mps")} == {TorchBackend}
+        else:
+            assert backend_for("mps") is TorchBackend
+            pytest.importorskip("congruency.backends.native", exc_type=ImportError)
+            assert backend_for("cpu").__module__ == "congruency.backends.native"
+    finally:
+        monkeypatch.undo()
+        backend_for.cache_clear()
+
+
+@pytest.mark.parametrize("choice", ["auto", "fused"])
+def test_without_the_compiled_part(choice):
+    """As on a machine that had no C compiler when the package was installed."""
+    code = """
+import sys
+sys.modules["congruency.backends._native"] = None
+from congruency.backends import backend_for
+print(backend_for("cpu").__name__)
+"""
+    environment = {**os.environ, "CONGRUENCY_KERNELS": choice}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    if choice == "auto":
+        assert done.stdout == "TorchBackend\n", done.stderr
+    else:
+        assert "RuntimeError: CONGRUENCY_KERNELS=fused, but it cannot be used here" in done.stderr
+        assert "install a C compiler" in done.stderr

@@ -1,0 +1,247 @@
+"""The fused CUDA kernels: on a GPU, or on the CPU through Triton's interpreter, against the plain torch ones."""
+
+import itertools
+import os
+
+import pytest
+import torch
+
+ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from oracles import ILL_CONDITIONED, assert_accurate, ill_conditioned  # noqa: E402
+from scipy.optimize import nnls  # noqa: E402
+from solutions import solution_of  # noqa: E402
+
+import congruency  # noqa: E402
+from congruency.backends import Basis, ParameterSlice, Problem, backend_for, triton  # noqa: E402
+from congruency.backends.torch import TorchBackend  # noqa: E402
+from congruency.backends.triton import TritonBackend  # noqa: E402
+
+if not ON_GPU:
+    triton._CHUNK = 1024  # the interpreter is slow
+SIZES = (1, 5, triton._CHUNK - 1, triton._CHUNK, triton._CHUNK + 1, 2 * triton._CHUNK + 500)
+
+
+def slices_of(size, chained, device, dtype=torch.float32, basis_dtype=None, lengths=SIZES, blocks=1):
+    basis_dtype = basis_dtype or dtype
+    generator = torch.Generator().manual_seed(size)
+    slices = []
+    for i, length in enumerate(lengths):
+
+        def vector(kind, length=length):
+            return torch.randn(length, generator=generator).to(device, kind)
+
+        bases = [Basis([vector(basis_dtype) for _ in range(size + chained)], chained)] if size else []
+        slices.append(ParameterSlice(vector(dtype), bases, i % blocks))
+    return slices
+
+
+def exact_gram(slices, size, blocks):
+    total = torch.zeros(blocks, 1 + size, 1 + size, dtype=torch.float64)
+    for gradient, bases, block in slices:
+        vectors = [gradient.double().cpu()]
+        for basis in bases:
+            points = [t.double().cpu() for t in basis.tensors]
+            vectors += [b - a for a, b in itertools.pairwise(points)] if basis.chained else points
+        stacked = torch.stack(vectors)
+        total[block] += stacked @ stacked.T
+    return total
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 2, 10, 20, 31] if ON_GPU else [0, 1, 2, 5])
+def test_gram(size, chained, blocks, device):
+    slices = slices_of(size, chained, device, blocks=blocks)
+    found = TritonBackend(slices, size, blocks, device).gram().cpu()
+    exact = exact_gram(slices, size, blocks)
+    scale = exact.diagonal(dim1=-2, dim2=-1).sqrt()
+    error = (found - exact).abs() / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+    assert error.max() < 2e-6
+    again = TritonBackend(slices, size, blocks, device).gram().cpu()
+    assert torch.equal(found, again)
+    wide = TritonBackend(slices, size, blocks, device).gram(wide=True).cpu()
+    assert ((wide - exact).abs() <= 1e-13 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float16,) * 2,
+                                    (torch.bfloat16, torch.float32)])  # fmt: skip
+@pytest.mark.parametrize(("size", "chained"), [(1, True), (1, False), (3, True), (3, False), (20, True)])
+def test_apply(size, chained, dtypes, device):
+    gradient_dtype, basis_dtype = dtypes
+    blocks = 2
+    slices = slices_of(size, chained, device, gradient_dtype, basis_dtype, blocks=blocks)
+    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    before = [item.gradient.clone() for item in slices]
+    coefficients = torch.randn(blocks, size, dtype=torch.float64).to(device)
+    applied = torch.tensor([True, False], device=device)
+    TritonBackend(slices, size, blocks, device).apply(solution_of(coefficients, applied))
+    TorchBackend(twins, size, blocks, device).apply(solution_of(coefficients, applied))
+    for item, twin, old in zip(slices, twins, before, strict=True):
+        if item.block == 1:
+            assert torch.equal(item.gradient, old)
+        tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[gradient_dtype]
+        torch.testing.assert_close(item.gradient, twin.gradient, rtol=tolerance, atol=tolerance * size)
+
+
+def test_mixed_bases_layouts_and_dtypes_go_through(device):
+    """Two sources at once, channels_last, float64 and mismatched layouts: fused where it can be, right everywhere."""
+    torch.manual_seed(1)
+
+    def random(*shape, dtype=torch.float32):
+        return torch.randn(*shape).to(device, dtype)
+
+    def make(g, w, r, d):
+        return ParameterSlice(g, [Basis([r, w], True), Basis([d], False)], 0)
+
+    nhwc = [random(4, 3, 5, 5).to(memory_format=torch.channels_last) for _ in range(4)]
+    odd = [random(1001)[1:] for _ in range(4)]  # addresses that are no multiple of 16
+    slices = [
+        make(*(random(300) for _ in range(4))),
+        make(*nhwc),
+        make(random(4, 3, 5, 5), *nhwc[1:]),
+        make(*(random(70, dtype=torch.float64) for _ in range(4))),
+        make(random(90), random(90, dtype=torch.bfloat16), random(90, dtype=torch.bfloat16), random(90)),
+        make(*odd),
+        make(*(torch.empty(0, device=device) for _ in range(4))),
+    ]
+    ours = TritonBackend(slices, 2, 1, device)
+    theirs = TorchBackend(slices, 2, 1, device).gram()
+    torch.testing.assert_close(ours.gram(), theirs, rtol=1e-5, atol=1e-3)
+    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    coefficients = torch.tensor([[0.5, -2.0]], dtype=torch.float64, device=device)
+    applied = torch.tensor([True], device=device)
+    ours.apply(solution_of(coefficients, applied))
+    TorchBackend(twins, 2, 1, device).apply(solution_of(coefficients, applied))
+    for item, twin in zip(slices, twins, strict=True):
+        torch.testing.assert_close(item.gradient, twin.gradient)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nonfinite_reaches_the_sums(bad, device):
+    slices = slices_of(1, True, device)
+    slices[3].gradient[17] = bad
+    assert not torch.isfinite(TritonBackend(slices, 1, 1, device).gram()).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 20, 31])
+def test_solver_against_nonnegative_least_squares(n, device):
+    torch.manual_seed(n)
+    problems, p = 12, 40
+    rows_ = torch.randn(problems, n, p, dtype=torch.float64) + torch.randn(problems, 1, p, dtype=torch.float64)
+    rows_[2, 0] = 0
+    if n > 2:
+        rows_[3, 1], rows_[4, 1] = rows_[3, 0], -rows_[4, 0]
+        rows_[5] = rows_[5, :1] + 1e-3 * torch.randn(n, p, dtype=torch.float64)
+    g = torch.randn(problems, p, dtype=torch.float64)
+    margin = torch.full((n,), 0.1, dtype=torch.float64) * (torch.arange(n) % 2)
+    gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
+    v = TritonBackend.solve_dual(gram.to(device), products.to(device), margin.to(device)).cpu()
+    assert (v >= margin).all()
+    for c, one, multipliers in zip(rows_, g, v, strict=True):
+        shifted = (one + margin @ c).numpy()
+        u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
+        expected = torch.from_numpy(shifted + c.T.numpy() @ u)
+        torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [2, 5, 12, 20])
+@pytest.mark.parametrize("angle", [1e-3, 1e-5, 1e-6, 1e-7])
+def test_multipliers_are_as_accurate_as_stated(angle, n, device):
+    for kind in ILL_CONDITIONED:
+        g, rows_, margins = (torch.from_numpy(part) for part in ill_conditioned(kind, angle, n))
+        gram, products = rows_ @ rows_.mT, rows_ @ g
+        v = TritonBackend.solve_dual(gram[None].to(device), products[None].to(device), margins.to(device))[0].cpu()
+        assert_accurate(g.tolist(), rows_.tolist(), margins.tolist(), v.tolist())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 17])
+def test_every_problem_may_have_margins_of_its_own(n, device):
+    """As (blocks, n), in any layout: each block is solved as it would be alone with its own margins."""
+    torch.manual_seed(n)
+    problems, p = 6, 30
+    rows_ = torch.randn(problems, n, p, dtype=torch.float64) + torch.randn(problems, 1, p, dtype=torch.float64)
+    rows_[1, 0] = 0
+    g = torch.randn(problems, p, dtype=torch.float64)
+    margins = torch.rand(problems, n, dtype=torch.float64) * torch.tensor([0, 1, 2, 0, 3, 1])[:, None]
+    gram, products = rows_ @ rows_.mT, (rows_ @ g.unsqueeze(-1)).squeeze(-1)
+    v = TritonBackend.solve_dual(gram.to(device), products.to(device), margins.to(device)).cpu()
+    assert (v >= margins).all()
+    turned = margins.to(device).T.contiguous().T  # the same numbers, column by column
+    assert torch.equal(TritonBackend.solve_dual(gram.to(device), products.to(device), turned).cpu(), v)
+    for c, one, margin, multipliers in zip(rows_, g, margins, v, strict=True):
+        alone = TritonBackend.solve_dual(*((part.to(device)) for part in ((c @ c.T)[None], (c @ one)[None], margin)))
+        torch.testing.assert_close(multipliers, alone[0].cpu(), rtol=1e-9, atol=1e-12)
+        shifted = (one + margin @ c).numpy()
+        u, _ = nnls(c.T.numpy(), -shifted, maxiter=1000)
+        expected = torch.from_numpy(shifted + c.T.numpy() @ u)
+        torch.testing.assert_close(one + multipliers @ c, expected, rtol=1e-6, atol=1e-7)
+    shared = margins[2].expand(problems, n)
+    one_for_all = TritonBackend.solve_dual(gram.to(device), products.to(device), margins[2].to(device))
+    assert torch.equal(TritonBackend.solve_dual(gram.to(device), products.to(device), shared.to(device)), one_for_all)
+
+
+def test_more_constraints_than_a_tile_holds_go_to_the_reference(device):
+    if backend_for("cuda") is not TritonBackend:
+        pytest.skip("the kernels are switched off")
+    n = triton.MOST_CONSTRAINTS + 2
+    rows = torch.randn(2, n, 50, dtype=torch.float64, device=device)
+    gram, products = rows @ rows.mT, rows @ torch.randn(50, dtype=torch.float64, device=device)
+    margins = torch.zeros(n, dtype=torch.float64, device=device)
+    assert torch.equal(
+        TritonBackend.solve_dual(gram, products, margins), congruency.solve_dual(gram, products, margins)
+    )
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("gate", [None, True, False])
+@pytest.mark.parametrize("only_violated", [False, True])
+def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
+    torch.manual_seed(3)
+    for n in (1, 3):
+        vectors = torch.randn(4, 1 + n, 9, dtype=torch.float64)
+        vectors[1, 1:] = 0
+        sums = (vectors @ vectors.mT).to(device)
+        settings = {
+            "combination": -torch.ones(n, n, dtype=torch.float64, device=device).triu(),
+            "signs": torch.ones(n, dtype=torch.float64, device=device),
+            "margins": torch.full((n,), 0.2, dtype=torch.float64, device=device),
+            "only_violated": only_violated,
+            "gate": None if gate is None else torch.tensor(gate, device=device).expand(n),
+        }
+        scale = torch.tensor(8.0, device=device) if scaled else None
+        for poison in (False, True):
+            if poison:
+                sums[2, 0, 1] = float("nan")
+            fused, plain = (b.solve(sums, Problem(**settings), scale) for b in (TritonBackend, TorchBackend))
+            names = ("finite", "gradient_norm2", "applied") + (() if gate is False else ("products", "gram"))
+            for name in names:
+                torch.testing.assert_close(getattr(fused, name), getattr(plain, name), msg=name)
+            torch.testing.assert_close(fused.coefficients[fused.applied], plain.coefficients[plain.applied])
+            assert not (gate is False and fused.applied.any())
+
+
+@pytest.mark.parametrize("phase", [-1, 0, 1, 2, 7])
+def test_record_and_accumulate_by_phase(phase, device):
+    torch.manual_seed(0)
+    tensors = [torch.randn(n, device=device) for n in (3, triton._CHUNK + 77)]
+    slots = [[torch.randn_like(t) for _ in range(2)] for t in tensors]
+    clock = torch.tensor(phase, device=device)
+    for kind in ("record", "accumulate", "skipped"):
+        held = [[slot.clone() for slot in one] for one in slots]
+        if kind == "record":
+            triton.record(tensors, held, clock)
+        else:
+            finite = torch.tensor(kind == "accumulate", device=device)
+            triton.accumulate(tensors, held, clock, finite, torch.tensor(4.0, device=device))
+        for tensor, one, old in zip(tensors, held, slots, strict=True):
+            expected = [slot.clone() for slot in old]
+            if kind == "record" and phase in (0, 1):
+                expected[phase] = tensor
+            elif kind != "record" and phase >= 0:
+                at = min(phase, 1)
+                base = torch.zeros_like(tensor) if phase < 2 else old[at]
+                expected[at] = base + (tensor / 4 if kind == "accumulate" else 0)
+            for a, b in zip(one, expected, strict=True):
+                torch.testing.assert_close(a, b)

@@ -1,0 +1,239 @@
+"""Episodic memory: what it keeps, and rows that are the gradients of what it keeps."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import congruency
+from congruency import EpisodicMemory
+
+
+def perceptron():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def normalised():
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(),
+        nn.Linear(5, 4),
+    ).double()  # fmt: skip
+
+
+def samples(model, count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (1, 2, 3) if isinstance(model[0], nn.Conv2d) else (6,)
+    inputs = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(0, 2, (count,), generator=generator)
+
+
+def masks(task):
+    """One more class for odd tasks than for even ones; labels are 0 and 1."""
+    mask = torch.zeros(4, dtype=torch.float64)
+    mask[2 + task % 2 :] = -math.inf
+    return mask
+
+
+def filled(model, counts, masked=False, **settings):
+    """A memory of these many samples a task, in the last of which learning is."""
+    memory = EpisodicMemory(model, **settings)
+    for task, count in enumerate(counts):
+        memory.observe(*samples(model, count, task), task, masks(task) if masked else None)
+    return memory
+
+
+def slow_rows(memory, model, loss=functional.cross_entropy):
+    """A backward for every past task, on a copy, since batch normalisation writes down what it sees."""
+    found = []
+    for task in memory.past:
+        twin = copy.deepcopy(model)
+        episode = memory._episodes[task]
+        outputs = twin(episode.inputs)
+        value = loss(outputs if episode.mask is None else outputs + episode.mask, episode.targets)
+        found.append(torch.autograd.grad(value, [p for p in twin.parameters() if p.requires_grad]))
+    return found
+
+
+def assert_rows(memory, model, loss=functional.cross_entropy):
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = memory.gradients()
+    expected = slow_rows(memory, model, loss)
+    assert sorted(found) == sorted(names)
+    for i, name in enumerate(names):
+        assert found[name].shape[0] == len(memory.past)
+        for row, wanted in zip(found[name], expected, strict=True):
+            torch.testing.assert_close(row, wanted[i])
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name  # running averages too
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("counts", [(4, 4, 4, 1), (3, 5, 3, 5, 4)], ids=["even", "uneven"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [perceptron, normalised])
+def test_rows_are_the_gradients_of_every_past_task(make, training, counts, masked, chunk):
+    model = make().train(training)
+    assert_rows(filled(model, counts, masked, chunk=chunk), model)
+
+
+def test_batch_norm_sees_every_task_for_itself():
+    """In one batch of all tasks, means and variances would mix; this tells the two apart."""
+    model = normalised()
+    memory = filled(model, (4, 4, 4))
+    inputs = torch.cat([memory._episodes[task].inputs for task in memory.past])
+    targets = torch.cat([memory._episodes[task].targets for task in memory.past])
+    twin = copy.deepcopy(model)
+    mixed = torch.autograd.grad(functional.cross_entropy(twin(inputs), targets), list(twin.parameters()))
+    assert not torch.allclose(memory.gradients()["0.weight"].mean(0), mixed[0])
+
+
+def test_masked_and_unmasked_tasks_side_by_side():
+    model = perceptron()
+    memory = EpisodicMemory(model)
+    for task in range(5):
+        memory.observe(*samples(model, 3, task), task, masks(task) if task % 2 else None)
+    assert_rows(memory, model)
+
+
+def test_another_loss():
+    model = perceptron()
+
+    def loss(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    memory = EpisodicMemory(model, loss)
+    for task in range(3):
+        generator = torch.Generator().manual_seed(task)
+        memory.observe(
+            torch.randn(3, 6, generator=generator, dtype=torch.float64),
+            torch.randn(3, 4, generator=generator, dtype=torch.float64),
+            task,
+        )
+    assert_rows(memory, model, loss)
+
+
+def test_frozen_parameters_have_no_rows():
+    model = perceptron()
+    model[0].weight.requires_grad_(False)
+    memory = filled(model, (3, 3, 3))
+    assert_rows(memory, model)
+    memory.begin(list(model.parameters()))
+    (first, second) = memory.basis(model[0].weight).tensors
+    assert first.shape == second.shape == model[0].weight.shape
+    assert not first.any()
+    assert not second.any()
+
+
+def test_a_parameter_of_another_model_has_zero_rows():
+    memory = filled(perceptron(), (3, 3))
+    memory.begin([])
+    (row,) = memory.basis(torch.ones(2, 3)).tensors
+    assert torch.equal(row, torch.zeros(2, 3))
+
+
+def test_the_current_task_gives_no_row():
+    model = perceptron()
+    memory = EpisodicMemory(model)
+    assert memory.past == []
+    assert memory.gradients() == {}
+    for task, past in ((7, []), (7, []), (3, [7]), (9, [7, 3]), (7, [3, 9]), (3, [7, 9])):
+        memory.observe(*samples(model, 2), task)
+        assert sorted(memory.past) == sorted(past)
+        assert memory.active == memory.capacity == len(past)
+        assert memory.combination().tolist() == torch.eye(len(past)).tolist()
+        if past:
+            assert_rows(memory, model)
+
+
+@pytest.mark.parametrize("policy", ["ring", "first"])
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_policies_keep_the_right_samples(size, policy):
+    """Uneven batches, smaller and larger than the memory, two tasks taking turns: against lists."""
+    memory = EpisodicMemory(perceptron(), size=size, policy=policy)
+    seen = {0: [], 1: []}
+    start = 0
+    for task, count in ((0, 2), (0, 1), (1, 4), (0, 7), (1, 1), (1, 3), (0, 1)):
+        values = torch.arange(start, start + count, dtype=torch.float64)
+        memory.observe(values.unsqueeze(1).expand(-1, 6), values.long(), task)
+        seen[task] += values.tolist()
+        start += count
+        kept = seen[task][:size] if policy == "first" else seen[task][-size:]
+        assert memory._episodes[task].inputs[:, 0].tolist() == kept
+        assert memory._episodes[task].targets.tolist() == kept
+
+
+def test_kept_samples_do_not_change_with_the_batch():
+    model = perceptron()
+    inputs, targets = samples(model, 4)
+    inputs = inputs.requires_grad_()
+    memory = EpisodicMemory(model)
+    memory.observe(inputs, targets, 0)
+    before = memory._episodes[0].inputs.clone()
+    assert not memory._episodes[0].inputs.requires_grad
+    with torch.no_grad():
+        inputs.zero_()  # as a loader that reuses its buffer does
+    assert torch.equal(memory._episodes[0].inputs, before)
+
+
+@pytest.mark.parametrize("policy", ["ring", "first"])
+def test_no_more_is_held_than_is_kept(policy):
+    """A view of a large batch would keep, and save, all of it."""
+    memory = EpisodicMemory(perceptron(), size=5, policy=policy)
+    for count in (100, 3, 100):
+        memory.observe(torch.zeros(count, 6), torch.zeros(count, dtype=torch.int64), 0)
+        episode = memory._episodes[0]
+        for part in (episode.inputs, episode.targets):
+            assert len(part) == 5
+            assert part.untyped_storage().nbytes() == part.nbytes
+
+
+def test_an_empty_batch_is_no_memory():
+    """The mean loss of no samples is nan, which would lift all constraints."""
+    model = perceptron()
+    memory = filled(model, (3, 0, 2))
+    assert memory.past == [0]
+    assert_rows(memory, model)
+
+
+def test_reset_forgets():
+    memory = filled(perceptron(), (3, 3, 3))
+    memory.reset()
+    assert memory.active == 0
+    assert memory.gradients() == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"size": 0}, ValueError, "size must be a positive number of samples per task, got 0"),
+        ({"size": -1}, ValueError, "size must be a positive number of samples per task, got -1"),
+        ({"size": 2.0}, ValueError, "size must be a positive number of samples per task, got 2.0"),
+        ({"size": True}, ValueError, "size must be a positive number of samples per task, got True"),
+        ({"policy": "last"}, ValueError, "policy must be one of 'ring', 'first', got 'last'"),
+        ({"margin": -0.5}, ValueError, "margin must be finite and at least 0, got -0.5"),
+        ({"margin": float("nan")}, ValueError, "margin must be finite and at least 0, got nan"),
+        ({"margin": "0.5"}, TypeError, "margin must be a number, got '0.5'"),
+        ({"chunk": 0}, ValueError, "chunk must be a positive number of tasks or None, got 0"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(settings, error, message):
+    model = perceptron()
+    with pytest.raises(error, match=message):
+        EpisodicMemory(model, **settings)
+    with pytest.raises(error, match=message):
+        congruency.GEM(torch.optim.SGD(model.parameters(), lr=0.1), model=model, **settings)
+
+
+def test_inputs_without_targets_are_refused():
+    memory = EpisodicMemory(perceptron())
+    with pytest.raises(ValueError, match="got 3 inputs and 2 targets; give one target for each input"):
+        memory.observe(torch.zeros(3, 6), torch.zeros(2, dtype=torch.int64), 0)
+    assert memory.active == 0

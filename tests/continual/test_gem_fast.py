@@ -1,0 +1,198 @@
+"""benchmarks/gem_fast.py against the learner of one run: the same weights, fewer memory gradients."""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from small_streams import digits, even_digits, setting, weights
+from torch.nn import functional
+
+from congruency.continual import LearnerConfig, incremental, learner, permutations, rotations, run_together
+from congruency.continual.batched_runner import BatchedRunner
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from gem_fast import FastGEM, _in_sets, _Pass, run_gem_fast
+
+HIDDEN = (12, 9)
+
+
+def stream_of(kind, samples=85):
+    if kind == "incremental":
+        return incremental(*even_digits(), tasks=5, samples=samples, seed=3)
+    make = {"rotations": rotations, "permutations": permutations}[kind]
+    return make(*digits(), tasks=4, samples=samples, seed=3)
+
+
+def trained(stream, config, batch=10, memory=17, policy="first"):
+    """The weights after each task."""
+    runner = BatchedRunner([stream], HIDDEN, batch, memory, policy, torch.device("cpu"), torch.float64)
+    one = FastGEM(runner.network, [config], runner.initial_weights(), [stream.seed], memory)
+    return [runner.widened(one.weights)[0, 0].clone() for _ in runner.learn(one, None)]
+
+
+def both(stream, config, **settings):
+    """The outcomes of the package's GEM and of the fast one."""
+    return run_together([stream], [config], **settings), run_gem_fast(stream, config, **settings)
+
+
+@pytest.mark.parametrize("policy", ["first", "ring"])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["rotations", "permutations", "incremental"])
+def test_weights_equal_those_of_gem_one_run_at_a_time(kind, margin, policy):
+    """After every task, the last batch of each smaller; some steps violate a constraint and some do not."""
+    stream, config, memory = stream_of(kind), LearnerConfig("GEM", "gem", memory_margin=margin), 17
+    found = trained(stream, config, memory=memory, policy=policy)
+    slow = learner(config, setting(stream, HIDDEN, memory=memory, policy=policy))
+    for task, after in enumerate(found):
+        images, labels = stream.training(task)
+        mask = stream.mask(task)
+        slow.begin(task, None if mask is None else mask.double())
+        for x, y in zip(images.flatten(1).split(10), labels.split(10), strict=True):
+            slow.observe(x.double() / 255, y)
+        slow.finish(images.flatten(1).double() / 255, labels)
+        wanted = weights(slow.model)
+        torch.testing.assert_close(after[: len(wanted)], wanted, rtol=0, atol=1e-9)
+    corrected = int(slow.corrector.stats.corrected_steps)
+    assert 0 < corrected < 9 * (len(stream) - 1)
+
+
+def test_memory_gradients_are_computed_only_if_a_constraint_is_violated(monkeypatch):
+    """Gradients are written once for the batch and once for the memory per corrected step."""
+    counts = {"corrected": 0, "written": 0}
+    correct, write = FastGEM._correct, _Pass.write
+    monkeypatch.setattr(
+        FastGEM, "_correct", lambda self: (counts.update(corrected=counts["corrected"] + 1), correct(self))
+    )
+    monkeypatch.setattr(_Pass, "write", lambda *a: (counts.update(written=counts["written"] + 1), write(*a)))
+    trained(stream_of("rotations"), LearnerConfig("GEM", "gem"))
+    assert 0 < counts["corrected"] < 27 - 2
+    assert counts["written"] == 2 * counts["corrected"]
+
+
+def test_inner_products_equal_those_of_autograd_gradients():
+    torch.manual_seed(0)
+    sizes = (6, 5, 4, 3)
+    layers = [
+        (torch.randn(out, into, dtype=torch.float64), torch.randn(out, dtype=torch.float64))
+        for into, out in pairwise(sizes)
+    ]
+    inputs = torch.randn(6, 3 + 2 * 7, dtype=torch.float64)
+    labels = torch.randint(0, 3, (17,))
+    parts = [slice(0, 3), slice(3, 10), slice(10, 17)]
+
+    def gradient(part):
+        leaves = [tensor.clone().requires_grad_() for layer in layers for tensor in layer]
+        values = inputs[:, part].T
+        for i in range(0, len(leaves), 2):
+            values = functional.linear(values.relu() if i else values, leaves[i], leaves[i + 1])
+        loss = functional.cross_entropy(values, labels[part])
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)])
+
+    wanted = torch.stack([gradient(part) @ gradient(parts[0]) for part in parts[1:]])
+    joined = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in layers]
+    batch, memory = functional.pad(inputs, (0, 0, 0, 1), value=1.0).split([3, 14], 1)
+    own, past = _Pass(joined, 1, 3), _Pass(joined, 2, 7)
+    for one, samples, targets in ((own, batch, labels[:3]), (past, memory, labels[3:])):
+        sets = len(one.first)
+        one.enter(_in_sets(samples, sets))
+        one.run(targets.view(sets, 1, -1), None)
+    torch.testing.assert_close(own.products(past, _in_sets(batch.T @ memory, 2)), wanted)
+
+
+@pytest.mark.parametrize("kind", ["rotations", "incremental"])
+def test_outcomes_equal_those_of_gem_except_for_agreement(kind):
+    stream, config = stream_of(kind, samples=40), LearnerConfig("GEM", "gem", memory_margin=0.5)
+    usual, fast = both(stream, config, hidden=HIDDEN, memory=11, dtype=torch.float64)
+    torch.testing.assert_close(fast.matrix, usual.matrix, rtol=0, atol=1e-12)
+    torch.testing.assert_close(fast.losses, usual.losses, rtol=1e-8, atol=0)
+    assert torch.equal(fast.baseline, usual.baseline)
+    assert not usual.agreement[0, 0, 1:].isnan().any()
+    assert fast.agreement.shape == usual.agreement.shape
+    assert fast.agreement.isnan().all()
+
+
+def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
+    stream, config = stream_of("rotations"), LearnerConfig("GEM", "gem", memory_margin=0.5)
+    settings = {"hidden": HIDDEN, "memory": 17, "dtype": torch.float64}
+    whole = run_gem_fast(stream, config, **settings)
+
+    class Stopped(Exception):
+        pass
+
+    def stop_at_task_2(self, task, *args):
+        if task == 2:
+            raise Stopped
+        begin(self, task, *args)
+
+    begin = FastGEM.begin
+    monkeypatch.setattr(FastGEM, "begin", stop_at_task_2)
+    with pytest.raises(Stopped):
+        run_gem_fast(stream, config, resume=tmp_path / "state", **settings)
+    monkeypatch.setattr(FastGEM, "begin", begin)
+    resumed = run_gem_fast(stream, config, resume=tmp_path / "state", **settings)
+    assert torch.equal(resumed.matrix, whole.matrix)
+    assert torch.equal(resumed.losses, whole.losses)
+
+
+def test_its_state_is_not_one_of_the_packages_gem(tmp_path):
+    """Its finished tasks have no agreement."""
+    stream, config = stream_of("rotations", samples=40), LearnerConfig("GEM", "gem")
+    settings = {"hidden": HIDDEN, "memory": 11}
+    run_gem_fast(stream, config, resume=tmp_path / "state.0.pt", **settings)
+    with pytest.raises(ValueError, match="holds another run"):
+        run_together([stream], [config], resume=tmp_path / "state", **settings)
+
+
+@pytest.mark.parametrize(
+    ("configs", "seeds", "message"),
+    [
+        ([LearnerConfig("GEM", "gem")] * 2, 1, "one learner and one seed on the CPU, got 2 and 1 on cpu"),
+        ([LearnerConfig("GEM", "gem")], 2, "one learner and one seed on the CPU, got 1 and 2 on cpu"),
+        ([LearnerConfig("GEM", "gem", trigger="always")], 1, "trigger 'violated', got 'gem' with 'always'"),
+        ([LearnerConfig("both", "dcl_memory")], 1, "kind 'gem' .* got 'dcl_memory' with 'violated'"),
+    ],
+)
+def test_only_single_runs_of_gem_are_accepted(configs, seeds, message):
+    network = BatchedRunner(
+        [stream_of("rotations")], HIDDEN, 10, 17, "first", torch.device("cpu"), torch.float64
+    ).network
+    with pytest.raises(ValueError, match=message):
+        FastGEM(network, configs, torch.zeros(seeds, network.width), range(seeds), 17)
+
+
+def test_a_diverging_run_ends():
+    outcome = run_gem_fast(stream_of("rotations"), LearnerConfig("GEM", "gem", lr=1e6), hidden=HIDDEN, memory=17)
+    assert outcome.matrix.shape == (1, 1, 4, 4)
+    assert not outcome.losses.isfinite().all()
+
+
+def test_inputs_that_are_zero_in_a_task_and_the_memory_are_left_out():
+    stream, config = stream_of("rotations"), LearnerConfig("GEM", "gem", memory_margin=0.5)
+    runner = BatchedRunner([stream], HIDDEN, 10, 17, "first", torch.device("cpu"), torch.float64)
+    one = FastGEM(runner.network, [config], runner.initial_weights(), [stream.seed], 17)
+    inputs, labels = zip(*(runner.training_samples(task) for task in range(2)), strict=True)
+    inputs[1][:, :, :9] = 0
+    inputs[0][:, :17, :7] = 0  # in the memory; later samples of the first task use them
+    for task in range(2):
+        before = one.weights.clone()
+        one.begin(task, inputs[task], 10)
+        for x, y in zip(inputs[task].split(10, 1), labels[task].split(10, 1), strict=True):
+            one.step(x, y, None)
+        one.remember(inputs[task][:, :17], labels[task][:, :17], None)
+        one.finish(inputs[task], None)
+    moved = (runner.network.layers(one.weights)[0][0] != runner.network.layers(before)[0][0])[0, 0].any(0)
+    active = (inputs[1][0] != 0).any(0) | (inputs[0][0, :17] != 0).any(0)
+    assert not active.all()
+    assert not active[:7].any()
+    assert torch.equal(moved, active)
+    assert one._layers[0].shape[1] == int(active.sum()) + 1
+
+
+@pytest.mark.parametrize(("hidden", "memory"), [((), 11), (HIDDEN, 3)], ids=["no hidden layer", "small memory"])
+def test_shallow_networks_and_small_memories_are_learned_alike(hidden, memory):
+    stream, config = stream_of("rotations", samples=45), LearnerConfig("GEM", "gem", memory_margin=0.5)
+    usual, fast = both(stream, config, hidden=hidden, memory=memory, dtype=torch.float64)
+    torch.testing.assert_close(fast.losses, usual.losses, rtol=1e-8, atol=0)

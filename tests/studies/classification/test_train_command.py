@@ -1,0 +1,226 @@
+import json
+import os
+import signal
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from congruency import cli
+from congruency.classification import task
+from congruency.cli import train as train_command
+from congruency.training import Result, load_checkpoint, read_record, without_times
+
+SMALL = ["--dataset", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
+
+
+def call(*words):
+    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def said(result):
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def trained(out, *words, epochs=2):
+    result = call("train", *SMALL, "--epochs", epochs, "--out", out, *words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--method", "baseline"],
+        ["--method", "dcl", "--window", "3", "--scope", "all"],
+        ["--method", "dcl", "--mode", "anchor", "--margin", "0.5", "--offset", "1", "--references", "2"],
+        ["--method", "gem", "--schedule", "steps", "--milestone", "1"],
+    ],
+    ids=lambda words: "-".join(words[1:4:2]),
+)
+def test_a_network_is_trained_and_summarised(tmp_path, words):
+    result = trained(tmp_path / "run", *words)
+    assert "convnet on 200 images of 10 classes, tested on 360; 2 epochs in batches of 32" in said(result)
+    assert "images/s" in said(result)
+    record = read_record(tmp_path / "run")
+    assert len(record.epochs) == 2
+    assert record.epochs[1]["loss"] < record.epochs[0]["loss"]
+    assert record.run["config"]["method"]["name"] == words[1]
+    assert load_checkpoint(next(iter((tmp_path / "run" / "checkpoints").iterdir())))["model"]
+
+
+def test_a_stopped_run_is_resumed_to_the_same_end(tmp_path, monkeypatch):
+    options = ["--method", "dcl", "--window", "4", "--crop", "padded"]
+    trained(tmp_path / "whole", *options)
+    with monkeypatch.context() as patch:
+        evaluate = task.evaluate
+
+        def preempted(*arguments):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return evaluate(*arguments)
+
+        patch.setattr(task, "evaluate", preempted)
+        stopped = call("train", *SMALL, "--epochs", "2", "--out", tmp_path / "cut", *options)
+    assert stopped.exit_code == 75
+    assert "--resume resumes where it stopped" in said(stopped)
+    assert len(read_record(tmp_path / "cut").epochs) == 1
+    trained(tmp_path / "cut", *options, "--resume")
+    ends = [load_checkpoint(sorted((tmp_path / name / "checkpoints").iterdir())[-1]) for name in ("whole", "cut")]
+    assert all(torch.equal(ends[0]["model"][name], ends[1]["model"][name]) for name in ends[0]["model"])
+    whole, cut = (read_record(tmp_path / name) for name in ("whole", "cut"))
+    assert without_times(whole.steps + whole.epochs) == without_times(cut.steps + cut.epochs)
+
+
+def test_a_stopped_run_without_its_checkpoint_says_where_it_resumes(tmp_path):
+    record = tmp_path / "record.jsonl"
+    sentences = [
+        train_command._stopped(Result(False, 1, 182, {}, record, None, True, resumes_at)) for resumes_at in (182, 45, 0)
+    ]
+    assert sentences[0] == "stopped; the same command with --resume resumes where it stopped"
+    assert "stopped at step 182, whose checkpoint could not be written" in sentences[1]
+    assert sentences[1].endswith("resumes from the last one, of step 45")
+    assert sentences[2].endswith("starts again")
+
+
+def test_a_finished_run_is_left_alone_or_refused(tmp_path):
+    trained(tmp_path, epochs=1)
+    held = (tmp_path / "record.jsonl").read_bytes()
+    trained(tmp_path, "--resume", epochs=1)
+    refused = call("train", *SMALL, "--epochs", "1", "--out", tmp_path)
+    other = call("train", *SMALL, "--epochs", "1", "--out", tmp_path, "--resume", "--lr", "0.3")
+    assert (refused.exit_code, other.exit_code) == (2, 2)
+    assert "already holds a run; give --resume" in said(refused)
+    assert "holds another run (learning_rate was 0.1 and is 0.3)" in said(other)
+    assert (tmp_path / "record.jsonl").read_bytes() == held
+
+
+def test_weights_of_a_run_begin_another(tmp_path):
+    trained(tmp_path / "first", "--crop", "none", epochs=3)
+    weights = sorted((tmp_path / "first" / "checkpoints").iterdir())[-1]
+    trained(tmp_path / "second", "--pretrained", weights, "--lr", "1e-6", epochs=1)
+    before, after = (read_record(tmp_path / name).epochs[-1]["evaluation"]["error"] for name in ("first", "second"))
+    assert after == pytest.approx(before, abs=40)
+    assert after < 80
+
+
+def test_a_window_longer_than_the_run_warns_before_training(tmp_path):
+    result = trained(tmp_path, "--method", "dcl", "--window", "500", epochs=1)
+    assert "warning: the window of 500 steps is longer than the run of 7" in said(result)
+    assert "UserWarning" not in result.output
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of coloured images, no test split."""
+    for i, name in enumerate(("red", "blue")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for k in range(12):
+            colour = (200 - 5 * k, 0, 0) if i == 0 else (0, 5 * k, 200)
+            Image.new("RGB", (20 + k, 24), colour).save(tmp_path / "images" / name / f"{k}.png")
+    return tmp_path / "images"
+
+
+def test_any_folder_of_images(tmp_path, folder):
+    words = ["--model", "convnet", "--epochs", "4", "--batch-size", "6", "--device", "cpu", "--lr", "0.05"]
+    result = call(
+        "train", "--dataset", folder, "--holdout", "0.25", "--size", "16", *words, "--out", tmp_path / "run"
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    record = read_record(tmp_path / "run")
+    assert (record.run["task"]["training_images"], record.run["task"]["test_images"]) == (18, 6)
+    assert record.epochs[-1]["evaluation"]["error"] == 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "reported"),
+    [
+        (lambda images: (images / "red" / "3.png").write_bytes(b"no image"), ["--size", "16"], "cannot be decoded"),
+        (lambda images: (images / "green").mkdir(), ["--size", "16"], "holds no image"),
+        (lambda images: None, [], "give a size"),
+    ],
+)
+def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words, reported):
+    spoil(folder)
+    result = call(
+        "train", "--dataset", folder, "--holdout", "0.2", *words, "--device", "cpu", "--out", tmp_path / "run"
+    )
+    assert result.exit_code == 2
+    assert reported in said(result)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        (["--dataset", "digit"], "did you mean 'digits'"),
+        (["--model", "resnet900"], "no network is called 'resnet900'"),
+        (["--method", "dlc"], "'dlc' is not one of 'baseline', 'dcl', 'gem'"),
+        (["--method", "dcl", "--mode", "both"], "'both' is not one of 'concentrate', 'anchor'"),
+        (["--window", "5"], "--window: is for --method dcl"),
+        (["--method", "gem", "--references", "2"], "--references: is for --method dcl"),
+        (["--margin", "0.5"], "--margin: is for --method dcl or --method gem"),
+        (["--method", "dcl", "--memory", "2"], "--memory: is for --method gem"),
+        (["--milestone", "1"], "--milestone: is for --schedule steps"),
+        (["--schedule", "steps", "--warmup", "1"], "--warmup: is for --schedule cosine"),
+        (["--schedule", "steps", "--milestone", "1", "--decay", "-1"], "decay must be above 0 and at most 1, got -1"),
+        (["--capture"], "--capture: needs a GPU"),
+        (["--strategy", "fsdp"], "start the command with torchrun"),
+        (["--holdout", "2"], "--holdout is a share between 0 and 1, got 2"),
+        (["--scope", "tail"], "'tail' is not one of 'head', 'all'"),
+        (["--window", "0"], "--window"),
+        (["--precision", "8"], "'8' is not one of '32', 'bf16', '16'"),
+        (["--schedule", "linear"], "'linear' is not one of 'cosine', 'steps'"),
+        (["--crop", "wide"], "'wide' is not one of 'none', 'padded', 'resized'"),
+        (["--clip", "-1"], "clip must be a positive norm"),
+        (["--lr", "0"], "learning_rate must be positive"),
+        (["--warmup", "99"], "warmup must be from 0 to the 30 epochs"),
+        (["--device", "abacus"], "'abacus' is not one of 'auto', 'cpu', 'cuda'"),
+        (["--strategy", "fsdp", "--precision", "16"], "needs a gradient scaler"),
+        (["--pretrained", "nowhere.pt"], "nowhere.pt does not exist"),
+        (["--stream", "--holdout", "0.1"], "--holdout is for sets in memory"),
+        (["--channels", "2"], "channels must be 1"),
+        (["--out", "{file}"], "a folder is needed"),
+    ],
+)
+def test_bad_options_are_refused_before_training(tmp_path, words, reported):
+    file = tmp_path / "file"
+    file.touch()
+    chosen = {"--dataset": "digits", "--model": "convnet", "--out": str(tmp_path / "run"), "--device": "cpu"}
+    given = [word.format(file=file) for word in words]
+    for option in chosen.keys() - set(given):
+        given += [option, chosen[option]]
+    result = call("train", *given)
+    assert result.exit_code == 2, result.output
+    assert reported in said(result)
+    assert not (tmp_path / "run" / "record.jsonl").exists()
+
+
+def test_help_names_every_choice():
+    text = said(call("train", "--help"))
+    for word in ("--method", "baseline|dcl|gem", "--window", "--scope", "--resume", "torchrun", "--out", "--precision"):
+        assert word in text
+
+
+def test_the_record_has_what_was_asked_for(tmp_path):
+    words = [
+        "--accumulate",
+        "2",
+        "--clip",
+        "1.5",
+        "--tensorboard",
+        "--channels-last",
+        "--seed",
+        "7",
+        "--measure",
+        "all",
+    ]
+    reported = said(trained(tmp_path, *words, epochs=1))
+    assert "1 epoch in batches" in reported
+    assert "Congruency: of the whole network's gradients" in reported
+    first = json.loads((tmp_path / "record.jsonl").read_text().splitlines()[0])
+    config = first["config"]
+    assert (config["accumulate"], config["clip"], config["measure"], first["seed"]) == (2, 1.5, "all", 7)
+    assert first["task"]["accumulate"] == 2
+    assert first["task"]["seed"] == 7
+    assert any((tmp_path / "tensorboard").iterdir())

@@ -1,0 +1,140 @@
+"""Records of continual runs: older ones are found, losses are kept and drawn, stored tables come out the same."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from congruency.continual import Outcome
+from congruency.studies.continual.figures import continual_figures
+from congruency.studies.continual.runner import import_older_runs, outcome_of, result_of
+from congruency.studies.continual.tables import StreamSettings, continual_study
+from congruency.studies.page import compose, to_page_markdown
+from congruency.studies.results import collect, read_results
+from congruency.studies.store import Store
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STUDIES = {
+    "mnist_r": {"table": "mnist_r"},
+    "mnist_p": {"table": "mnist_p"},
+    "icifar100_clean": {"table": "icifar100", "labels": "clean"},
+}
+LOSSES = torch.tensor(
+    [[[1.0, 8.0, 8.0], [2.0, 4.0, 8.0], [1.0, 2.0, 6.0]], [[3.0, 9.0, 9.0], [4.0, 4.0, 9.0], [1.0, 1.0, 1.0]]]
+)
+# so far: 1, 3, 3 and 3, 4, 1; means 2, 3.5, 2; after the last task: 3 and 1
+
+
+@pytest.mark.parametrize("folder", STUDIES)
+def test_the_stored_table_comes_out_the_same(folder):
+    study = continual_study(StreamSettings(**STUDIES[folder]))
+    committed = (RESULTS / folder / "table.md").read_text(encoding="utf-8")
+    command = re.search(r"^    (congruency .*)$", committed, re.MULTILINE)[1]
+    page = compose(study, read_results(RESULTS / folder), command=command)
+    before_provenance = to_page_markdown(page).partition("\nMade by ")[0]
+    assert before_provenance == committed.partition("\nMade by ")[0]
+
+
+def test_runs_of_an_older_release_are_found_and_give_the_stored_results(tmp_path):
+    kept = [json.loads(path.read_text()) for path in sorted((RESULTS / "icifar100_clean" / "runs").glob("*.json"))]
+    assert {"losses" in run for run in kept} == {True, False}
+    (tmp_path / "runs").symlink_to(RESULTS / "icifar100_clean" / "runs")
+    import_older_runs(tmp_path)
+    import_older_runs(tmp_path)  # finds them there and adds nothing
+    finished = Store(tmp_path).load()
+    assert len(finished) == len(kept) == len((tmp_path / "finished.jsonl").read_text().splitlines())
+    study = continual_study(StreamSettings(table="icifar100", labels="clean"))
+    results, stored = collect(study, finished), read_results(RESULTS / "icifar100_clean")
+    assert results.keys() == stored.keys()
+    for row, metrics in stored.items():
+        for name, values in metrics.items():
+            assert results[row][name] == pytest.approx(values, rel=1e-12, nan_ok=True)
+
+
+def older_run(folder: Path, **changes) -> Path:
+    record = json.loads(next((RESULTS / "icifar100_clean" / "runs").glob("EWC-seed0-*.json")).read_text()) | changes
+    (folder / "runs").mkdir()
+    path = folder / "runs" / "one.json"
+    path.write_text(json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("losses", [[[1.0]], None, "x"])
+def test_a_damaged_older_run_is_named(losses, tmp_path):
+    path = older_run(tmp_path, losses=losses)
+    with pytest.raises(ValueError, match=rf"{path.name} is not a finished run .*; remove it"):
+        import_older_runs(tmp_path)
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(ValueError, match="is not a finished run"):
+        import_older_runs(tmp_path)
+
+
+def result(losses):
+    """One seed, three tasks."""
+    matrix = torch.full((1, 1, 3, 3), 0.5, dtype=torch.float64)
+    losses = losses.double()[None, None]
+    return result_of(Outcome(matrix, torch.full((1, 3), 0.1), torch.full((1, 1, 3), torch.nan), losses))
+
+
+def figures(results_by_row):
+    """The charts of validation losses for rows with two seeds each."""
+    study = continual_study(StreamSettings(table="mnist_r"), list(results_by_row))
+    finished = {
+        (row.jobs[0].digest(), seed): one
+        for row in study.rows
+        for seed, one in enumerate(results_by_row[row.name])
+    }  # fmt: skip
+    made, _ = continual_figures(study, collect(study, finished), finished)
+    return [figure for figure in made if figure.title.startswith("Validation loss by task")]
+
+
+def tips(chart):
+    """What the chart shows under the pointer, without the margins."""
+    found = re.findall(r'<g class="tip">.*?</g>', chart)
+    return [" ".join(re.sub(r"<[^>]+>|±\s*[\d.]+", " ", tip).split()) for tip in found]
+
+
+def test_a_kept_run_comes_back_whole(tmp_path):
+    run = continual_study(StreamSettings(table="mnist_r")).runs([0])[0]
+    Store(tmp_path).add(run, result(LOSSES[0]))
+    found = outcome_of([Store(tmp_path).load()[run.key]])
+    assert torch.equal(found.losses[0, 0], LOSSES[0].double())
+    assert torch.isnan(found.agreement).all()
+
+
+def test_the_loss_after_the_last_task_is_a_figure():
+    assert [result(losses).figures["validation_loss"] for losses in LOSSES] == [3.0, 1.0]
+
+
+def test_the_curve_is_the_mean_over_the_tasks_learned_so_far():
+    (curve,) = figures({"single": [result(losses) for losses in LOSSES]})
+    assert tips(curve.chart) == ["task 1 single: 2", "task 2 single: 3.5", "task 3 single: 2"]
+
+
+def test_a_run_resumed_from_a_state_without_losses_has_those_of_its_later_tasks():
+    losses = LOSSES.clone()
+    losses[:, :2] = math.nan
+    (curve,) = figures({"single": [result(each) for each in losses]})
+    assert tips(curve.chart) == ["task 1 single: -", "task 2 single: -", "task 3 single: 2"]
+
+
+def test_rows_without_losses_have_no_curve():
+    undefined = torch.full_like(LOSSES, math.nan)
+    assert not figures({"single": [result(each) for each in undefined]})
+    (chart,) = figures({"single": [result(each) for each in LOSSES], "GEM": [result(each) for each in undefined]})
+    assert "single" in chart.chart
+    assert "GEM" not in chart.chart
+
+
+def test_rows_that_are_compared_share_a_chart():
+    names = ["single", "GEM", "MLP DCL-30-1 MEM, anchor, margin 0.5"]
+    found = figures({name: [result(losses) for losses in LOSSES] for name in names})
+    assert [figure.title for figure in found] == [
+        "Validation loss by task", "Validation loss by task: anchor, margin 0.5",
+    ]  # fmt: skip
+    assert "DCL-30-1" not in found[0].chart
+    assert "GEM" in found[1].chart
+    assert "DCL-30-1" in found[1].chart

@@ -1,0 +1,268 @@
+"""The continual-learning tables through the command line, on the embedded digits."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from congruency.cli import build
+from congruency.studies.continual import runner as runner_module
+from congruency.studies.continual import tables
+from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
+from congruency.studies.continual.tables import StreamSettings, continual_study
+from congruency.studies.executor import Place, execute
+from congruency.studies.results import collect
+from congruency.studies.store import Store
+from congruency.studies.summary import findings, summary_table
+
+SMALL = ["--dataset", "digits", "--tasks", "3", "--samples", "60", "--memory", "20"]
+FIGURES = {"seed", "accuracy", "backward_transfer", "forward_transfer", "memory_agreement", "validation_loss"}
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(build(), ["reproduce", "continual", *words])
+
+
+def small(**changes) -> StreamSettings:
+    return StreamSettings(
+        **{"table": "mnist_r", "dataset": "digits", "tasks": 3, "samples": 60, "memory": 20, **changes}
+    )
+
+
+def carry_out(out: Path, seeds, rows=(), notify=None, **changes):
+    """Execute what is pending of a study and return its outcomes by row."""
+    settings, store = small(**changes), Store(out)
+    study = continual_study(settings, rows)
+    pending = store.pending(study.runs(seeds))
+    for run, outcome in execute(pending, ContinualRunner(settings, out), Place(), store, notify):
+        store.add(run, outcome)
+    finished = store.load()
+    return {row.name: outcome_of([finished[row.jobs[0].digest(), seed] for seed in seeds]) for row in study.rows}
+
+
+@pytest.mark.parametrize("table", ["mnist_r", "mnist_p"])
+def test_the_command_writes_one_value_per_seed_for_every_row(table, tmp_path):
+    result = invoke(table, *SMALL, "--seeds", "3", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    rows = [row for row in tables.TABLES[table].rows if not row.on_request]
+    assert list(found) == [row.method.name for row in rows]
+    for row, metrics in zip(rows, found.values(), strict=True):
+        assert set(metrics) == FIGURES
+        for name, values in metrics.items():
+            assert len(values) == 3
+            undefined = name == "memory_agreement" and not row.method.has_memory
+            assert all(value is None if undefined else math.isfinite(value) for value in values)
+        assert all(0 <= value <= 1 for value in metrics["accuracy"])
+    page = (tmp_path / "index.html").read_text()
+    assert "http" not in re.sub(r"http://www.w3.org/2000/svg", "", page)
+    for row in rows:
+        assert row.method.name in page
+    assert "83.35" in page or "82.44" in page  # the paper's GEM
+    assert "an implementation of its own" in page
+    assert (tmp_path / "table.md").read_text().count("\n| ") == 2 + len(rows)  # the heading and its rule
+    assert (tmp_path / "figure-01.svg").read_text().startswith("<svg xmlns=")
+    assert not list((tmp_path / "state").glob("*"))
+
+
+def test_finished_runs_are_never_repeated(tmp_path, monkeypatch):
+    rows = ["GEM", "single", "independent"]
+    first = carry_out(tmp_path, [0, 1], rows)
+
+    def refuse(*args, **kwargs):
+        raise KeyboardInterrupt("repeated")  # an error would be an outcome
+
+    monkeypatch.setattr(runner_module, "run_together", refuse)
+    monkeypatch.setattr(runner_module, "run_alone", refuse)
+    again = carry_out(tmp_path, [0, 1], rows)
+    for name, outcome in first.items():
+        assert torch.equal(outcome.matrix, again[name].matrix)
+        assert torch.equal(outcome.losses, again[name].losses)
+        assert torch.isfinite(outcome.losses).all()
+    for seeds, other, changes in (
+        ([0, 1, 2], rows, {}), ([0, 1], ["EWC"], {}), ([0], rows, {"memory": 21}), ([0], rows, {"policy": "ring"}),
+        ([0], rows, {"samples": 61}),
+    ):  # fmt: skip
+        with pytest.raises(KeyboardInterrupt, match="repeated"):
+            carry_out(tmp_path, seeds, other, **changes)
+
+
+def test_a_seed_is_the_same_in_any_batch(tmp_path):
+    together = carry_out(tmp_path / "a", [0, 1, 2], ["GEM", "EWC"])
+    alone = carry_out(tmp_path / "b", [2], ["GEM"])
+    assert (together["GEM"].matrix[2] - alone["GEM"].matrix[0]).abs().max() < 0.02  # rounding may change a prediction
+
+
+def test_an_interrupted_batch_resumes_where_it_stopped(tmp_path):
+    rows = ["GEM", "EWC", "single"]
+    whole = carry_out(tmp_path / "whole", [0, 1], rows)
+    settings = small()
+    study, runner = continual_study(settings, rows), ContinualRunner(settings, tmp_path / "parts")
+
+    class Stop(Exception):
+        pass
+
+    shares = []
+
+    def stop(label, share):
+        shares.append(share)
+        if len(shares) == 4:
+            raise Stop
+
+    (batch,) = runner.batches(study.runs([0, 1]))
+    assert len(batch) == 6
+    with pytest.raises(Stop):
+        list(runner.run(batch, stop))
+    assert list((tmp_path / "parts" / "state").glob("*.pt"))
+    assert shares == sorted(shares)
+    parts = carry_out(tmp_path / "parts", [0, 1], rows)
+    for name in whole:
+        assert torch.equal(whole[name].matrix, parts[name].matrix)
+        assert torch.equal(whole[name].losses, parts[name].losses)
+
+
+def test_processes_give_the_same_results(tmp_path):
+    """Two shapes of streams make two batches, one for each process."""
+    words = ["icifar100", "--dataset", "digits", "--tasks", "5", "--samples", "40", "--memory", "10", "--model", "mlp",
+             "--row", "ResNet GEM", "--row", "single", "--seeds", "3", "--threads", "1"]  # fmt: skip
+    for place in ([], ["--processes", "2"]):
+        result = invoke(*words, *place, "--out", str(tmp_path / f"{len(place)}"))
+        assert result.exit_code == 0, result.output
+    assert Store(tmp_path / "0").load() == Store(tmp_path / "2").load()
+
+
+def test_rows_are_picked_by_name_or_by_the_beginning_of_it():
+    def names(*given):
+        return [row.name for row in continual_study(small(), given).rows]
+
+    assert names("GEM") == ["GEM"]
+    four = continual_study(small(), ["MLP DCL-30-1 MEM"])
+    assert {(row.settings["mode"], row.settings["memory_margin"]) for row in four.rows} == {
+        (mode, margin) for mode in ("concentrate", "anchor") for margin in (0.0, 0.5)
+    }
+    with pytest.raises(ValueError, match="has no row 'MLP'"):
+        names("MLP")
+    assert "independent" not in names()
+    assert names("independent") == ["independent"]
+
+
+def test_every_row_of_the_paper_is_there():
+    names = {
+        "mnist_r": ["EWC", "GEM", "MLP DCL-30-1 MEM", "MLP DCL-40-1 MEM", "MLP DCL-50-1 MEM"],
+        "mnist_p": ["EWC", "GEM", "MLP DCL-3-1 MEM", "MLP DCL-4-1 MEM", "MLP DCL-5-1 MEM"],
+        "icifar100": ["EWC", "iCARL", "ResNet GEM"] + [f"ResNet DCL-{w}-1 MEM" for w in (4, 8, 12, 20, 24, 32, 50)],
+    }
+    for table, rows in names.items():
+        study = continual_study(StreamSettings(table=table))
+        for name in rows:
+            found = continual_study(StreamSettings(table=table), [name]).rows
+            assert sum(bool(row.paper) for row in found) == 1, (table, name)
+        known = {row.name for row in study.rows}
+        assert all(row.against in known for row in study.rows if row.against is not None)
+
+
+def test_the_table_says_what_the_numbers_say():
+    """Differences and their tests, recomputed from the values."""
+    from scipy import stats
+
+    study = continual_study(small(), ["GEM", "MLP DCL-30-1 MEM, anchor, margin 0.5"])
+    generator = torch.Generator().manual_seed(0)
+    results = {
+        row.name: {
+            metric: (level + 0.05 * torch.rand(6, generator=generator, dtype=torch.float64)).tolist()
+            for metric in ("accuracy", "backward_transfer", "forward_transfer", "memory_agreement")
+        }
+        for row, level in zip(study.rows, (0.7, 0.75), strict=True)
+    }
+    table = summary_table(study, results)
+    gems, ours = ([100 * value for value in results[row.name]["accuracy"]] for row in study.rows)
+    p = stats.ttest_rel(ours, gems).pvalue
+    cells = dict(zip(table.columns, table.rows[1], strict=True))
+    assert cells["Accuracy, %"].startswith(f"{sum(ours) / 6:.2f} ±")
+    assert cells["Accuracy against"].startswith(f"{sum(ours) / 6 - sum(gems) / 6:+.2f} ±")
+    assert f"p {p:.3f}" in cells["Accuracy against"] or (p < 0.001 and "p < 0.001" in cells["Accuracy against"])
+    assert (cells["Accuracy, paper"], cells["BWT, paper"], cells["FWT, paper"]) == ("84.08", "0.0094", "0.6423")
+    assert table.rows[0][3] == "-"
+    assert "Accuracy rises by" in findings(study, results)[0]
+
+
+def test_incremental_classes_and_a_network_of_timm(tmp_path):
+    result = invoke(
+        "icifar100", "--dataset", "digits", "--tasks", "2", "--samples", "40", "--memory", "10", "--seeds", "1",
+        "--row", "ResNet GEM", "--row", "iCARL", "--model", "mlp", "--out", str(tmp_path),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert set(json.loads((tmp_path / "results.json").read_text())) == {"iCARL", "ResNet GEM"}
+    settings = small(table="icifar100", tasks=2, model="resnet18", samples=20)
+    stream = ContinualRunner(settings, tmp_path).stream(0)
+    assert sum(p.numel() for p in network(settings, stream, 1.0, 0).parameters()) > 1e7
+
+
+def test_seeds_whose_classes_differ_in_size_are_batched_apart(tmp_path):
+    """Digits have different numbers of images per class; seeds assign the classes in other orders."""
+    changes = {"table": "icifar100", "tasks": 5, "samples": 40, "memory": 10, "model": "mlp"}
+    settings = small(**changes)
+    study, runner = continual_study(settings, ["ResNet GEM"]), ContinualRunner(settings, tmp_path)
+    assert len(runner.batches(study.runs(range(3)))) > 1
+    together = carry_out(tmp_path / "together", range(3), ["ResNet GEM"], **changes)["ResNet GEM"]
+    assert together.matrix.shape[:2] == (3, 1)
+    alone = carry_out(tmp_path / "alone", [2], ["ResNet GEM"], **changes)["ResNet GEM"]
+    torch.testing.assert_close(together.matrix[2], alone.matrix[0], rtol=0, atol=0.1)
+
+
+def test_tuning_searches_held_out_seeds(tmp_path):
+    result = invoke("mnist_r", *SMALL, "--tune", "ewc", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "tuning-ewc.json").read_text())
+    assert found["seeds"] == [1000, 1001, 1002]
+    accuracies = [entry["accuracy"] for entry in found["grid"]]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["ewc", "icarl"])
+def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
+    result = invoke(
+        "icifar100", "--dataset", "digits", "--tasks", "2", "--samples", "10", "--memory", "5", "--tune", kind,
+        "--out", str(tmp_path),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / f"tuning-{kind}.json").read_text())
+    assert found["seeds"] == [1000]
+    cells = {(entry["lr"], entry["strength"]) for entry in found["grid"]}
+    rates, strengths = (sorted({cell[i] for cell in cells}) for i in (0, 1))
+    assert cells == {(rate, strength) for rate in rates for strength in strengths}
+    assert len(found["grid"]) == len(cells)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mnist_q"], "'mnist_q' is not one of"),
+        (["mnist_r", "--row", "nothing"], "mnist_r has no row 'nothing'"),
+        (["mnist_r", "--memory", "61"], "61 samples"),
+        (["mnist_r", "--policy", "last"], "'last' is not one of"),
+        (["mnist_r", "--dataset", "nowhere/at/all"], "nowhere/at/all"),
+        (["mnist_r", "--tune", "gem"], "'gem' is not one of"),
+        (["icifar100", "--model", "nonet", "--tasks", "2"], "there is no model 'nonet'"),
+        (["mnist_r", "--labels", "tidy"], "'tidy' is not one of"),
+        (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),
+        (["icifar100", "--labels", "clean"], "labels 'clean' are for CIFAR-100"),
+        (["icifar100", "--tasks", "3"], "3 tasks"),
+        (["mnist_r", "--ray", "auto", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
+    ],
+)
+def test_bad_input_is_named(words, message, tmp_path):
+    result = invoke(*words[:1], *SMALL, *words[1:], "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert message in " ".join(re.sub("[│╭╰─╮╯]", " ", result.output).split())
+
+
+def test_results_are_collected_for_finished_seeds_only(tmp_path):
+    carry_out(tmp_path, [0, 3], ["GEM"])
+    study = continual_study(small(), ["GEM", "single"])
+    assert collect(study, Store(tmp_path).load()).keys() == {"GEM"}
+    assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]

@@ -1,0 +1,494 @@
+"""The commands: maps from images, scores of folders, prepared sets; what they say when something is wrong."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from saliency_data import picture, small_mit1003, small_osie, small_salicon
+from typer.testing import CliRunner
+
+from congruency.cli.saliency import app
+from congruency.cli.saliency.score import Metric
+from congruency.saliency import data, models
+from congruency.saliency import task as saliency_task
+from congruency.saliency.data.loaders import open_split
+from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
+from congruency.saliency.score_maps import score_maps
+from congruency.saliency.scorer import METRICS
+from congruency.saliency.task import train_network
+from congruency.studies.saliency import recipes as saliency_recipes
+from congruency.studies.saliency import runner as saliency_runner
+from congruency.studies.store import Store
+from congruency.training import read_record
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def unboxed(result):
+    """What was said, without its frame and line breaks."""
+    return " ".join(re.sub("[│╭╰─╮╯]", " ", result.output).split())
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return models.save_model(models.create("salicon", "resnet10t", stride=32), tmp_path / "model.pt")
+
+
+def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
+    images = [picture(tmp_path / "a.jpg", 50, 70), picture(tmp_path / "grey.png", 64, 40, mode="L")]
+    result = call("predict", *images, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "2 maps written" in result.output
+    for image in images:
+        size = Image.open(image).size
+        grey = Image.open(tmp_path / "out" / "maps" / f"{image.stem}.png")
+        assert (grey.size, grey.mode, grey.getextrema()) == (size, "L", (0, 255))
+        over = Image.open(tmp_path / "out" / "overlays" / f"{image.stem}.png")
+        assert (over.size, over.mode) == (size, "RGB")
+
+
+def test_maps_of_16_bits_without_overlays(tmp_path, checkpoint):
+    image = picture(tmp_path / "a.jpg", 50, 70)
+    arguments = (
+        "--checkpoint",
+        checkpoint,
+        "--out",
+        tmp_path / "out",
+        "--bits",
+        16,
+        "--no-overlays",
+        "--device",
+        "cpu",
+    )
+    assert call("predict", image, *arguments).exit_code == 0
+    assert np.asarray(Image.open(tmp_path / "out" / "maps" / "a.png")).max() == 65535
+    assert not (tmp_path / "out" / "overlays").exists()
+
+
+def test_the_maps_numbers_are_kept_on_request(tmp_path, checkpoint):
+    image = picture(tmp_path / "a.jpg", 50, 70)
+    words = ["--checkpoint", checkpoint, "--out", tmp_path / "out", "--npy", "--device", "cpu"]
+    result = call("predict", image, *words)
+    assert result.exit_code == 0, result.output
+    expected = saliency_of(models.load_model(checkpoint), data.read_image(image))
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "values" / "a.npy"), expected.numpy())
+    assert {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()} == {"a.png", "a.npy"}
+    (tmp_path / "points.csv").write_text("image,x,y\na,3,4\na,30,20\n")
+    for folder in ("values", "maps"):  # each of them alone can be scored
+        result = call("score", tmp_path / "out" / folder, tmp_path / "points.csv", "--metric", "KL", "--device", "cpu")
+        assert result.exit_code == 0, result.output
+        assert ("1 maps are pictures, 1 of them of 8 bits" in result.output) == (folder == "maps")
+
+
+def test_a_picture_changes_kl_and_is_reported(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        blurred = data.density(data.fixation_counts([v.points], (v.height, v.width)), 3.0)[0] + 0.01
+        save_values(blurred, tmp_path / "npy" / f"{v.image.stem}.npy")
+        save_grey(blurred, tmp_path / "png" / f"{v.image.stem}.png")
+    true = score_maps(tmp_path / "npy", osie, ["KL", "NSS"], sigma=3.0)
+    seen = score_maps(tmp_path / "png", osie, ["KL", "NSS"], sigma=3.0)
+    assert (true.pictures, seen.pictures, seen.eight_bits) == (0, 4, 4)
+    assert seen.means["NSS"] == pytest.approx(true.means["NSS"], rel=0.01)
+    assert abs(seen.means["KL"] - true.means["KL"]) > 0.1
+    result = call("score", tmp_path / "png", tmp_path / "osie", "--metric", "NSS", "--device", "cpu")
+    assert "pictures" not in result.output  # nothing that depends on it was asked for
+
+
+def test_predictions_do_not_depend_on_company(checkpoint):
+    model = models.load_model(checkpoint)
+    image = torch.randint(256, (3, 45, 61), dtype=torch.uint8)
+    saliency = saliency_of(model, image, longest=64)
+    assert saliency.shape == (45, 61)
+    torch.testing.assert_close(saliency_of(model, image, longest=64), saliency)
+
+
+def folder_of_maps(tmp_path):
+    """Maps that are the fixations' own density, and one map too many."""
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        counts = data.fixation_counts([v.points], (v.height, v.width))
+        save_grey(data.density(counts, 3.0)[0], tmp_path / "maps" / f"{v.image.stem}.png", bits=16)
+    save_grey(torch.rand(4, 4), tmp_path / "maps" / "other.png")
+    return osie
+
+
+def test_score_prints_and_writes_the_metrics(tmp_path):
+    folder_of_maps(tmp_path)
+    out = tmp_path / "scores.json"
+    result = call("score", tmp_path / "maps", tmp_path / "osie", "--sigma", 3, "--json", out, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "OSIE: 4 images, 36 fixations" in result.output
+    assert "1 maps without an image in the set left out" in result.output
+    content = json.loads(out.read_text())
+    assert set(content["images"]) == {"1001.jpg", "1002.jpg", "1003.jpg", "1004.jpg"}
+    assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
+    assert content["means"]["AUC"] > 0.8
+
+
+def test_score_with_points_alone(tmp_path):
+    osie = folder_of_maps(tmp_path)
+    lines = ["image,x,y", *(f"{v.image.stem},{x},{y}" for v in osie.viewings for x, y in v.points.tolist())]
+    (tmp_path / "points.csv").write_text("\n".join(lines))
+    from_points = score_maps(tmp_path / "maps", tmp_path / "points.csv", ["NSS", "AUC"])
+    from_set = score_maps(tmp_path / "maps", osie, ["NSS", "AUC"])
+    assert from_points.means == pytest.approx(from_set.means)
+
+
+def test_one_image_of_two_names_is_refused(tmp_path):
+    folder_of_maps(tmp_path)
+    (tmp_path / "points.csv").write_text("image,x,y\n1001,3,4\n1001.jpg,5,6\n")
+    with pytest.raises(data.DataError, match=r"1001 and 1001.jpg would share the map 1001.png; name an image in one"):
+        score_maps(tmp_path / "maps", tmp_path / "points.csv")
+
+
+def test_scores_against_the_sets_own_densities(tmp_path):
+    mit = data.mit1003(small_mit1003(tmp_path / "mit1003"))
+    for v in mit.viewings:
+        save_grey(data.official_density(v), tmp_path / "maps" / f"{v.image.stem}.png")
+    words = ["score", tmp_path / "maps", tmp_path / "mit1003", "--device", "cpu", "--json", tmp_path / "s.json"]
+    result = call(*words, "--density", "official")
+    assert result.exit_code == 0, result.output
+    content = json.loads((tmp_path / "s.json").read_text())
+    assert content["density"] == "official"
+    assert list(content["means"]) == ["NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"]
+    assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
+    assert content["means"]["SIM"] == pytest.approx(1, abs=1e-2)
+    assert call(*words).exit_code == 0
+    blurred = json.loads((tmp_path / "s.json").read_text())
+    assert blurred["means"]["CC"] < 0.5  # against a blur of 35 pixels
+    assert blurred["means"]["NSS"] == content["means"]["NSS"]
+    save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
+    result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
+    assert result.exit_code == 2
+    assert "there is no official density map for 1001.jpg" in unboxed(result)
+
+
+def test_the_test_images_of_osie_are_scored_alone(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie", images=503, viewers=1, height=12, width=16))
+    _, test = data.osie_split(osie)
+    for v in test.viewings:
+        save_values(torch.rand(12, 16), tmp_path / "maps" / f"{v.image.stem}.npy")
+    words = ["score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu"]
+    result = call(*words, "--split", "test")
+    assert result.exit_code == 0, result.output
+    assert "OSIE: 3 images, 9 fixations" in result.output
+    assert call(*words).exit_code == 2
+    missing = call(*words, "--split", "train")
+    assert "has no map for 500 of 500 images" in unboxed(missing)
+    unknown = call(*words, "--split", "val")
+    assert "OSIE has the splits train and test, got 'val'" in unboxed(unknown)
+    small = ["--split", "test", "--width", 32, "--height", 32]
+    assert call("prepare", tmp_path / "osie", tmp_path / "test.pt", *small).exit_code == 0
+    assert len(data.load_prepared(tmp_path / "test.pt").data) == 3
+
+
+def test_a_part_of_what_has_none_is_refused(tmp_path):
+    folder_of_maps(tmp_path)
+    mit = small_mit1003(tmp_path / "mit1003")
+    (tmp_path / "points.csv").write_text("image,x,y\n1001,3,4\n")
+    for place in (mit, tmp_path / "points.csv"):
+        result = call("score", tmp_path / "maps", place, "--split", "test")
+        assert result.exit_code == 2
+        assert "has no splits; do not name one, got 'test'" in unboxed(result)
+    salicon = data.salicon(small_salicon(tmp_path / "salicon"))
+    prepared = data.prepare(salicon, tmp_path / "salicon.pt", (24, 32))
+    with pytest.raises(data.DataError, match="is a prepared split of SALICON"):
+        open_split(prepared, "val")
+    assert len(open_split(tmp_path / "salicon", "train")) == len(open_split(prepared, None)) == 2
+
+
+@pytest.mark.parametrize("content", ["image,x,y\n", "{}", '{"1001": []}'])
+def test_points_without_a_point_are_refused(tmp_path, content):
+    folder_of_maps(tmp_path)
+    path = tmp_path / f"points.{'csv' if content.startswith('image') else 'json'}"
+    path.write_text(content)
+    result = call("score", tmp_path / "maps", path, "--device", "cpu")
+    assert result.exit_code == 2
+    assert "has fixations: there is nothing to score against" in unboxed(result)
+
+
+@pytest.mark.parametrize("protocol", ["mit", "salicon"])
+def test_score_by_the_published_protocols(tmp_path, protocol):
+    folder_of_maps(tmp_path)
+    result = call(
+        "score", tmp_path / "maps", tmp_path / "osie", "--protocol", protocol, "--metric", "AUC", "--device", "cpu"
+    )
+    assert result.exit_code == 0, result.output
+    assert f"AUCs: {protocol}" in result.output
+
+
+def test_maps_of_another_size_and_images_without_fixations_are_reported(tmp_path):
+    for name in ("a", "b"):
+        picture(tmp_path / "set" / f"{name}.png", 30, 40)
+    (tmp_path / "set" / "fixations.csv").write_text("image,x,y\na,3,4\na,30,20\n")
+    (tmp_path / "maps").mkdir()
+    for name in ("a", "b"):
+        np.save(tmp_path / "maps" / f"{name}.npy", np.random.default_rng(0).random((15, 20)))
+    result = call("score", tmp_path / "maps", tmp_path / "set", "--metric", "NSS", "--metric", "KL", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "2 maps resized to their image's size" in result.output
+    assert "1 images without fixations left out" in result.output
+
+
+def test_files_are_replaced_whole(tmp_path, checkpoint):
+    """Another name of the old file keeps the old content: the new one was written aside and renamed."""
+    osie, model = folder_of_maps(tmp_path), models.load_model(checkpoint)
+    image = data.read_image(osie[0].image)
+    scores = ["score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu", "--json"]
+    writers = {
+        "model.pt": lambda path: models.save_model(model, path),
+        "set.pt": lambda path: data.prepare(osie, path, (24, 32)),
+        "map.png": lambda path: save_grey(torch.rand(4, 5), path),
+        "over.png": lambda path: save_overlay(image, torch.rand(30, 40), path),
+        "map.npy": lambda path: save_values(torch.rand(4, 5), path),
+        "page.jpg": lambda path: example_page([image], {"map": [torch.rand(30, 40)]}, path),
+        "scores.json": lambda path: call(*scores, path),
+    }
+    for name, write in writers.items():
+        path = tmp_path / "written" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"old")
+        path.with_name("other").hardlink_to(path)
+        write(path)
+        assert len(path.read_bytes()) > 3, name
+        assert path.with_name("other").read_bytes() == b"old", name
+        path.with_name("other").unlink()
+    assert {path.name for path in (tmp_path / "written").iterdir()} == set(writers)
+
+
+def test_prepare_makes_one_small_file(tmp_path):
+    small_osie(tmp_path / "osie")
+    result = call("prepare", tmp_path / "osie", tmp_path / "osie.pt", "--width", 64, "--height", 48)
+    assert result.exit_code == 0, result.output
+    assert data.load_prepared(tmp_path / "osie.pt").images.shape == (4, 3, 48, 64)
+    assert data.open_data(tmp_path / "osie.pt").summary() in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "nowhere", "nowhere"], "there is no folder nowhere"),
+        (["predict", "a.jpg", "--checkpoint", "nowhere.pt"], "the checkpoint nowhere.pt is missing"),
+        (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
+        (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
+        (["osie", "nowhere.pt"], "nowhere.pt is missing; create it with congruency saliency prepare"),
+        (["osie", "."], "is a folder; convert it to one file with: congruency saliency prepare"),
+        (["osie", "nowhere.pt", "--method", "EWC"], "method must be one of baseline, GEM"),
+        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["osie", "nowhere.pt", "--optimizer", "sgd"], "'sgd' is not one of 'adam', 'rmsprop'"),
+        (["score", "nowhere", "nowhere", "--metric", "AUPR"], "'AUPR' is not one of 'NSS', 'sAUC'"),
+        (["score", "nowhere", "nowhere", "--protocol", "x"], "'x' is not one of 'exact', 'mit', 'salicon'"),
+        (["score", "nowhere", "nowhere", "--density", "x"], "'x' is not one of 'fixations', 'official'"),
+        (["score", "nowhere", "nowhere", "--sigma", "inf"], "sigma must be a positive number of pixels"),
+        (["predict", "a.jpg", "--checkpoint", "nowhere.pt", "--bits", "12"], "'12' is not one of '8', '16'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert "".join(message.split()) in "".join(unboxed(result).split())  # a long path is broken anywhere
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_metrics_to_choose_from_are_all_there_are():
+    assert [metric.value for metric in Metric] == list(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "a.jpg", "--checkpoint", "m.pt", "--device", "gpu"], "PyTorch cannot use 'gpu' here"),
+        (["predict", "a.jpg", "--checkpoint", "m.pt", "--device", "cuda:99"], "PyTorch cannot use 'cuda:99' here"),
+        (["score", "maps", "points.csv", "--device", "gpu"], "PyTorch cannot use 'gpu' here"),
+        (["osie", "osie.pt", "--device", "gpu"], "'gpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["predict", "a.jpg", "--checkpoint", "m.pt", "--out", "file"], "file is a file, a folder is needed"),
+        (["osie", "osie.pt", "--out", "file"], "file is a file, a folder is needed"),
+        (["score", "maps", "points.csv", "--json", "file/x.json"], "file is a file, a folder is needed"),
+        (["score", "maps", "points.csv", "--json", "folder"], "folder is a folder, name a file"),
+        (["prepare", "osie", "folder"], "folder is a folder, name a file"),
+        (["prepare", "osie", "file/x.pt"], "file is a file, a folder is needed"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_any_work(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "".join(message.split()) in "".join(unboxed(result).split())  # a long path is broken anywhere
+    assert isinstance(result.exception, SystemExit)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_map_for_every_image_is_needed(tmp_path):
+    folder_of_maps(tmp_path)
+    (tmp_path / "maps" / "1003.png").unlink()
+    result = call("score", tmp_path / "maps", tmp_path / "osie", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "has no map for 1 of 4 images, the first is 1003.jpg" in unboxed(result)
+
+
+def test_two_maps_for_one_image_are_refused(tmp_path):
+    folder_of_maps(tmp_path)
+    picture(tmp_path / "maps" / "1003.jpg")
+    with pytest.raises(data.DataError, match=r"two maps for one image: 1003.jpg and 1003.png"):
+        score_maps(tmp_path / "maps", tmp_path / "osie")
+
+
+def test_the_overlay_colours_what_is_salient():
+    image = torch.full((3, 4, 4), 100, dtype=torch.uint8)
+    saliency = torch.zeros(4, 4)
+    saliency[2, 2] = 1
+    mixed = overlay(image, saliency)
+    assert (mixed[:, 0, 0] == 100).all()
+    assert mixed[0, 2, 2] > 100
+    assert (overlay(image, torch.ones(4, 4)) == 100).all()  # a constant map marks nothing
+    with pytest.raises(ValueError, match="bits must be 8 or 16, got 12"):
+        save_grey(saliency, None, bits=12)
+
+
+def test_a_page_needs_a_map_for_every_image(tmp_path):
+    with pytest.raises(ValueError, match="column 'DCL' has 1 maps for 2 images"):
+        example_page([torch.zeros(3, 4, 4)] * 2, {"DCL": [torch.zeros(4, 4)]}, tmp_path / "page.png")
+
+
+@pytest.fixture
+def small_study(tmp_path, monkeypatch):
+    """The command on six images and a small network."""
+    data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
+    sets, recipes = saliency_runner.Sets, saliency_recipes.osie_recipes
+    monkeypatch.setattr(saliency_runner, "Sets", lambda *words: sets(*words, train=4))
+    monkeypatch.setattr(
+        saliency_recipes, "osie_recipes", lambda **k: [replace(r, backbone="resnet10t") for r in recipes(**k)]
+    )
+    methods = ["--method", "baseline", "--method", "GEM", "--optimizer", "adam"]
+    return ["osie", tmp_path / "osie.pt", *methods, "--seeds", 2, "--device", "cpu"]
+
+
+def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
+    out = tmp_path / "out"
+    words = [*small_study, "--out", out, "--examples", 2]
+    result = call(*words, "--scratch-epochs", 1)
+    assert result.exit_code == 0, result.output
+    assert "The page:" in result.output
+    text = (out / "table.md").read_text(encoding="utf-8")
+    assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
+    assert "| DINet resnet10t Adam GEM | 2 |" in text
+    assert "| one human | - |" in text
+    assert "- Humans: One human: a viewer's fixations" in text
+    assert "SALICON's evaluation" not in text
+    assert "from runs on cpu in precision 32, with PyTorch" in text
+    assert "(examples.jpg)" in text
+    result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert rows["DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
+    assert {(job, seed) for job, seed in Store(out).load() if "gem" not in job} == {
+        ("dinet-resnet10t-adam_epochs-1", 0), ("dinet-resnet10t-adam_epochs-1", 1),
+        ("dinet-resnet10t-adam_epochs-2", 3), ("dinet-resnet10t-adam_epochs-2", 4),
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_ends_the_command_with_1(tmp_path, small_study, monkeypatch):
+    def failing(recipe, *arguments, **options):
+        if recipe.method == "GEM":
+            raise RuntimeError("no memory left")
+        return train_network(recipe, *arguments, **options)
+
+    monkeypatch.setattr(saliency_runner, "train_network", failing)
+    out = tmp_path / "out"
+    result = call(*small_study, "--scratch-epochs", 1, "--out", out)
+    assert result.exit_code == 1
+    assert "no memory left" in unboxed(result)
+    assert [job for job, _ in Store(out).load()] == ["dinet-resnet10t-adam_epochs-1"] * 2
+    assert not (out / "examples.jpg").exists()
+
+
+def test_ctrl_c_ends_the_command_with_130(tmp_path, small_study, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saliency_runner, "train_network", interrupted)
+    result = call(*small_study, "--scratch-epochs", 1, "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "the same command resumes" in result.output
+
+
+@pytest.mark.parametrize("kind", ["osie", "prepared", "mit1003"])
+def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_path):
+    small_mit1003(tmp_path / "mit1003")
+    small_osie(tmp_path / "osie", images=6)
+    path = {"osie": tmp_path / "osie", "mit1003": tmp_path / "mit1003", "prepared": tmp_path / "osie.pt"}[kind]
+    data.prepare(data.osie(tmp_path / "osie"), tmp_path / "osie.pt", (32, 32))
+    out = tmp_path / "run"
+    words = ["train", path, "--out", out, "--backbone", "resnet10t", "--epochs", 1, "--device", "cpu", "--width", 32]
+    words += ["--height", 32, "--method", "DCL-inf-1", "--loss", "kl+cc"]
+    if kind == "mit1003":
+        words += ["--test", tmp_path / "osie"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    trained, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
+    assert f": {trained} images" in result.output
+    assert f": {scored} images" in result.output
+    assert "NSS" in result.output
+    assert read_record(out).run["config"]["method"]["name"] == "dcl"
+    again = call(*words)
+    assert again.exit_code == 0, again.output
+    other = call(*words, "--seed", 1)
+    assert other.exit_code == 2
+    assert "holds another finished run" in unboxed(other)
+    photo = picture(tmp_path / "a.jpg", 50, 70)
+    assert (
+        call(
+            "predict", photo, "--checkpoint", out / "model.pt", "--out", tmp_path / "maps", "--device", "cpu"
+        ).exit_code
+        == 0
+    )
+
+
+def test_a_stopped_run_ends_the_command_with_75(tmp_path, monkeypatch):
+    monkeypatch.setattr(saliency_task, "train_network", lambda *_, **__: saliency_task.Trained(None, stopped=True))
+    words = ["--out", tmp_path / "run", "--width", 32, "--height", 32, "--device", "cpu"]
+    result = call("train", small_osie(tmp_path / "osie"), *words)
+    assert result.exit_code == 75, result.output
+    assert "the same command resumes from there" in unboxed(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--holdout", 6], "must leave images on both sides of 6"),
+        (["--holdout", 2, "--test", "there"], "with --test leave it out"),
+        (["--method", "magic"], "method must be one of"),
+        (["--loss", "l3"], "losses must be among"),
+        (["--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["--pretrained", "nowhere.pth"], "nowhere.pth"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(words, message, tmp_path):
+    small_osie(tmp_path / "osie", images=6)
+    usual = [
+        "train",
+        tmp_path / "osie",
+        "--out",
+        tmp_path / "run",
+        "--backbone",
+        "resnet10t",
+        "--width",
+        32,
+        "--height",
+        32,
+    ]
+    result = call(*usual, *words)
+    assert result.exit_code == 2
+    assert message in unboxed(result)

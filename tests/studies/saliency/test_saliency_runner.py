@@ -1,0 +1,214 @@
+"""Saliency studies: their rows, the data sets they read, finished and interrupted runs, several processes."""
+
+import json
+import signal
+from dataclasses import asdict
+
+import pytest
+from rich.console import Console
+from saliency_data import small_mit1003, small_osie, small_salicon
+
+from congruency.saliency import data
+from congruency.saliency import task as saliency_task
+from congruency.saliency.models import load_model
+from congruency.saliency.task import METHODS, Recipe
+from congruency.studies.executor import Place
+from congruency.studies.plan import Run
+from congruency.studies.results import read_results
+from congruency.studies.saliency.recipes import osie_recipes, paper_numbers, paper_recipes, table_recipes
+from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency, find_set, run_folder
+from congruency.studies.saliency.study import SaliencyJob, saliency_study
+from congruency.studies.store import RunResult, Store
+
+QUICK = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)
+
+
+@pytest.fixture(scope="module")
+def osie_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("osie")
+    return data.prepare(data.osie(small_osie(folder / "osie", images=6)), folder / "osie.pt", (32, 32))
+
+
+def small_runner(osie_file, out, **changes):
+    return SaliencyRunner(sets=Sets("osie_study", (osie_file,), train=4), out=out, accelerator="cpu", **changes)
+
+
+def carry_out(recipes, runner, seeds, examples=0, **place):
+    study = saliency_study(runner.sets.study, recipes)
+    return conduct_saliency(
+        study, runner, seeds, place=Place(**place), command="congruency saliency osie", examples=examples,
+        console=Console(quiet=True),
+    )  # fmt: skip
+
+
+def test_a_finished_run_is_not_repeated(osie_file, tmp_path):
+    runner = small_runner(osie_file, tmp_path)
+    assert carry_out([QUICK], runner, [0, 1]) == 0
+    record = run_folder(tmp_path, SaliencyJob(QUICK), 0) / "record.jsonl"
+    before, results = record.stat().st_mtime_ns, read_results(tmp_path)
+    assert carry_out([QUICK], runner, [0, 1]) == 0
+    assert record.stat().st_mtime_ns == before
+    assert read_results(tmp_path) == results
+    assert len(Store(tmp_path).load()) == 2
+    assert Store(tmp_path).repeated_attempts() == 0
+    assert results[QUICK.name]["NSS"][0] != results[QUICK.name]["NSS"][1]
+    assert [len(results[row]["CC"]) for row in ("centre Gaussian", "mean training map", "one human")] == [1, 1, 1]
+    assert load_model(record.with_name("model.pt")).training is False
+    assert not (run_folder(tmp_path, SaliencyJob(QUICK), 1) / "model.pt").exists()
+
+
+def test_results_are_the_same_in_several_processes(osie_file, tmp_path):
+    recipes = [QUICK, Recipe(**{**asdict(QUICK), "method": "DCL-inf-1"})]
+    assert carry_out(recipes, small_runner(osie_file, tmp_path / "here"), [0, 1], threads=1) == 0
+    there = small_runner(osie_file, tmp_path / "there")
+    assert carry_out(recipes, there, [0, 1], processes=2, threads=1) == 0
+    assert len(Store(tmp_path / "here").load()) == 4
+    assert Store(tmp_path / "here").load() == Store(tmp_path / "there").load()
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("here", "there")]
+    assert texts[0] == texts[1]
+
+
+def test_runs_of_older_releases_are_found(osie_file, tmp_path, monkeypatch):
+    """They kept scores.json in the run's folder alone; also those of seeds that the command does not name."""
+    monkeypatch.setattr(saliency_task, "train", lambda *_, **__: pytest.fail("trained again"))
+    scores = dict.fromkeys(("NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"), 0.5)
+    for seed in (0, 1, 7):
+        folder = tmp_path / "runs" / "dinet-resnet10t-adam_epochs-1_batch-4" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        content = {"recipe": asdict(QUICK), "row": QUICK.name, "seed": seed, "scores": {**scores, "NSS": float(seed)}}
+        (folder / "scores.json").write_text(json.dumps(content))
+    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [0, 1]) == 0
+    assert read_results(tmp_path)[QUICK.name]["seed"] == [0, 1, 7]
+    assert read_results(tmp_path)[QUICK.name]["NSS"] == [0.0, 1.0, 7.0]
+    assert Store(tmp_path).load()[QUICK.folder, 7] == RunResult({**scores, "NSS": 7.0})
+    assert len((tmp_path / "finished.jsonl").read_text().splitlines()) == 3
+    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [0]) == 0
+    assert len((tmp_path / "finished.jsonl").read_text().splitlines()) == 3
+
+
+def test_sigterm_ends_a_study_with_75_and_the_same_call_resumes(osie_file, tmp_path, monkeypatch):
+    recipe = Recipe(**{**asdict(QUICK), "epochs": 3})
+    assert carry_out([recipe], small_runner(osie_file, tmp_path / "whole"), [0]) == 0
+    plain, sent = saliency_task.train, []
+
+    def stopped(build, config, folder, *, notice, **options):
+        def terminate(step, steps):
+            if step == 2 and not sent:
+                sent.append(signal.raise_signal(signal.SIGTERM))
+            notice(step, steps)
+
+        return plain(build, config, folder, notice=terminate, **options)
+
+    monkeypatch.setattr(saliency_task, "train", stopped)
+    assert carry_out([recipe], small_runner(osie_file, tmp_path / "parts"), [0]) == 75
+    assert not Store(tmp_path / "parts").load()
+    assert not Store(tmp_path / "parts").failures()
+    assert carry_out([recipe], small_runner(osie_file, tmp_path / "parts"), [0]) == 0
+    assert Store(tmp_path / "parts").load() == Store(tmp_path / "whole").load()
+    assert Store(tmp_path / "parts").repeated_attempts() == 1
+
+
+def test_another_precision_is_refused_in_the_same_folder(osie_file, tmp_path):
+    carry_out([QUICK], small_runner(osie_file, tmp_path), [0])
+    with pytest.raises(ValueError, match="precision was '32' and is 'bf16'"):
+        carry_out([QUICK], small_runner(osie_file, tmp_path, precision="bf16"), [0])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"weights": "nowhere.pth"}, FileNotFoundError, "weights nowhere.pth is missing"),
+        ({"backbone": "mlp"}, ValueError, "timm cannot make 'mlp'"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_refused_before_any_run(osie_file, tmp_path, change, error, message):
+    recipe = Recipe(**{**asdict(QUICK), **change})
+    with pytest.raises(error, match=message):
+        small_runner(osie_file, tmp_path).prepare([Run("row", SaliencyJob(recipe), 0)])
+
+
+def test_the_study_shows_examples(osie_file, tmp_path):
+    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [1], examples=2) == 0
+    assert not (tmp_path / "examples.jpg").exists()  # which needs the networks of seed 0
+    assert "examples.jpg" not in (tmp_path / "table.md").read_text()
+    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [0], examples=2) == 0
+    assert (tmp_path / "examples.jpg").stat().st_size > 10_000
+    assert "![Test images, where people looked, and what networks predict](examples.jpg)" in (
+        tmp_path / "table.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_images_of_many_sizes_are_scored_at_their_own(tmp_path):
+    places = small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")
+    runner = SaliencyRunner(sets=Sets("osie", places, (32, 40)), out=tmp_path / "out", accelerator="cpu")
+    assert carry_out([QUICK], runner, [0]) == 0
+    results = read_results(tmp_path / "out")
+    assert set(results) == {QUICK.name, "centre Gaussian", "mean training map"}  # viewers are not separate there
+    assert all(len(row["NSS"]) == 1 for row in results.values())
+
+
+def test_the_sets_of_the_papers_tables(tmp_path):
+    places = small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")
+    train_set, test_set = Sets("osie", places, (32, 40)).read()
+    assert (train_set.images.shape, test_set.data.name) == ((4, 3, 32, 40), "MIT1003")
+    small_salicon(tmp_path / "salicon", "train")
+    small_salicon(tmp_path / "salicon", "val")
+    train_set, test_set = Sets("salicon", (tmp_path / "salicon",), (32, 40)).read()
+    assert (train_set.data.version, test_set.data.name) == ("2017", "SALICON")
+    assert {v.image.name for v in train_set.data.viewings}.isdisjoint(v.image.name for v in test_set.data.viewings)
+
+
+def test_the_sets_are_found_by_their_layout(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
+    small_salicon(tmp_path / "salicon")
+    assert find_set("SALICON", tmp_path) == find_set("SALICON", tmp_path / "salicon") == tmp_path / "salicon"
+    with pytest.raises(ValueError, match="SALICON is needed: give --data"):
+        find_set("SALICON", None)
+    monkeypatch.setenv("CONGRUENCY_DATA", str(tmp_path))
+    assert find_set("SALICON", None) == tmp_path / "salicon"
+    with pytest.raises(FileNotFoundError, match="MIT1003 is not in"):
+        find_set("MIT1003", tmp_path)
+
+
+def test_the_papers_rows():
+    for table, special in {"salicon": "DINet Adam DCL-500-1", "osie": "DINet Adam DCL-120-1"}.items():
+        rows = [recipe.paper_row for recipe in paper_recipes(table)]
+        expected = {"ResNet-50 RMSP", "ResNet-50 RMSP GEM", "ResNet-50 Adam DCL-inf-1", special, f"{special} anchor"}
+        assert expected <= set(rows)
+        assert len(rows) == len(set(rows)) == 12
+        study = saliency_study(table, paper_recipes(table))
+        assert all(set(row.paper) == {"NSS", "sAUC", "AUC", "CC"} for row in study.rows)
+        for row in study.find(method="dcl", mode="anchor"):
+            settings = {**row.settings, "mode": "concentrate", "margin": 0.0}
+            (other,) = study.find(**settings)
+            assert row.paper == other.paper, "beside both modes of DCL"
+            (plain,) = study.find(model=settings["model"], optimizer=settings["optimizer"], method="baseline")
+            assert row.against == other.against == plain.name
+    with pytest.raises(ValueError, match="got 'mnist'"):
+        paper_recipes("mnist")
+    assert paper_recipes("osie")[0].name == "ResNet-50 pretrained RMSP"
+    assert METHODS["DCL-inf-1 anchor"].margin == 0.5
+    assert paper_numbers("osie", Recipe(method="DCL-120-1 anchor"))["NSS"] == (2.4566, 0.0007)
+    assert paper_numbers("osie", Recipe(method="DCL-7-1")) == paper_numbers("osie_study", Recipe()) == {}
+
+
+def test_rows_are_chosen_by_the_papers_names():
+    def methods(*names):
+        return [recipe.method for recipe in table_recipes("osie", names)]
+
+    assert table_recipes("osie") == paper_recipes("osie")
+    assert methods("DINet Adam") == ["baseline"]
+    assert len(methods("DINet")) == 4
+    assert methods("DINet Adam DCL") == ["DCL-120-1", "DCL-120-1 anchor"]
+    with pytest.raises(ValueError, match="there is no row 'VGG'; the rows are ResNet-50 RMSP; ResNet-50 RMSP GEM"):
+        methods("VGG")
+
+
+def test_offline_rows():
+    options = {"models": ["dinet"], "optimizers": ["adam", "rmsprop"], "methods": ["baseline", "GEM"]}
+    rows = osie_recipes(**options, lite="lite.pth", scratch=True, epochs=10, scratch_epochs=30)
+    assert len(rows) == 8
+    assert {(row.epochs, row.halve_every) for row in rows} == {(10, 1), (30, 3)}
+    assert len({row.folder for row in rows}) == 8
+    with pytest.raises(ValueError, match="nothing to train"):
+        osie_recipes(**options, lite=None, scratch=False, epochs=1, scratch_epochs=1)

@@ -1,0 +1,182 @@
+"""The registry of tables and figures: complete, in step with the families, its commands real."""
+
+import re
+import shlex
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from congruency import cli
+from congruency.studies.catalogue import (
+    CATALOGUE,
+    DATA_TITLES,
+    Entry,
+    available_data,
+    commands_of,
+    lines,
+    runnable,
+)
+from congruency.studies.classification import recipes
+from congruency.studies.classification.grids import GRIDS
+from congruency.studies.classification.grids import TITLES as GRID_TITLES
+from congruency.studies.classification.tables import TITLES as PAPER_TITLES
+from congruency.studies.continual.tables import TABLES
+from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
+
+COMMANDS = [(entry.name, command) for entry in CATALOGUE for command in commands_of(entry)]
+
+
+def call(*words, **environment):
+    settings = {"COLUMNS": "100", "TERM": "dumb", "CONGRUENCY_DATA": "", **environment}
+    return CliRunner().invoke(cli.build(), [str(word) for word in words], env=settings)
+
+
+def test_every_table_and_figure_of_the_paper_is_there_once():
+    places = [entry.place for entry in CATALOGUE if entry.place]
+    numbers = re.findall(r"\d+", " ".join(place for place in places if place.startswith("Table")))
+    assert sorted(map(int, numbers)) == [*range(1, 13), 12]  # the halves of Table 12 are two
+    figures = [int(place.removeprefix("Figure ")) for place in places if place.startswith("Figure")]
+    assert figures == list(range(1, 15))
+    assert len({entry.name for entry in CATALOGUE}) == len(CATALOGUE)
+
+
+def test_it_lists_exactly_what_the_families_can_run():
+    families = {}
+    for name, entry in runnable().items():
+        families.setdefault(entry.family, set()).add(name)
+    assert families == {
+        "continual": set(TABLES),
+        "classification": set(recipes.tables()) | set(GRIDS),
+        "saliency": set(PAPER),
+    }
+    for name, title in {**PAPER_TITLES, **GRID_TITLES}.items():
+        assert runnable()[name].title == title
+    for name, table in TABLES.items():
+        assert runnable()[name].title == table.title
+        assert runnable()[name].data == (table.base,)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_entries_say_what_they_need(entry):
+    assert set(entry.data) <= set(DATA_TITLES)
+    assert bool(entry.commands) == (entry.family != "drawing")
+    assert entry.takes == "not measured" or entry.takes.endswith(("(measured)", "(estimate)"))
+    if entry.runs:
+        assert shlex.split(entry.commands[0])[:3] == ["reproduce", entry.family, entry.name]
+    if entry.family == "classification" and not entry.name.startswith("cost"):
+        wanted = {recipe.data for recipe in recipes.RECIPES if recipe.table == entry.name}
+        assert wanted <= set(entry.data)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(COMMANDS)])
+def test_every_command_is_one(name, command):
+    """All words are understood; nothing is run."""
+    found = typer.main.get_command(cli.build())
+    words = shlex.split(command)[1:]
+    while hasattr(found, "commands"):
+        found = found.commands[words.pop(0)]
+    context = found.make_context(command, words)
+    assert not context.args
+
+
+def test_commands_say_where_named_sets_are():
+    for name, command in COMMANDS:
+        words = shlex.split(command)
+        if words[1] in ("train", "pairs", "ablate") and "tiny_imagenet" in command:
+            assert words[words.index("--data") + 1] == "FOLDER", name
+
+
+def test_commands_run_as_many_seeds_as_are_meant():
+    for entry in CATALOGUE:
+        for words in map(shlex.split, entry.commands):
+            if entry.runs and entry.seeds:
+                assert words[words.index("--seeds") + 1] == str(entry.seeds)
+    meant = {entry.name: entry.seeds for entry in CATALOGUE if entry.seeds}
+    assert meant == {
+        "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
+            "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["classification", "continual", "saliency"])
+def test_help_names_all_tables(family):
+    shown = "".join(re.findall(r"[\w,]", call("reproduce", family, "--help").output))
+    names = [name for name, entry in runnable().items() if entry.family == family]
+    assert names
+    for name in names:
+        assert name in shown
+
+
+def test_the_papers_saliency_numbers():
+    for table, window in (("salicon", "DCL-500-1"), ("osie", "DCL-120-1")):
+        named = {recipe.paper_row.removesuffix(" anchor") for recipe in paper_recipes(table)}
+        assert named == set(PAPER[table])
+        assert f"DINet Adam {window}" in named
+    assert dict(zip(PRINTED, PAPER["salicon"]["ResNet-50 RMSP DCL-inf-1"], strict=True))["NSS"] == (1.8226, 0.0014)
+    assert PAPER["osie"]["DINet Adam GEM"][3] == (0.7540, 0.0006)
+
+
+def test_sets_that_are_not_whole_are_said_to_be_so(tmp_path):
+    entry = Entry(name="x", title="", family="analysis", data=("tiny_imagenet", "cifar100"))
+    for place in ("tiny_imagenet/tiny-imagenet-200-subset.zip", "cifar100/cifar100_noisy_train.tar.xz"):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).touch()
+    assert available_data(entry, tmp_path) == (
+        "Tiny ImageNet is available, a subset (tiny-imagenet-200-subset.zip), "
+        "CIFAR-100 is available, its training labels noisy (cifar100_noisy_train.tar.xz)"
+    )
+
+
+def test_available_data(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
+    entry = Entry(name="x", title="", family="saliency", data=("mnist", "OSIE", "MIT1003"))
+    assert available_data(entry, None).count("is missing: no data folder was given") == 3
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "osie" / "stimuli").mkdir(parents=True)
+    reported = available_data(entry, tmp_path)
+    assert reported == "MNIST is available (mnist), OSIE is available (osie), MIT1003 is missing"
+    assert available_data(Entry(name="x", title="", family="analysis"), None) == "none is needed"
+
+
+def test_the_listing(tmp_path):
+    listed = list(lines(tmp_path))
+    text = " ".join(" ".join(listed).split())
+    for entry in CATALOGUE:
+        assert entry.title in text
+    assert (
+        "Table 4: mnist_p, MNIST permutations congruency reproduce continual mnist_p --data FOLDER --seeds 20 "
+        "--out results/mnist_p Data: MNIST is missing" in text
+    )
+    assert "Figure 2: a training step with DCL A drawing, nothing is measured in it." in text
+    assert "docs/results" not in text, "a folder of a checkout, not of an installation"
+    assert len([line for line in listed if line.startswith("Figure")]) == 14
+
+
+def test_the_command_lists_what_can_be_run():
+    result = call("reproduce", "--list")
+    assert result.exit_code == 0, result.output
+    for name in runnable():
+        assert name in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["continual", "mnist_r", "--order", "fixed"], "No such option: --order"),
+        (["saliency", "salicon", "--labels", "clean"], "No such option: --labels"),
+        (["classification", "cifar", "--order-seed", "3"], "is for --order fixed"),
+        (["saliency", "osie"], "OSIE"),
+        (["saliency", "osie", "--row", "VGG", "--data", "."], "no row 'VGG'"),
+        (
+            ["classification", "cifar10_grid", "--record-steps", "1", "--data", "."],
+            "--record-steps is for runs whose records are kept",
+        ),
+    ],
+)
+def test_wrong_usage_is_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
+    result = CliRunner().invoke(cli.build(), ["reproduce", *words], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.replace("│", " ").split())

@@ -1,0 +1,209 @@
+"""The study layer on a toy family: what is executed, kept, repeated, compared and written."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from toy_study import ToyRunner, toy_study
+
+from congruency.studies.conduct import conduct
+from congruency.studies.executor import Place, execute
+from congruency.studies.plan import Column, Row, Run, Study, pick
+from congruency.studies.results import collect, comparisons, paired, read_results, to_json
+from congruency.studies.store import Failure, RunResult, Store
+from congruency.studies.summary import findings, summary_table
+
+
+def carry_out(study, runner, seeds, out, **place):
+    return conduct(
+        study, runner, seeds, out, place=Place(**place), settings={"toy": 1}, command="congruency toy",
+        console=Console(quiet=True),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # Ray's workers import the toy family
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    return folder
+
+
+def executed(shared):
+    return [tuple(line.split()[:2]) for line in (shared / "executed.txt").read_text().splitlines()]
+
+
+PLACES = [{}, {"processes": 2, "threads": 1}, {"ray": "local", "processes": 2, "threads": 1}]
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=["processes", "ray"])
+def test_every_executor_gives_the_same_bits(tmp_path, shared, place):
+    if "ray" in place:
+        pytest.importorskip("ray")
+    study = toy_study()
+    assert carry_out(study, ToyRunner(shared), range(3), tmp_path / "here", threads=1) == 0
+    assert carry_out(study, ToyRunner(shared), range(3), tmp_path / "there", **place) == 0
+    assert Store(tmp_path / "here").load() == Store(tmp_path / "there").load()
+    assert (tmp_path / "here" / "results.json").read_text() == (tmp_path / "there" / "results.json").read_text()
+
+
+@pytest.mark.parametrize("place", PLACES[1:], ids=["processes", "ray"])
+def test_runs_of_a_killed_worker_are_executed_again_and_finished_ones_never(tmp_path, shared, place):
+    if "ray" in place:
+        pytest.importorskip("ray")
+    study, out = toy_study(), tmp_path / "out"
+    assert carry_out(study, ToyRunner(shared, killed="better"), range(2), out, **place) == 0
+    assert len(Store(out).load()) == 6
+    assert Store(out).repeated_attempts() >= 2  # each killed run once, with what shared its batch
+    carry_out(study, ToyRunner(shared), range(2), tmp_path / "plain", threads=1)
+    assert Store(out).load() == Store(tmp_path / "plain").load()
+    before = executed(shared)
+    assert carry_out(study, ToyRunner(shared), range(2), out, **place) == 0
+    assert executed(shared) == before
+
+
+def test_a_worker_that_dies_every_time_is_a_failure(tmp_path, shared):
+    study, runner = toy_study({"plain": 0.0, "better": 1.0}), ToyRunner(shared, killed="better")
+    store = Store(tmp_path / "out")
+    runs = study.runs([0])
+    outcomes = {
+        run.row: outcome for run, outcome in execute(runs, runner, Place(processes=2, threads=1, retries=0), store)
+    }
+    assert isinstance(outcomes["plain"], RunResult)
+    assert isinstance(outcomes["better"], Failure)
+    assert "killed 1 times" in outcomes["better"].reason
+
+
+def test_failed_runs_are_named_and_tried_again_and_the_others_continue(tmp_path, shared):
+    study, out = toy_study(), tmp_path / "out"
+    assert carry_out(study, ToyRunner(shared, broken="same"), range(2), out) == 1
+    failed, finished = Store(out).failures(), Store(out).load()
+    assert {("digest-same", 0), ("digest-same", 1)} <= failed.keys()  # and what was left of their batches
+    assert not failed.keys() & finished.keys()
+    assert finished.keys() | failed.keys() == {run.key for run in study.runs(range(2))}
+    table = (out / "table.md").read_text()
+    assert "RuntimeError: this run is broken" in table
+    assert "failed" in table
+    assert carry_out(study, ToyRunner(shared), range(2), out) == 0
+    assert not Store(out).failures()
+    assert not (out / "failed.json").exists()
+
+
+def test_wrong_input_is_reported_before_anything_is_executed(tmp_path):
+    with pytest.raises(ValueError, match="is no folder"):
+        carry_out(toy_study(), ToyRunner(tmp_path / "nowhere"), [0], tmp_path / "out")
+    assert not (tmp_path / "out" / "finished.jsonl").exists()
+
+
+def test_more_seeds_are_added_to_what_is_finished_and_other_settings_refused(tmp_path, shared):
+    study, out = toy_study(), tmp_path / "out"
+    carry_out(study, ToyRunner(shared), range(2), out)
+    carry_out(study, ToyRunner(shared), range(4), out)
+    assert read_results(out)["plain"]["seed"] == [0, 1, 2, 3]
+    assert len(executed(shared)) == len(set(executed(shared))) == 12
+    with pytest.raises(ValueError, match="toy was 1 and is 2"):
+        Store(out).check_settings({"toy": 2})
+
+
+def test_a_damaged_line_is_run_again(tmp_path, shared):
+    study, out = toy_study(), tmp_path / "out"
+    carry_out(study, ToyRunner(shared), [0], out)
+    path = out / "finished.jsonl"
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first[:20], *rest]) + "\n")
+    with pytest.warns(UserWarning, match="line 1 of .* is damaged"):
+        assert len(Store(out).pending(study.runs([0]))) == 1
+    path.write_text("\n".join([*rest, first[:20]]))  # half a line at the end, as a killed process leaves it
+    Store(out).add(study.runs([0])[0], RunResult({"error": 1.0}))
+    with pytest.warns(UserWarning, match="damaged"):
+        assert len(Store(out).load()) == 3
+
+
+def test_no_time_left_leaves_runs_for_the_next_command(tmp_path, shared):
+    assert carry_out(toy_study(), ToyRunner(shared), range(2), tmp_path / "out", minutes=0) == 0
+    assert not (tmp_path / "out" / "finished.jsonl").exists()
+
+
+def test_arrays_of_a_run_are_kept(tmp_path):
+    run = toy_study().runs([0])[0]
+    Store(tmp_path).add(run, RunResult({"error": math.nan}, {"matrix": [[1.0, 2.0]]}))
+    kept = Store(tmp_path).load()[run.key]
+    assert kept.arrays == {"matrix": [[1.0, 2.0]]}
+    assert math.isnan(kept.figures["error"])
+
+
+def test_rows_share_a_job_and_run_it_once():
+    study = toy_study()
+    twice = Study(
+        name="t", title="", lead="", columns=(),
+        rows=(study.rows[0], Row(name="again", jobs=study.rows[0].jobs)),
+    )  # fmt: skip
+    assert [run.row for run in twice.runs([0])] == ["plain"]
+    found = collect(twice, {twice.runs([0])[0].key: RunResult({"error": 1.0})})
+    assert found["again"] == found["plain"] == {"seed": [0.0], "error": [1.0]}
+
+
+def test_rows_are_found_by_settings_and_picked_by_name():
+    study = toy_study()
+    assert [row.name for row in study.find(s=-0.5)] == ["better"]
+    assert [row.name for row in pick(study, ["better"]).rows] == ["better"]
+    with pytest.raises(ValueError, match="no row 'beter'; similar: better"):
+        pick(study, ["beter"])
+
+
+RESULTS = {
+    "plain": {"seed": [0.0, 1.0, 2.0], "error": [5.0, 6.0, 7.0]},
+    "better": {"seed": [2.0, 0.0, 1.0], "error": [6.0, 4.1, 5.0]},
+    "same": {"seed": [0.0, 1.0, 2.0], "error": [5.0, 6.0, 7.0]},
+}
+
+
+def test_values_are_paired_by_seed_whatever_their_order():
+    assert paired(RESULTS, "better", "plain", "error") == ([4.1, 5.0, 6.0], [5.0, 6.0, 7.0])
+    assert paired(RESULTS, "better", "nobody", "error") is None
+
+
+def test_comparisons_are_corrected_by_holm_and_name_what_is_identical():
+    study = toy_study()
+    found = comparisons(study, RESULTS)
+    better, same = found["better", "error"], found["same", "error"]
+    assert better.difference.mean == pytest.approx(-29 / 30)
+    assert better.adjusted == pytest.approx(min(1, 2 * better.p))
+    assert not better.identical
+    assert same.identical
+    assert same.p == 1
+    table = summary_table(study, RESULTS)
+    assert table.columns == ["Row", "Seeds", "Error, %", "Error against"]
+    assert [row[3] for row in table.rows] == ["-", "-0.97 ± 0.14 (p 0.001)", "identical"]
+    sentences = findings(study, RESULTS)
+    assert sentences[0] == "better, against plain: Error falls by 0.97 points (p 0.001)."
+    assert sentences[1] == "Identical on every seed to the row they are compared with: same."
+    assert sentences[2].startswith("1 of 2 comparisons have p < 0.05, where 0.1 would by chance alone; 1 is left")
+
+
+def test_results_are_read_back_as_written(tmp_path):
+    results = {"a": {"seed": [0.0], "x": [math.nan]}}
+    (tmp_path / "results.json").write_text(to_json(results))
+    assert json.loads(to_json(results)) == {"a": {"seed": [0], "x": [None]}}
+    assert math.isnan(read_results(tmp_path)["a"]["x"][0])
+    (tmp_path / "results.json").write_text('{"surface": "paper"}')
+    assert read_results(tmp_path) == {}
+    assert read_results(tmp_path / "nowhere") is None
+
+
+def test_a_table_has_the_paper_and_holm_where_there_are_some():
+    study = Study(
+        name="t", title="", lead="", holm=True, columns=(Column(key="error"),),
+        rows=(
+            Row(name="plain", jobs=toy_study().rows[0].jobs, paper={"error": 5.5}),
+            Row(name="better", jobs=toy_study().rows[1].jobs, paper={"error": (4.0, 0.1)}, against="plain"),
+            Row(name="quoted", jobs=(), paper={"error": 9.0}),
+        ),
+    )  # fmt: skip
+    table = summary_table(study, {**RESULTS, "humans": {"error": [1.0]}})
+    assert table.columns == ["Row", "Seeds", "error", "error against", "Holm's p", "error, paper"]
+    assert [row[5] for row in table.rows] == ["5.50", "4.00 (sd 0.10)", "9.00", "-", "-"]
+    assert [row[0] for row in table.rows] == ["plain", "better", "quoted", "same", "humans"]
+    assert Run("r", toy_study().rows[0].jobs[0], 3).title == "r, seed 3"
