@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_same_numbers(data):
 
 
 def test_every_method_learns(data):
-    for name, runs in demo.train_all(demo.Settings(seeds=2, epochs=4), data).items():
+    for name, runs in demo.train_all(demo.Settings(seeds=2, epochs=8), data).items():
         for run in runs:
             assert_learns(run.curves["train_loss"], name)
 
