@@ -40,7 +40,7 @@ def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "first"
     config = TrainingConfig(epochs=2, accelerator="cpu")
     images = ImageOptions(source="digits", per_class=30)
-    command.run(command.Training(images=images, config=config, setup=SETUP, out=out))
+    command.run(images, config, SETUP, out, resume=False)
     return out
 
 
@@ -100,7 +100,7 @@ def test_a_folder_of_images_is_decoded_only_where_it_is_needed(tmp_path):
                 path = picture(tmp_path / "set" / split / name / f"{i:02d}.png", 9, 8, seed=12 * number + i)
     images = ImageOptions(source=str(tmp_path / "set"), size=8)
     config = TrainingConfig(epochs=1, accelerator="cpu")
-    command.run(command.Training(images=images, config=config, setup={**SETUP, "epochs": 1}, out=tmp_path / "run"))
+    command.run(images, config, {**SETUP, "epochs": 1}, tmp_path / "run", resume=False)
     path.write_bytes(b"no picture")
     samples = classifier_samples(tmp_path / "run", str(tmp_path / "set"), ("dog", "cat"), 3)
     assert samples.inputs.shape == (6, 3, 8, 8)
