@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 Number = float | Fraction
@@ -22,13 +21,46 @@ def solve_dual_by_quadprog(gram: Array, products: Array, margin: Array) -> Array
     return quadprog.solve_qp(gram, -products, np.eye(len(products)), margin)[0]
 
 
+def nnls(a: Array, b: Array) -> Array:
+    """Lawson and Hanson's method: x >= 0 with the least ``|a x - b|``, for any a.
+
+    Not SciPy's: that of 1.15, the newest for Python 3.10, stops early where columns of a depend on each other.
+    """
+    x, free = np.zeros(a.shape[1]), np.zeros(a.shape[1], dtype=bool)
+    least = 10 * max(a.shape) * EPS * np.linalg.norm(a) * np.linalg.norm(b)
+    refused: set[int] = set()  # what would enter by rounding alone
+    while True:
+        slope = np.where(free, -np.inf, a.T @ (b - a @ x))
+        slope[list(refused)] = -np.inf
+        entering = int(slope.argmax())
+        if slope[entering] <= least:
+            return x
+        free[entering] = True
+        first = True
+        while True:
+            best = np.zeros_like(x)
+            best[free] = np.linalg.lstsq(a[:, free], b, rcond=None)[0]
+            if first and best[entering] <= 0:
+                free[entering] = False
+                refused.add(entering)
+                break
+            first = False
+            blocking = free & (best <= 0)
+            if not blocking.any():
+                x, refused = best, set()
+                break
+            x = x + (x[blocking] / (x[blocking] - best[blocking])).min() * (best - x)
+            free &= x > EPS * x.max()
+            x[~free] = 0
+
+
 def project_by_nnls(gradient: Array, constraints: Array, margin: Array) -> Array:
-    """Lawson and Hanson's method on the rows themselves, as SciPy has it; any rows will do."""
+    """Non-negative least squares on the rows themselves; any rows will do."""
     start = gradient + margin @ constraints
     size = np.linalg.norm(start) or 1.0
     norms = np.linalg.norm(constraints, axis=1)
     rows = constraints / np.where(norms > 0, norms, 1)[:, None]
-    u, _ = nnls(rows.T, -start / size, maxiter=1000 * len(rows))
+    u = nnls(rows.T, -start / size)
     return start + size * (u @ rows)
 
 
