@@ -23,7 +23,7 @@ OPTIONS = {"window": 6, "references": 2}
 
 
 def text(size=64):
-    """Sequences of made-up tokens, and whether the first is larger than the last."""
+    """Sequences of synthetic tokens, and whether the first is larger than the last."""
     tokens = torch.randint(0, 30, (size, 6), generator=torch.Generator().manual_seed(1))
     return [{"input_ids": row, "labels": int(row[0] > row[-1])} for row in tokens]
 
