@@ -1,9 +1,11 @@
 import json
 import sys
+import typing
 from html.parser import HTMLParser
 
 import pytest
 import torch
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 import congruency
@@ -198,3 +200,23 @@ def test_other_missing_modules_are_not_disguised(monkeypatch):
     monkeypatch.setattr(cli, "build", broken)
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def commands(app):
+    """The functions of all commands and subcommands."""
+    for command in app.registered_commands:
+        yield command.callback
+    for group in app.registered_groups:
+        yield from commands(group.typer_instance)
+
+
+def test_an_option_whose_metavar_is_its_name_says_its_name():
+    """Some releases of typer take such a metavar for the name, and the option would be --DEVICE."""
+    found = 0
+    for command in commands(cli.build()):
+        for name, hint in typing.get_type_hints(command, include_extras=True).items():
+            for info in getattr(hint, "__metadata__", ()):
+                if isinstance(info, OptionInfo) and (info.metavar or "").lower() == name:
+                    assert info.param_decls, (command.__name__, name)
+                    found += 1
+    assert found

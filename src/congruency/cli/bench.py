@@ -17,7 +17,7 @@ __all__ = ["bench"]
 def bench(
     device: Annotated[list[str] | None, option(
         "Where to measure: cpu, cuda, cuda:1, ...; may be repeated. (default: the CPU, and the GPU if there is one)",
-        "DEVICE",
+        "DEVICE", name="--device",
     )] = None,
     size: Annotated[list[float] | None, option(
         "Measure one tensor of so many parameters, as in 1e6; may be repeated. (default: many sizes, and the shapes "

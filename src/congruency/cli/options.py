@@ -24,7 +24,11 @@ def option(
     help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,
     min: float | None = None, max: float | None = None,
 ) -> Any:  # fmt: skip
-    """An option of a command, named as its parameter where ``name`` is not given; a flag alone needs its name."""
+    """An option of a command, named as its parameter where ``name`` is not given.
+
+    A flag needs its name, and so does an option whose metavar is its own name: some releases of typer (0.27) would call
+    it ``--DEVICE``.
+    """
     names = () if name is None else (name,)
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max)
 

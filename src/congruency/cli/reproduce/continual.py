@@ -36,7 +36,7 @@ def continual(
     tune: Annotated[Literal["ewc", "icarl"] | None, option(
         "Search learning rate and strength of a baseline on held-out seeds instead.",
     )] = None,
-    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE")] = "cpu",
+    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE", name="--device")] = "cpu",
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,

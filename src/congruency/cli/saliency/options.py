@@ -17,7 +17,7 @@ __all__ = [
 
 METHOD_HELP = "baseline, GEM, DCL-W-N or 'DCL-W-N anchor' with window W (or inf) and N references, such as DCL-120-1."
 
-Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE")]
+Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE", name="--device")]
 Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default: on a GPU)")]
 BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
 Order = Annotated[OrderName, option(ORDERS)]
