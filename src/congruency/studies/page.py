@@ -105,7 +105,7 @@ def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
             chart = charts.strip_chart(
                 part, title=column.heading, x_label=f"difference, {column.unit or column.heading}"
             )
-            made.append(Figure(f"{column.heading}, against the row it is compared with", chart))
+            made.append(Figure(f"{column.heading}: paired differences", chart))
     return made
 
 
