@@ -44,7 +44,7 @@ def build(settings, wrap=None):
     model = network(torch.float32)
     model = wrap(model) if wrap else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    return model, optimizer, congruency.DCL(optimizer, **settings)
+    return model, optimizer, congruency.DCL(optimizer, **{"floor": None, **settings})
 
 
 def shard(model):

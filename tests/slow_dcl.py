@@ -22,10 +22,14 @@ def project(g: np.ndarray, rows: np.ndarray, margin: float) -> np.ndarray:
 class SlowDCL:
     """One flat weight vector; ``blocks`` are lists of index arrays."""
 
-    def __init__(self, blocks, references, window, offset, mode, margin, trigger, accumulate):
+    def __init__(
+        self, blocks, references, window, offset, mode, margin, trigger, accumulate, floor=None, returning=False
+    ):
         self.blocks, self.n, self.window, self.offset = blocks, references, window, offset
         self.sign = {"concentrate": 1.0, "anchor": -1.0}[mode]
         self.margin, self.trigger, self.accumulate = margin, trigger, accumulate
+        self.floor, self.returning = floor if mode == "concentrate" else None, returning
+        self.lengths: dict[int, np.ndarray] = {}  # of each block: |a_i| in the step before
         self.t = 0
         self.points: list[np.ndarray] = []  # r_1 .. r_N
         self.gradients: list[list[np.ndarray]] = []  # the gradients used since each r_i
@@ -36,6 +40,7 @@ class SlowDCL:
         restart = self.t == self.offset if self.window is None else self.t % self.window == self.offset
         if restart:
             self.points, self.gradients, self.recording = [], [], True
+            self.lengths = {}
         x = np.where(present, g, 0.0)
         if self.recording:
             self.points.append(w.copy())
@@ -56,8 +61,15 @@ class SlowDCL:
     def _corrected(self, w, g, present):
         rows = self.sign * self._accumulated(w) * present
         x = g.copy()
-        for block in self.blocks:
+        for b, block in enumerate(self.blocks):
             c, part = rows[:, block], g[block]
+            if self.floor is not None:
+                lengths = np.linalg.norm(c, axis=1)
+                counts = c @ part >= -self.floor * lengths * np.linalg.norm(part)
+                if self.returning:
+                    counts &= lengths <= self.lengths.get(b, np.zeros(self.n))
+                    self.lengths[b] = lengths
+                c = c * counts[:, None]
             if self.trigger == "violated" and not np.any(c @ part < 0):
                 continue
             x[block] = project(part, c, self.margin)

@@ -94,7 +94,7 @@ def test_a_source_with_too_few_vectors_is_refused():
         ({"margin": float("nan")}, ValueError, "margin must be finite and at least 0, got nan"),
         ({"margin": "0.5"}, TypeError, "margin must be a number, got '0.5'"),
         ({"trigger": "sometimes"}, ValueError, "trigger must be one of 'always', 'violated', got 'sometimes'"),
-        ({"blocks": "layer"}, ValueError, "blocks must be one of 'joint', 'group', 'tensor', got 'layer'"),
+        ({"blocks": "layer"}, ValueError, "blocks must be one of 'joint', 'group', 'tensor', 'row', 'element', got"),
         ({"accumulate": "steps"}, ValueError, "accumulate must be one of 'weights', 'gradients', got 'steps'"),
         ({"params": []}, ValueError, "params is empty; pass at least one parameter, or None"),
         ({"params": [torch.zeros(3)]}, ValueError, "1 of 1 params are not in the optimizer.*add_param_group"),

@@ -23,7 +23,7 @@ class Expectation:
     def __init__(self, optimizer, tensors, **settings):
         self.params = list(tensors)
         self.before = optimizer.register_step_pre_hook(lambda *_: self.note())
-        self.dcl = congruency.DCL(optimizer, **settings)
+        self.dcl = congruency.DCL(optimizer, **{"floor": None, **settings})
         self.after = optimizer.register_step_pre_hook(lambda *_: self.check())
         self.start, self.corrected = None, 0
 
@@ -334,7 +334,7 @@ def test_tied_weights_count_once():
 def test_add_param_group_after_attaching():
     model = network()
     optimizer = torch.optim.SGD(model[2].parameters(), lr=0.3)
-    dcl = congruency.DCL(optimizer)
+    dcl = congruency.DCL(optimizer, floor=None)
     train(model, optimizer, range(4))
     joined = [p.detach().clone() for p in model[0].parameters()]
     optimizer.add_param_group({"params": model[0].parameters()})
@@ -502,7 +502,7 @@ def test_parameters_on_several_devices():
 def test_stats_against_definitions():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    dcl = congruency.DCL(optimizer, references=2, window=6)
+    dcl = congruency.DCL(optimizer, references=2, window=6, floor=None)
     assert torch.isnan(dcl.stats.congruency).all()
     points = []
     corrected = 0
@@ -563,7 +563,7 @@ def test_concentrate_by_hand():
     """One step along +x, then a gradient that would go back: its x part is removed."""
     p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = torch.optim.SGD([p], lr=1.0)
-    dcl = congruency.DCL(optimizer)
+    dcl = congruency.DCL(optimizer, floor=None)
     for gradient, expected in (([-1.0, 0.0], [1.0, 0.0]), ([3.0, 4.0], [1.0, -4.0])):
         p.grad = torch.tensor(gradient, dtype=torch.float64)
         optimizer.step()

@@ -34,12 +34,13 @@ def test_reprs_say_what_they_do():
         return torch.optim.SGD(model.parameters(), lr=0.1)
 
     references, memory = congruency.References(2, window=9), congruency.EpisodicMemory(model, size=4)
-    tail = "trigger='always', blocks='joint', step 0, 0 corrected)"
+    tail = "correct='gradient', trigger='always', blocks='joint', step 0, 0 corrected)"
     assert repr(congruency.DCL(optimizer(), window=50)) == (
-        f"DCL(window=50, references=1, mode='concentrate', margin=0.0, {tail}"
+        f"DCL(window=50, references=1, mode='concentrate', margin=0.0, floor=0.3, {tail}"
     )
     assert repr(references) == (
-        "References(references=2, window=9, offset=0, mode='concentrate', margin=0.0, accumulate='weights', step 0)"
+        "References(references=2, window=9, offset=0, mode='concentrate', margin=0.0, floor=0.3, returning=True, "
+        "accumulate='weights', step 0)"
     )
     assert repr(memory) == "EpisodicMemory(margin=0.0, size=4, policy='ring', 0 tasks)"
     assert repr(congruency.Corrector(optimizer(), constraints=[references, memory])) == (

@@ -11,9 +11,10 @@ from problems import network, train, weights
 import congruency
 
 SETTINGS = [
-    {"window": 6, "references": 2},
+    {"window": 6, "references": 2, "floor": None},
+    {"window": 9, "floor": 1.0, "blocks": "tensor"},
     {"window": None, "references": 1, "mode": "anchor", "margin": 0.1},
-    {"window": 5, "references": 1, "offset": 2, "accumulate": "gradients"},
+    {"window": 5, "references": 1, "offset": 2, "accumulate": "gradients", "floor": None},
     {"window": 7, "references": 3, "accumulate": "gradients", "blocks": "tensor", "trigger": "violated", "margin": 0.2},
 ]
 STEPS = 20
@@ -73,6 +74,8 @@ def saved_state(**settings):
         ({"accumulate": "gradients"}, "accumulate was 'weights' when"),
         ({"trigger": "violated"}, "trigger was 'always' when"),
         ({"blocks": "tensor"}, "blocks was 'joint' when"),
+        ({"floor": 0.1}, "floor was 0.3 when"),
+        ({"correct": "update"}, "correct was 'gradient' when"),
     ],
     ids=str,
 )
@@ -98,7 +101,7 @@ def refused(state, message, model=None):
 def test_states_that_do_not_fit_change_nothing():
     state = saved_state()
     refused({}, "this is not a state of a Corrector: it has no ")
-    refused({**state, "version": 99}, "the state has version 99, this release reads version 1")
+    refused({**state, "version": 99}, "the state has version 99, this release reads version 2")
     refused(state, "the state is of 4 parameters, here there are 1", _one_tensor())
     wide = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
     refused(state, r"the state holds a reference of shape \(5, 4\) for parameter 0, which has shape \(6, 4\)", wide)

@@ -5,8 +5,9 @@ from types import ModuleType as _ModuleType
 
 from congruency._version import __version__
 from congruency.backends.base import Basis
+from congruency.cautious import Cautious
 from congruency.cone import project, solve_dual
-from congruency.constraints import ConstraintSource, Directions, EpisodicMemory, References
+from congruency.constraints import ConstraintSource, Descent, Directions, EpisodicMemory, References
 from congruency.corrector import Corrector, Stats
 from congruency.dcl import DCL
 from congruency.gem import GEM
@@ -24,9 +25,11 @@ __all__ = [
     "DCL",
     "GEM",
     "Basis",
+    "Cautious",
     "CongruencyMeter",
     "ConstraintSource",
     "Corrector",
+    "Descent",
     "Directions",
     "EpisodicMemory",
     "Measurement",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "check_choice", "check_gradient", "check_margin", "check_optimizer", "check_parameter", "check_params",
+    "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter", "check_params",
     "check_parts", "check_whole", "differs", "is_count",
 ]  # fmt: skip
 
@@ -40,6 +40,17 @@ def check_margin(margin: float) -> float:
     if not 0.0 <= margin < float("inf"):
         raise ValueError(f"margin must be finite and at least 0, got {margin}")
     return float(margin)
+
+
+def check_floor(floor: float | None) -> float | None:
+    """Validate and return a floor of congruency."""
+    if floor is None:
+        return None
+    if isinstance(floor, bool) or not isinstance(floor, (int, float)):
+        raise TypeError(f"floor must be a number or None, got {floor!r}")
+    if not 0.0 < floor <= 1.0:
+        raise ValueError(f"floor must be above 0 and at most 1, or None for the paper's form, got {floor}")
+    return float(floor)
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -23,16 +24,18 @@ from congruency._validate import (
     differs,
     is_count,
 )  # fmt: skip
-from congruency.backends import ParameterSlice, Passes, Problem, Solution
+from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
 from congruency.constraints.base import ConstraintSource, check_sources
-from congruency.distributed import Groups, full, local, reduction_groups
+from congruency.distributed import Groups, full, local, reduction_groups, splits_rows
+from congruency.updates import WeightsBefore, decay_factor
 
-__all__ = ["Blocks", "Corrector", "Stats", "Trigger"]
+__all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
 
+Correct = Literal["gradient", "update"]
 Trigger = Literal["always", "violated"]
-Blocks = Literal["joint", "group", "tensor"]
+Blocks = Literal["joint", "group", "tensor", "row", "element"]
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class Stats:
     """What the last step looked like, one entry per constraint, and counts since the start.
 
     Shapes are (constraints,), or (blocks, constraints) where the corrector solves several blocks. Entries are nan where
-    nothing constrained the step, and where a norm is 0. Tensors stay on the device.
+    nothing constrained the step, and where a norm is 0. Tensors stay on the device. Where updates are corrected, read
+    "update" (what the optimizer subtracts from the weights) for "gradient". With blocks of one element, congruency is
+    that of all elements together with the first constraint, and what is not in the list below is nan.
 
     Attributes:
         congruency: cos(g, a_i) of the gradient before the correction with each accumulated gradient (``eqn:cong_k``).
@@ -48,6 +53,7 @@ class Stats:
         magnitude: |a_i|: for reference points, the distance of the weights from each.
         multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
         corrected: Whether the gradient was changed; () or (blocks,) bool.
+        kept: The share of elements that were kept, with blocks of one element; ().
         steps: Steps since the start.
         corrected_steps: Those of them whose gradient was changed.
         nonfinite_steps: Those of them left alone because a number was not finite.
@@ -55,7 +61,7 @@ class Stats:
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> optimizer = torch.optim.SGD([weight], lr=1.0)
-        >>> dcl = congruency.DCL(optimizer)
+        >>> dcl = congruency.DCL(optimizer, floor=None)
         >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):
         ...     weight.grad = torch.tensor(gradient)
         ...     optimizer.step()
@@ -69,27 +75,35 @@ class Stats:
     magnitude: Tensor
     multipliers: Tensor
     corrected: Tensor
+    kept: Tensor
     steps: int | Tensor
     corrected_steps: Tensor
     nonfinite_steps: Tensor
 
 
 class Corrector:
-    """Corrects an optimizer's gradients inside every ``optimizer.step()``.
+    """Corrects an optimizer's gradients, or its updates, inside every ``optimizer.step()``.
 
-    The corrected gradient is ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0`` over the constraints of all sources together
+    The corrected vector is ``argmin 1/2 |x - y|^2  s.t.  <c_i, x> >= 0`` over the constraints of all sources together
     (the paper's ``eqn:obj``), solved through its dual: see :func:`congruency.solve_dual`.
 
     Args:
         optimizer: Any ``torch.optim`` optimizer but LBFGS.
         params: The parameters to correct, all of the optimizer's where None (those added later included).
         constraints: The constraint sources: :class:`~congruency.References`, :class:`~congruency.EpisodicMemory`,
-            :class:`~congruency.Directions`, or your own :class:`~congruency.ConstraintSource`. Each has its own margin.
+            :class:`~congruency.Descent`, :class:`~congruency.Directions`, or your own
+            :class:`~congruency.ConstraintSource`. Each has its own margin.
+        correct: What y is. ``"gradient"``: the gradient, before the optimizer sees it. ``"update"``: the step that the
+            optimizer made, after momentum and preconditioning and without decoupled weight decay, as
+            ``y = w_before - w_after``; a margin then acts as the learning rate times it, so that both agree under
+            plain SGD. An update costs one copy of the parameters.
         trigger: ``"always"`` solves at every step; ``"violated"`` leaves the gradient alone unless some
             ``<c_i, g> < 0``. They differ only where a margin is positive.
-        blocks: ``"joint"``: one problem over all parameters; ``"group"`` or ``"tensor"``: one per parameter group or
-            tensor, solved as one batch.
-        attach: With False, nothing is hooked: call :meth:`correct` yourself before each ``optimizer.step()``.
+        blocks: ``"joint"``: one problem over all parameters; ``"group"``, ``"tensor"``, ``"row"`` or ``"element"``: one
+            per parameter group, tensor, row of a tensor (an output unit) or element. For an element the projection is
+            a mask: it stays where it agrees with every constraint, and becomes 0 elsewhere.
+        attach: With False, nothing is hooked: call :meth:`correct` yourself before each ``optimizer.step()``. Only for
+            gradients.
 
     The gradient is corrected as it is when ``optimizer.step()`` is called, or after the closure passed to it has run;
     clipping done before is therefore clipping of the uncorrected gradient. To clip the corrected one, use
@@ -121,6 +135,7 @@ class Corrector:
         params: Iterable[Tensor] | None = None,
         *,
         constraints: Iterable[ConstraintSource],
+        correct: Correct = "gradient",
         trigger: Trigger = "always",
         blocks: Blocks = "joint",
         attach: bool = True,
@@ -128,15 +143,28 @@ class Corrector:
         self.optimizer = check_optimizer(optimizer)
         self._chosen = None if params is None else check_params(params, optimizer)
         self.sources = check_sources(constraints)
+        self.target: Correct = check_choice("correct", correct, get_args(Correct))
         self.trigger: Trigger = check_choice("trigger", trigger, get_args(Trigger))
         self.blocks: Blocks = check_choice("blocks", blocks, get_args(Blocks))
+        for source in self.sources:
+            source.check_use(self.target, self.blocks, optimizer)
+        if self.target == "update" and not attach:
+            raise ValueError(
+                "correct='update' needs attach=True: the weights are saved before optimizer.step() and corrected after it"
+            )
+        self._selected = _Selection([], 0)
         self._checked: set[Tensor] = set()
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
+        self._before = WeightsBefore()
+        self._under_way = False
+        self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
+        self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
+        self._agreement: Tensor | None = None
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
         if attach:
             self._attach()
 
@@ -145,71 +173,237 @@ class Corrector:
     @torch.no_grad()
     def correct(self) -> None:
         """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
+        if self.target == "update":
+            raise RuntimeError("this corrector corrects updates: optimizer.step() does it, there is nothing to call")
+        self._begin()
+        self._finish()
+
+    def _begin(self) -> None:
+        """Before the step: which parameters, and the sources record what they need of them."""
+        parameters = [entry.parameter for entry in self._selection().entries]
+        if self.target == "update":
+            self._before.save(parameters)
+        for source in self.sources:
+            source.begin(parameters)
+        self._under_way = True
+
+    def _finish(self) -> None:
+        """Which constraints, gram, solve, apply; on the gradients, or on the step that the optimizer has made."""
         # which parameters
-        selection, blocks = self._selection()
-        entries = [(parameter, block) for parameter, block in selection if parameter.grad is not None]
-        for parameter, _ in entries:
-            check_gradient(parameter)
+        selection = self._selection()
+        entries = [entry for entry in selection.entries if entry.parameter.grad is not None]
+        for entry in entries:
+            check_gradient(entry.parameter)
+        self._under_way = False
 
         # which constraints
-        for source in self.sources:
-            source.begin([parameter for parameter, _ in selection])
         active = [source for source in self.sources if source.active]
         self._layout = _layout(self.sources)
+        self._solution = self._agreement = None
+        if not active and self._lengths is not None:
+            self._lengths = None  # the references start over: no distance is known
 
         # gram, solve, apply
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
         all_finite: Tensor | bool = True
-        self._solution = None
-        if entries:
-            passes = Passes(_slices(entries, active), sum(source.active for source in active), blocks)
+        finite: Tensor | None = None
+        if entries and active and self.target == "update":
+            self._before.check([entry.parameter for entry in selection.entries])
+            scale = None
+            if not (self.blocks == "element" and all(source.needs_update for source in active)):
+                self._before.decay([entry.parameter for entry in entries], self._decay_factors(entries))
+        if entries and self.blocks == "element":
+            finite = self._mask(entries, active)
+        elif entries and (active or self.target == "gradient"):
+            passes = self._passes(entries, active, selection.blocks)
             gram = passes.gram()
             if active:
-                self._solution = passes.solve(gram, self._problem(active, gram.device), scale)
-                passes.apply(self._solution)
+                update = self.target == "update"
+                problem = self._problem(active, gram.shape[0], gram.device, update)
+                self._solution = passes.solve(gram[:, 1:, 1:].contiguous() if update else gram, problem, scale)
+                passes.apply(self._solution.for_update() if update else self._solution)
                 self._count("corrected", self._solution.applied.any())
             finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
+        if finite is not None:
             self._count("nonfinite", ~finite)
             all_finite = bool(finite) if finite.device.type == "cpu" else finite
 
         # done
         for source in self.sources:
-            source.finish([parameter for parameter, _ in entries], scale, all_finite)
+            source.finish([entry.parameter for entry in entries], scale, all_finite)
         self._count("steps", True, on_device=any(source.gate is not None for source in active))
 
-    def _selection(self) -> tuple[list[tuple[Tensor, int]], int]:
-        """Which parameters: the selected ones, each with the block it belongs to, and how many blocks there are."""
-        selection: list[tuple[Tensor, int]] = []
-        for i, group in enumerate(self.optimizer.param_groups):
-            for parameter in group["params"]:
-                if self._chosen is None or parameter in self._chosen:
-                    selection.append((parameter, i))
-                    if parameter not in self._checked:
-                        check_parameter(parameter, len(selection) - 1)
-                        self._checked.add(parameter)
+    def _selection(self) -> _Selection:
+        """Which parameters: the selected ones, each with its group and block; the same list while they stay the same."""
+        now = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if self._chosen is not None:
+            now = [parameter for parameter in now if parameter in self._chosen]
+        held = self._selected
+        if len(now) == len(held.entries) and all(map(operator.is_, now, (entry.parameter for entry in held.entries))):
+            return held
+        group_of = {p: i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        for position, parameter in enumerate(now):
+            if parameter not in self._checked:
+                check_parameter(parameter, position)
+                if self.blocks == "row" and splits_rows(parameter):
+                    raise ValueError(
+                        f"blocks='row' needs whole rows on every process, and parameter {position} is sharded over "
+                        f"another dimension than its first ({parameter.placements}); use blocks='tensor' or 'element'"
+                    )
+                self._checked.add(parameter)
         if self.blocks == "joint":
-            return [(parameter, 0) for parameter, _ in selection], 1
-        if self.blocks == "group":
-            return selection, len(self.optimizer.param_groups)
-        return [(parameter, i) for i, (parameter, _) in enumerate(selection)], len(selection)
+            blocks, total = [0] * len(now), 1
+        elif self.blocks == "group":
+            blocks, total = [group_of[p] for p in now], len(self.optimizer.param_groups)
+        elif self.blocks == "row":
+            sizes = [rows_of(local(p)) for p in now]
+            blocks, total = [sum(sizes[:i]) for i in range(len(now))], sum(sizes)
+        else:
+            blocks, total = list(range(len(now))), len(now)
+        entries = [_Entry(p, group_of[p], block) for p, block in zip(now, blocks, strict=True)]
+        self._selected = _Selection(entries, total)
+        self._slices = {}
+        return self._selected
 
-    def _problem(self, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
+    def _passes(
+        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int
+    ) -> Passes | RowPasses:
+        """What the passes read: each target with its basis vectors, and the process groups it is sharded over."""
+        slices = []
+        for parameter, _, block in entries:
+            bases, groups = self._bases(parameter, active)
+            if self.target == "update":  # the step, w_before - w, comes first: see Solution.for_update
+                now, before = local(parameter), self._before.of(parameter)
+                item = ParameterSlice(now, [Basis([now, before], chained=True), *bases], block)
+            else:
+                assert parameter.grad is not None
+                item = ParameterSlice(local(parameter.grad), bases, block)
+            slices.append((item, groups))
+        size = sum(source.active for source in active) + (self.target == "update")
+        if self.blocks == "row":
+            return RowPasses([item for item, _ in slices], size, blocks)
+        return Passes(slices, size, blocks)
+
+    def _bases(self, parameter: Tensor, active: Sequence[ConstraintSource]) -> tuple[list[Basis], Groups]:
+        """A parameter's basis vectors, checked when they are new, and the process groups it is sharded over."""
+        own = [source.basis(parameter) for source in active]
+        before = self._before.of(parameter) if self.target == "update" else None
+        seen = self._slices.get(parameter)
+        if seen is not None and seen[0] is before and len(seen[1]) == len(own) and all(map(operator.is_, own, seen[1])):
+            return seen[2], seen[3]
+        shape = local(parameter).shape
+        for source, basis in zip(active, own, strict=True):
+            if basis.size != source.active:
+                raise ValueError(
+                    f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis "
+                    "vector(s); ConstraintSource.basis must give one per active constraint"
+                )
+            # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
+            for tensor in basis.tensors:
+                if tensor.shape != shape:
+                    raise ValueError(
+                        f"a constraint source gave a tensor of shape {tuple(tensor.shape)} for a parameter whose "
+                        f"gradient here has shape {tuple(shape)}; ConstraintSource.basis must give tensors of that shape"
+                    )
+        bases = own
+        if before is not None:  # the weights that the step started from, where a basis names the parameter
+            now = local(parameter)
+            bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in own]
+        groups = reduction_groups(parameter)
+        self._slices[parameter] = (before, own, bases, groups)
+        return bases, groups
+
+    def _problem(
+        self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool
+    ) -> Problem:
         """Which constraints: those of all sources stacked; made once per combination of sources."""
         key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
         if key not in self._problems:
             each = [source for source in active for _ in range(source.active)]
+            floors = [math.inf if source.floor is None else source.floor for source in each]
             self._problems[key] = Problem(
                 combination=torch.block_diag(*(source.combination() for source in active)).to(device),
                 signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
                 margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
                 only_violated=self.trigger == "violated",
+                floors=None if min(floors) == math.inf else torch.tensor(floors, dtype=torch.float64).to(device),
             )
         problem = self._problems[key]
-        if all(source.gate is None for source in active):
-            return problem
-        always = torch.ones((), dtype=torch.bool, device=device)
-        gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
-        return replace(problem, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
+        if problem.floors is not None:
+            if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
+                rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
+                self._lengths = torch.tensor([rules] * blocks, dtype=torch.float64).to(device)
+            problem = replace(problem, previous=self._lengths)
+        if update and any(source.margin for source in active):
+            problem = replace(problem, margins=problem.margins * self._rates(blocks, device).unsqueeze(-1))
+        if any(source.gate is not None for source in active):
+            always = torch.ones((), dtype=torch.bool, device=device)
+            gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+            problem = replace(problem, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
+        return problem
+
+    def _rates(self, blocks: int, device: torch.device) -> Tensor:
+        """(blocks,) the learning rate of each block, the greatest where there are several; 0 in a skipped step."""
+        rates = torch.zeros(blocks, dtype=torch.float64, device=device)
+        for parameter, group, block in self._selection().entries:
+            rate = self.optimizer.param_groups[group]["lr"]
+            here = slice(block, block + (rows_of(local(parameter)) if self.blocks == "row" else 1))
+            rates[here] = torch.maximum(rates[here], torch.as_tensor(rate, dtype=torch.float64, device=device))
+        skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)
+        return rates if skipped is None else rates * (1.0 - skipped.to(rates))
+
+    def _decay_factors(self, entries: Sequence[_Entry]) -> list[float | Tensor]:
+        """What decoupled weight decay multiplied each parameter by in this step; 1 in a step that was skipped."""
+        factors = [decay_factor(self.optimizer, group) for group in self.optimizer.param_groups]
+        skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
+        if skipped is not None:
+            factors = [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
+        return [factors[entry.group] for entry in entries]
+
+    def _mask(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> Tensor | None:
+        """Blocks of one element: keep what opposes no constraint; whether all was finite."""
+        if not active:
+            return None
+        update = self.target == "update"
+        slices, signs, margins = [], [], []
+        for i, (parameter, _, _) in enumerate(entries):
+            bases, groups = self._bases(parameter, active)
+            single, factors = _one_by_one(bases, active)
+            if update:
+                item = ParameterSlice(local(parameter), [Basis([self._before.of(parameter)]), *single], i)
+            else:
+                assert parameter.grad is not None
+                item = ParameterSlice(local(parameter.grad), single, i)
+            slices.append((item, groups))
+            signs = [source.sign * factor for source, part in zip(active, factors, strict=True) for factor in part]
+        margins = [source.margin for source in active for _ in range(source.active)]
+        device = slices[0][0].target.device
+        decays: list[float | Tensor] = [1.0] * len(entries)
+        if update and all(source.needs_update for source in active):
+            decays = self._decay_factors(entries)
+        if any(margins) and update:
+            margins = [margin * float(self._rates(1, device).max()) for margin in margins]
+        passes = Passes(slices, len(signs) + update, len(entries))
+        rule = ElementRule(
+            signs=torch.tensor(signs, dtype=torch.float64, device=device),
+            margins=torch.tensor(margins, dtype=torch.float64),
+            update=update,
+            strict=self._strict,
+            mask_decay=self._mask_decay,
+        )
+        decay = _as_tensor(decays, device)
+        self._agreement = passes.agreement(rule, decay) if self._rescales else passes.mask(rule, decay)
+        if self._rescales:
+            passes.mask(rule, decay, self._scale(self._agreement, _sizes(entries, device)))
+        finite = torch.isfinite(self._agreement).all()
+        self._count("corrected", self._agreement[:, 0].sum() < sum(parameter.numel() for parameter, _, _ in entries))
+        return finite
+
+    _strict = _mask_decay = _rescales = False
+
+    def _scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
+        """(tensors,) what the kept elements of each tensor are multiplied by."""
+        raise NotImplementedError
 
     def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
         """Count on the host where the host knows, on the device, in place, where it does not."""
@@ -217,7 +411,7 @@ class Corrector:
             happened = bool(happened)
         count = self._counts[what]
         if not isinstance(count, Tensor) and (on_device or isinstance(happened, Tensor)):
-            device = local(self._selection()[0][0][0]).device
+            device = local(self._selection().entries[0].parameter).device
             count = torch.full((), count, dtype=torch.int64, device=device)
         count += happened
         self._counts[what] = count
@@ -225,23 +419,36 @@ class Corrector:
     # ---- when the step is taken ----
 
     def _attach(self) -> None:
-        self._handle = self.optimizer.register_step_pre_hook(self._before_step)
+        self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
+        if self.target == "update":
+            self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
 
     def detach(self) -> None:
         """Leave the optimizer exactly as it was before; may be called twice."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     @_disable_dynamo
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Correct now, or, where a closure will make the gradients, right after the closure."""
+        if self.target == "update":
+            with torch.no_grad():
+                self._begin()
+            return None
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._corrected_closure(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
             return args, {**kwargs, "closure": self._corrected_closure(kwargs["closure"])}
         self.correct()
         return None
+
+    @_disable_dynamo
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Correct the step that has just been made; without its beginning (an optimizer in an optimizer) there is none."""
+        if self._under_way:
+            with torch.no_grad():
+                self._finish()
 
     def _corrected_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def corrected() -> Any:
@@ -256,18 +463,26 @@ class Corrector:
     @property
     def stats(self) -> Stats:
         """The last step's numbers and the counts; made when asked for, from what the correction computed anyway."""
-        selection, blocks = self._selection()
-        device = local(selection[0][0]).device
+        selection = self._selection()
+        device = local(selection.entries[0].parameter).device
+        joint = self.blocks in ("joint", "element")
         solution = self._solution
+        blocks = 1 if joint else selection.blocks
         applied = torch.zeros(blocks, dtype=torch.bool, device=device) if solution is None else solution.applied
         constraints, spans = self._layout
         shape = (applied.shape[0], constraints)
         parts = [torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(4)]
+        kept = torch.full((), math.nan, dtype=torch.float64, device=device)
         if solution is not None:
             for whole, part in zip(parts, solution.measures(), strict=True):
                 for here, active in spans:
                     whole[:, here] = part[:, active]
-        if self.blocks == "joint":
+        if self._agreement is not None:
+            count, product, norm2, length2 = self._agreement.sum(0)
+            parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
+            kept = count / sum(p.numel() for p, _, _ in selection.entries if p.grad is not None)
+            applied = (kept < 1).unsqueeze(0)
+        if joint:
             parts = [part[0] for part in parts]
             applied = applied[0]
         congruency, corrected_congruency, magnitude, multipliers = parts
@@ -277,6 +492,7 @@ class Corrector:
             magnitude=magnitude,
             multipliers=multipliers,
             corrected=applied,
+            kept=kept,
             steps=self._counts["steps"],
             corrected_steps=torch.as_tensor(self._counts["corrected"], device=device),
             nonfinite_steps=torch.as_tensor(self._counts["nonfinite"], device=device),
@@ -286,7 +502,7 @@ class Corrector:
         """Start every constraint source over, as if newly made: at a task boundary, for example."""
         for source in self.sources:
             source.reset()
-        self._solution = None
+        self._solution = self._agreement = self._lengths = None
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
         """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
@@ -296,11 +512,12 @@ class Corrector:
         Args:
             full_tensors: Gather sharded references into whole tensors on every process (a collective call).
         """
-        parameters = [parameter for parameter, _ in self._selection()[0]]
+        parameters = [entry.parameter for entry in self._selection().entries]
         state = {
             "version": _STATE_VERSION,
             "settings": self._settings(),
             "counts": {what: int(count) for what, count in self._counts.items()},
+            "lengths": self._lengths,
             "sources": [source.state_dict(parameters) for source in self.sources],
         }
         return pytree.tree_map_only(Tensor, full, state) if full_tensors else state
@@ -311,7 +528,7 @@ class Corrector:
         Raises:
             ValueError: The state is of other settings, shapes or parameters. Nothing is changed then.
         """
-        parameters = [parameter for parameter, _ in self._selection()[0]]
+        parameters = [entry.parameter for entry in self._selection().entries]
         self._check_state(state, parameters)
         with torch.no_grad():
             for source, saved in zip(self.sources, state["sources"], strict=True):
@@ -322,12 +539,17 @@ class Corrector:
                 held.fill_(count)  # in place: a captured step counts in this very tensor
             else:
                 self._counts[what] = int(count)
-        self._solution = None
+        lengths, device = state["lengths"], local(parameters[0]).device
+        if lengths is not None and self._lengths is not None and self._lengths.shape == lengths.shape:
+            self._lengths.copy_(lengths)  # in place, as above
+        else:
+            self._lengths = None if lengths is None else lengths.to(device, torch.float64, copy=True)
+        self._solution = self._agreement = None
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"
         parts: dict[str, type | tuple[type, ...]] = {"version": object, "settings": Mapping, "counts": Mapping}
-        check_parts(state, parts | {"sources": (list, tuple)}, what)
+        check_parts(state, parts | {"lengths": (Tensor, type(None)), "sources": (list, tuple)}, what)
         if differs(state["version"], _STATE_VERSION):
             raise ValueError(
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
@@ -350,7 +572,8 @@ class Corrector:
 
     def _settings(self) -> dict[str, Any]:
         sources = [source.settings() for source in self.sources]
-        return {"trigger": self.trigger, "blocks": self.blocks, "sources": sources}
+        settings = {"correct": self.target, "trigger": self.trigger, "blocks": self.blocks}
+        return {**settings, "sources": sources}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(constraints={self.sources}, {self._shown()})"
@@ -358,11 +581,12 @@ class Corrector:
     def _shown(self) -> str:
         """What every corrector's ``repr`` ends with; reading the counts waits for the device."""
         steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
-        return f"trigger={self.trigger!r}, blocks={self.blocks!r}, step {steps}, {corrected} corrected"
+        settings = f"correct={self.target!r}, trigger={self.trigger!r}, blocks={self.blocks!r}"
+        return f"{settings}, step {steps}, {corrected} corrected"
 
     def __getstate__(self) -> dict[str, Any]:
-        transient: dict[str, Any] = {"_handle": None, "_solution": None, "_problems": {}}
-        return {**self.__dict__, **transient, "_attached": self._handle is not None}
+        transient: dict[str, Any] = {"_handles": [], "_solution": None, "_problems": {}, "_slices": {}}
+        return {**self.__dict__, **transient, "_attached": bool(self._handles)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         attached = state.pop("_attached")
@@ -371,28 +595,59 @@ class Corrector:
             self._attach()
 
 
-def _slices(
-    entries: Sequence[tuple[Tensor, int]], active: Sequence[ConstraintSource]
-) -> Iterator[tuple[ParameterSlice, Groups]]:
-    """What the passes read: each gradient with its basis vectors, and the process groups it is sharded over."""
-    for parameter, block in entries:
-        assert parameter.grad is not None
-        gradient = local(parameter.grad)
-        bases = [source.basis(parameter) for source in active]
-        for source, basis in zip(active, bases, strict=True):
-            if basis.size != source.active:
-                raise ValueError(
-                    f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis "
-                    "vector(s); ConstraintSource.basis must give one per active constraint"
-                )
-        # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
-        for tensor in (tensor for basis in bases for tensor in basis.tensors):
-            if tensor.shape != gradient.shape:
-                raise ValueError(
-                    f"a constraint source gave a tensor of shape {tuple(tensor.shape)} for a parameter whose gradient "
-                    f"here has shape {tuple(gradient.shape)}; ConstraintSource.basis must give tensors of that shape"
-                )
-        yield ParameterSlice(gradient, bases, block), reduction_groups(parameter)
+class _Entry(NamedTuple):
+    """A selected parameter, the group it is in, and the first block that it belongs to."""
+
+    parameter: Tensor
+    group: int
+    block: int
+
+
+class _Selection(NamedTuple):
+    entries: list[_Entry]
+    blocks: int
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
+    return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
+
+
+def _one_by_one(
+    bases: Sequence[Basis], active: Sequence[ConstraintSource]
+) -> tuple[list[Basis], list[list[float]]]:
+    """Each accumulated gradient as one basis vector times a factor, for blocks of one element."""
+    single: list[Basis] = []
+    factors: list[list[float]] = []
+    for basis, source in zip(bases, active, strict=True):
+        combination = source.combination()
+        n = len(combination)
+        sign = float(combination[0, -1])
+        if torch.equal(combination, combination.diag().diag()):
+            single.append(basis)
+            factors.append(combination.diag().tolist())
+        elif basis.chained and torch.equal(combination, sign * torch.ones_like(combination).triu()):
+            single += [Basis([basis.tensors[i], basis.tensors[-1]], chained=True) for i in range(n)]
+            factors.append([sign] * n)
+        else:
+            parts = basis.tensors
+            vectors = [b - a for a, b in zip(parts, parts[1:], strict=False)] if basis.chained else list(parts)
+            mixed = torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))
+            single.append(Basis(list(mixed)))
+            factors.append([1.0] * n)
+    return single, factors
+
+
+def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
+    """(n,) in float64 on the device."""
+    if any(isinstance(value, Tensor) for value in values):
+        return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device).view(()) for value in values])
+    return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
+
+
+def _sizes(entries: Sequence[_Entry], device: torch.device) -> Tensor:
+    """(n,) how many elements each parameter has, over all processes."""
+    return torch.tensor([entry.parameter.numel() for entry in entries], dtype=torch.float64).to(device)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:
@@ -408,7 +663,7 @@ def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice,
 
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     check_parts(saved, {}, "a state of a Corrector (its settings)")
-    for name in sorted(here.keys() - {"sources"}):
+    for name in (name for name in here if name != "sources"):
         if differs(saved.get(name), here[name]):
             raise ValueError(
                 f"{name} was {saved.get(name)!r} when this state was saved and is {here[name]!r} here; "

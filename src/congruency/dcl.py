@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from congruency.constraints.references import Accumulate, Mode, References
-from congruency.corrector import Blocks, Corrector, Trigger
+from congruency.constraints.references import DEFAULT_FLOOR, Accumulate, Mode, References
+from congruency.corrector import Blocks, Correct, Corrector, Trigger
 
 __all__ = ["DCL"]
 
@@ -32,9 +32,17 @@ class DCL(Corrector):
             references.
         margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin always adds at least
             ``margin * c_i`` to the gradient.
+        floor: In mode ``"concentrate"``, reference i constrains a step only where ``-floor <= nu_i < 0``, nu_i the
+            congruency: weak disagreement is noise, strong disagreement is the force that brings the weights back, and
+            must act. None is the paper's form, which corrects both and can diverge with momentum.
+        returning: With a floor, reference i also constrains a step only if the weights did not move away from it in
+            the step before. So the correction never removes what would stop them, whatever the optimizer's momentum.
+        correct: The ``"gradient"``, or the ``"update"`` that the optimizer makes of it: see
+            :class:`congruency.Corrector`. They agree under plain SGD.
         trigger: ``"always"``, or ``"violated"``: leave gradients alone that violate no constraint. They differ only
             for a positive margin.
-        blocks: One problem over all ``params`` (``"joint"``), or one per parameter ``"group"`` or ``"tensor"``.
+        blocks: One problem over all ``params`` (``"joint"``), or one per parameter ``"group"``, ``"tensor"``, ``"row"``
+            or ``"element"``; an element's congruency is 1 or -1, so that no floor applies to it.
         accumulate: Constraints from ``"weights"`` (``w - r_i``, the paper's practice) or from the summed
             ``"gradients"`` the optimizer used since r_i (its ``eqn:accm_grad``). Under plain SGD they agree up to the
             step size.
@@ -70,6 +78,9 @@ class DCL(Corrector):
         offset: int = 0,
         mode: Mode = "concentrate",
         margin: float = 0.0,
+        floor: float | None = DEFAULT_FLOOR,
+        returning: bool = True,
+        correct: Correct = "gradient",
         trigger: Trigger = "always",
         blocks: Blocks = "joint",
         accumulate: Accumulate = "weights",
@@ -77,14 +88,15 @@ class DCL(Corrector):
         capturable: bool = False,
     ) -> None:
         self.references = References(
-            references, window=window, offset=offset, mode=mode, margin=margin, accumulate=accumulate,
-            capturable=capturable,
+            references, window=window, offset=offset, mode=mode, margin=margin, floor=floor, returning=returning,
+            accumulate=accumulate, capturable=capturable,
         )  # fmt: skip
         super().__init__(
-            optimizer, params, constraints=[self.references], trigger=trigger, blocks=blocks, attach=attach
-        )
+            optimizer, params, constraints=[self.references], correct=correct, trigger=trigger, blocks=blocks,
+            attach=attach,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         r = self.references
-        settings = f"window={r.window}, references={r.count}, mode={r.mode!r}, margin={r.margin}"
+        settings = f"window={r.window}, references={r.count}, mode={r.mode!r}, margin={r.margin}, floor={r.floor}"
         return f"DCL({settings}, {self._shown()})"

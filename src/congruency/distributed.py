@@ -16,7 +16,7 @@ if torch.distributed.is_available():
 else:  # a torch built without distributed has no DTensor; nothing is ever an instance of this
     DTensor = type("DTensor", (), {})  # type: ignore[misc,assignment]
 
-__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "whole"]
+__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "splits_rows", "whole"]
 
 Groups: TypeAlias = "tuple[ProcessGroup, ...]"
 
@@ -45,6 +45,13 @@ def reduction_groups(tensor: Tensor) -> Groups:
         )
     mesh = tensor.device_mesh
     return tuple(mesh.get_group(i) for i, placement in enumerate(tensor.placements) if not placement.is_replicate())
+
+
+def splits_rows(tensor: Tensor) -> bool:
+    """Whether a row of ``tensor`` (an index of its first dimension) may be spread over processes."""
+    return isinstance(tensor, DTensor) and any(
+        placement.is_shard() and placement.dim != 0 for placement in tensor.placements
+    )
 
 
 def reduce_sum(values: Tensor, groups: Groups) -> Tensor:

@@ -71,7 +71,7 @@ def exact_rows(item: ParameterSlice) -> np.ndarray:
     def flat(tensor: Tensor) -> np.ndarray:
         return tensor.detach().double().numpy().reshape(-1)
 
-    vectors = [flat(item.gradient)]
+    vectors = [flat(item.target)]
     for tensors, chained in item.bases:
         values = [flat(tensor) for tensor in tensors]
         vectors += [b - a for a, b in itertools.pairwise(values)] if chained else values
@@ -115,7 +115,7 @@ def check_both_passes(slices: list[ParameterSlice], size: int, tolerance: float,
     """Compare with numpy; every other block is left alone."""
     assert_gram_matches(gram(slices, size, blocks), exact_gram(slices, size, blocks), tolerance)
     coefficients = [None if block % 2 else torch.randn(size).tolist() for block in range(blocks)]
-    before = [item.gradient.clone() for item in slices]
+    before = [item.target.clone() for item in slices]
     expected = [
         old if coefficients[item.block] is None else exact_combination(item, coefficients[item.block])
         for item, old in zip(slices, before, strict=True)
@@ -123,15 +123,15 @@ def check_both_passes(slices: list[ParameterSlice], size: int, tolerance: float,
     backend(slices, size, blocks).apply(solution(coefficients, size))
     for item, old, new in zip(slices, before, expected, strict=True):
         if coefficients[item.block] is None:
-            assert torch.equal(item.gradient, old)
+            assert torch.equal(item.target, old)
         else:
             # a sum of size + 1 terms of order 1, each with a rounding error of its own
-            torch.testing.assert_close(item.gradient.double(), new, rtol=0, atol=10 * (1 + size) * min(tolerance, 1e-6))
+            torch.testing.assert_close(item.target.double(), new, rtol=0, atol=10 * (1 + size) * min(tolerance, 1e-6))
 
 
 def exact_combination(item: ParameterSlice, factors: list[float]) -> Tensor:
     combined = np.array([1.0, *factors]) @ exact_rows(item)
-    return torch.from_numpy(combined).view(item.gradient.shape)
+    return torch.from_numpy(combined).view(item.target.shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -153,14 +153,14 @@ def test_blocks_are_kept_apart_and_those_left_alone_keep_their_bits(sources: str
 def test_agrees_with_plain_torch(sources: str) -> None:
     size = size_of(SOURCES[sources])
     slices = make_slices([(100, 784), (100,), (10, 100)], SOURCES[sources], torch.float32)
-    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    twins = [item._replace(target=item.target.clone()) for item in slices]
     ours, plain = backend(slices, size), TorchBackend(twins, size, 1, torch.device("cpu"))
     np.testing.assert_allclose(ours.gram(), plain.gram(), rtol=1e-4, atol=1e-2)
     factors = solution([torch.randn(size).tolist()], size)
     ours.apply(factors)
     plain.apply(factors)
     for item, twin in zip(slices, twins, strict=True):
-        torch.testing.assert_close(item.gradient, twin.gradient)
+        torch.testing.assert_close(item.target, twin.target)
 
 
 def test_more_elements_than_the_caches_hold() -> None:
@@ -204,13 +204,13 @@ def test_what_it_cannot_take_goes_to_torch_and_is_added() -> None:
     slices = [plain, half, wide, mixed, unchained, turned, gappy, flipped]
     assert [id(item) for item in taken_by_torch(slices)] == [id(p) for p in (half, mixed, turned, gappy, flipped)]
     expected = exact_gram([item for item in slices if item is not flipped], 2, 1)
-    expected += exact_gram([flipped._replace(gradient=flipped.gradient.resolve_neg())], 2, 1)
+    expected += exact_gram([flipped._replace(target=flipped.target.resolve_neg())], 2, 1)
     assert_gram_matches(gram(slices, 2), expected, 1e-6)
-    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    twins = [item._replace(target=item.target.clone()) for item in slices]
     backend(slices, 2).apply(solution([[0.5, -2.0]], 2))
     TorchBackend(twins, 2, 1, torch.device("cpu")).apply(solution([[0.5, -2.0]], 2))
     for item, twin in zip(slices, twins, strict=True):
-        torch.testing.assert_close(item.gradient, twin.gradient)
+        torch.testing.assert_close(item.target, twin.target)
 
 
 def test_vectors_of_another_length_are_left_to_torch_which_refuses_them() -> None:
@@ -255,10 +255,10 @@ def test_no_slices() -> None:
 def test_what_is_not_finite_is_seen(dtype: torch.dtype, sources: str, place: int, value: float) -> None:
     size = size_of(SOURCES[sources])
     slices = make_slices([(10,), (40_000,)], SOURCES[sources], dtype)
-    slices[1].gradient[place] = value
+    slices[1].target[place] = value
     assert not np.isfinite(gram(slices, size)[0, 0]).any()
     if size:
-        slices[1].gradient[place] = 1.0
+        slices[1].target[place] = 1.0
         slices[1].bases[0].tensors[1][place] = value
         assert not np.isfinite(gram(slices, size)[0, 1]).any()
 
@@ -267,11 +267,11 @@ def test_what_is_not_finite_is_seen(dtype: torch.dtype, sources: str, place: int
 def test_squares_beyond_the_range_of_float32(scale: float) -> None:
     item = make_slice(torch.randn(5000) * scale, [(1, False)])
     assert_gram_matches(gram([item], 1), exact_gram([item], 1, 1), 1e-6)
-    swapped = ParameterSlice(item.bases[0].tensors[0], [Basis([item.gradient], False)], 0)
+    swapped = ParameterSlice(item.bases[0].tensors[0], [Basis([item.target], False)], 0)
     assert_gram_matches(gram([swapped], 1), exact_gram([swapped], 1, 1), 1e-6)
     expected = exact_combination(swapped, [1 / scale])
     backend([swapped], 1).apply(solution([[1 / scale]], 1))
-    torch.testing.assert_close(swapped.gradient.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(swapped.target.double(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("sources", ["difference", "ten"])
@@ -296,16 +296,16 @@ def test_threads_change_no_bit(sources: str, own: bool, threads: object) -> None
         native._setup("no library, so no OpenMP")
     size = size_of(SOURCES[sources])
     slices = make_slices([(1_200_000,), (77,), (300, 301)], SOURCES[sources], torch.float32, blocks=2)
-    gradients = [item.gradient.clone() for item in slices]
+    gradients = [item.target.clone() for item in slices]
     results = []
     for count in (1, 2, 2, 3, 5):
         threads(count)
         for item, gradient in zip(slices, gradients, strict=True):
-            item.gradient.copy_(gradient)
+            item.target.copy_(gradient)
         passes = backend(slices, size, 2)
         sums = passes.gram()
         passes.apply(solution([[0.1] * size, [-0.2] * size], size))
-        results.append((sums, [item.gradient.clone() for item in slices]))
+        results.append((sums, [item.target.clone() for item in slices]))
     first_sums, first_gradients = results[0]
     for sums, corrected in results[1:]:
         assert torch.equal(sums, first_sums)

@@ -72,17 +72,17 @@ def test_apply(size, chained, dtypes, device):
     gradient_dtype, basis_dtype = dtypes
     blocks = 2
     slices = slices_of(size, chained, device, gradient_dtype, basis_dtype, blocks=blocks)
-    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
-    before = [item.gradient.clone() for item in slices]
+    twins = [item._replace(target=item.target.clone()) for item in slices]
+    before = [item.target.clone() for item in slices]
     coefficients = torch.randn(blocks, size, dtype=torch.float64).to(device)
     applied = torch.tensor([True, False], device=device)
     TritonBackend(slices, size, blocks, device).apply(solution_of(coefficients, applied))
     TorchBackend(twins, size, blocks, device).apply(solution_of(coefficients, applied))
     for item, twin, old in zip(slices, twins, before, strict=True):
         if item.block == 1:
-            assert torch.equal(item.gradient, old)
+            assert torch.equal(item.target, old)
         tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[gradient_dtype]
-        torch.testing.assert_close(item.gradient, twin.gradient, rtol=tolerance, atol=tolerance * size)
+        torch.testing.assert_close(item.target, twin.target, rtol=tolerance, atol=tolerance * size)
 
 
 def test_mixed_bases_layouts_and_dtypes_go_through(device):
@@ -109,19 +109,19 @@ def test_mixed_bases_layouts_and_dtypes_go_through(device):
     ours = TritonBackend(slices, 2, 1, device)
     theirs = TorchBackend(slices, 2, 1, device).gram()
     torch.testing.assert_close(ours.gram(), theirs, rtol=1e-5, atol=1e-3)
-    twins = [item._replace(gradient=item.gradient.clone()) for item in slices]
+    twins = [item._replace(target=item.target.clone()) for item in slices]
     coefficients = torch.tensor([[0.5, -2.0]], dtype=torch.float64, device=device)
     applied = torch.tensor([True], device=device)
     ours.apply(solution_of(coefficients, applied))
     TorchBackend(twins, 2, 1, device).apply(solution_of(coefficients, applied))
     for item, twin in zip(slices, twins, strict=True):
-        torch.testing.assert_close(item.gradient, twin.gradient)
+        torch.testing.assert_close(item.target, twin.target)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nonfinite_reaches_the_sums(bad, device):
     slices = slices_of(1, True, device)
-    slices[3].gradient[17] = bad
+    slices[3].target[17] = bad
     assert not torch.isfinite(TritonBackend(slices, 1, 1, device).gram()).all()
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # not `import torch`: here that name is the module of the torch backend
 from torch import Tensor, device, version
 
-from congruency.backends.base import Backend, Basis, ParameterSlice, Problem, Solution
+from congruency.backends.base import Backend, Basis, ElementRule, ParameterSlice, Problem, Solution
+from congruency.backends.rows import RowPasses, rows_of
 from congruency.backends.torch import TorchBackend
 from congruency.distributed import Groups, reduce_sum
 
-__all__ = ["Backend", "Basis", "ParameterSlice", "Passes", "Problem", "Solution", "backend_for"]
+__all__ = [
+    "Backend", "Basis", "ElementRule", "ParameterSlice", "Passes", "Problem", "RowPasses", "Solution",
+    "backend_for", "rows_of",
+]  # fmt: skip
 
 
 @functools.cache
@@ -55,7 +59,7 @@ class Passes:
     def __init__(self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1) -> None:
         places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
         for item, groups in slices:
-            places.setdefault((item.gradient.device, groups), []).append(item)
+            places.setdefault((item.target.device, groups), []).append(item)
         self._groups = [groups for _, groups in places]
         self._backends = [
             (place, backend_for(place.type)(held, size, blocks, place)) for (place, _), held in places.items()
@@ -67,12 +71,7 @@ class Passes:
 
     def gram(self, *, wide: bool = False) -> Tensor:
         """(blocks, 1 + size, 1 + size) over all places, on the first device; only these few numbers travel."""
-        first, *rest = (
-            reduce_sum(part, groups) for part, groups in zip(self.grams(wide=wide), self._groups, strict=True)
-        )
-        for part in rest:
-            first = first + part.to(first.device)
-        return first
+        return self._gathered(self.grams(wide=wide))
 
     def solve(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
         """Solve on the first device: see :meth:`Backend.solve`."""
@@ -82,3 +81,20 @@ class Passes:
         """Write the corrected gradients of every place."""
         for place, backend in self._backends:
             backend.apply(solution if place == solution.applied.device else solution.on(place))
+
+    def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
+        """(slices, 4) of blocks of one element, over all processes, on the first device: see `Backend.agreement`."""
+        return self._gathered([b.agreement(rule.on(p), decay.to(p)) for p, b in self._backends])
+
+    def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Write the corrected elements of every place; what `agreement` would have given before, without a scale."""
+        return self._gathered(
+            [b.mask(rule.on(p), decay.to(p), None if scale is None else scale.to(p)) for p, b in self._backends]
+        )
+
+    def _gathered(self, parts: Sequence[Tensor]) -> Tensor:
+        """Sums of all places on the first device; a slice has its own block, so that the others' rows are 0."""
+        first, *rest = (reduce_sum(part, groups) for part, groups in zip(parts, self._groups, strict=True))
+        for part in rest:
+            first = first + part.to(first.device)
+        return first

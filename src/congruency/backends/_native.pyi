@@ -15,8 +15,13 @@ def prepare(
 ) -> object | None: ...
 def gram(job: object, wide: bool, sums: int, /) -> None: ...
 def apply(job: object, coefficients: int, applied: int, /) -> None: ...
+def element(
+    job: object, update: bool, strict: bool, mask_decay: bool, write: bool,
+    signs: int, decay: int, scale: int, sums: int, /,
+) -> None: ...  # fmt: skip
 def solve(
-    sums: int, combination: int, signs: int, margins: int, only_violated: bool, factor: float, blocks: int, n: int,
-    numbers: int, flags: int, /,
+    sums: int, combination: int, signs: int, margins: int, stride: int, floors: int, previous: int,
+    only_violated: bool, factor: float, blocks: int, n: int,
+    norm2: int, products: int, gram: int, multipliers: int, coefficients: int, flags: int, /,
 ) -> None: ...  # fmt: skip
 def solve_dual(gram: int, products: int, floor: int, multipliers: int, count: int, n: int, /) -> None: ...

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Backend", "Basis", "ParameterSlice", "Problem", "Solution"]
+__all__ = ["Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution"]
 
 
 class Basis(NamedTuple):
@@ -38,16 +38,20 @@ class Basis(NamedTuple):
 
 
 class ParameterSlice(NamedTuple):
-    """One parameter's part in a step: its gradient, its basis vectors and the block whose problem it belongs to."""
+    """One parameter's part in a step: what is corrected, its basis vectors and the block whose problem it belongs to.
 
-    gradient: Tensor
+    The target is written by :meth:`Backend.apply`, and its inner products come first in :meth:`Backend.gram`: the
+    gradient, or the parameter itself where an update is corrected.
+    """
+
+    target: Tensor
     bases: Sequence[Basis]
     block: int
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The gradient and the tensors of all bases, in order."""
-        return [self.gradient, *(tensor for basis in self.bases for tensor in basis.tensors)]
+        """The target and the tensors of all bases, in order."""
+        return [self.target, *(tensor for basis in self.bases for tensor in basis.tensors)]
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,11 @@ class Problem:
 
     combination: Tensor  # (n, n)
     signs: Tensor  # (n,)
-    margins: Tensor  # (n,)
+    margins: Tensor  # (n,) or (blocks, n)
     only_violated: bool  # leave the gradient alone unless some <c_i, g> < 0
     gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
+    floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
+    previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,14 @@ class Solution:
     applied: Tensor  # (blocks,) bool: whether the block's gradient changes
     coefficients: Tensor  # (blocks, n)
     gate: Tensor | None = None  # (n,) bool: which constraints counted
+
+    def for_update(self) -> Solution:
+        """What :meth:`Backend.apply` does to weights whose update was corrected.
+
+        The step ``y = w_before - w`` is their first basis vector, of which nothing is taken, and
+        ``w_before - x = w - sum_k coefficients_k b_k``.
+        """
+        return replace(self, coefficients=torch.nn.functional.pad(-self.coefficients, (1, 0)))
 
     def on(self, device: torch.device) -> Solution:
         """The same with what :meth:`Backend.apply` reads on another device."""
@@ -101,6 +115,32 @@ class Solution:
 def _cosine(products: Tensor, norm2: Tensor, magnitude: Tensor) -> Tensor:
     norms = norm2.clamp(min=0).sqrt().unsqueeze(-1) * magnitude
     return torch.where(norms > 0, (products / norms).clamp(-1, 1), math.nan)
+
+
+@dataclass(frozen=True)
+class ElementRule:
+    """How blocks of one element are corrected: ``x_j = y_j``, or 0 where it opposes a constraint ``c_i = sign_i b_i``.
+
+    That is the projection: with constraints of both signs only 0 satisfies all. The target is y, or, with ``update``,
+    the first basis vector is the weights before the step and ``y = decay * before - target``.
+
+    With margins, y stands for ``y + sum_i margin_i c_i``.
+    """
+
+    signs: Tensor  # (n,) float64
+    margins: Tensor  # (n,) float64 on the CPU
+    update: bool = False
+    strict: bool = False  # keep only what agrees with every constraint, not what is 0
+    mask_decay: bool = False  # no decay where it opposes the update, that is where y_j before_j < 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the margins are all 0."""
+        return not self.margins.any()
+
+    def on(self, device: torch.device) -> ElementRule:
+        """The same with its signs on another device."""
+        return self if self.signs.device == device else replace(self, signs=self.signs.to(device))
 
 
 class Backend(Protocol):
@@ -142,3 +182,18 @@ class Backend(Protocol):
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
         """As :func:`congruency.solve_dual`, for float64 (b, n, n), (b, n) and margins (n,) or (b, n)."""
+
+    def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
+        """For blocks of one element: (slices, 4), how many elements are kept, and <y, c_1>, <y, y>, <c_1, c_1>.
+
+        Args:
+            rule: How elements are corrected. Every slice has a block number of its own.
+            decay: (slices,) float64 on the device, see :class:`ElementRule`.
+        """
+
+    def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
+        """For blocks of one element: write the corrected target; ``scale`` (slices,) multiplies what is kept.
+
+        Returns:
+            What :meth:`agreement` would have given before.
+        """

@@ -64,6 +64,12 @@ typedef struct {
     int64_t slice, offset, length, block;
 } Unit;
 
+/* How blocks of one element are corrected: see base.py's ElementRule. */
+typedef struct {
+    int update, strict, mask_decay, write;
+    const double *signs, *decay, *scale; /* (constraints,), (slices,), (slices,) or NULL: not scaled */
+} Element;
+
 typedef struct {
     const Job *job;
     Unit *units;
@@ -72,6 +78,7 @@ typedef struct {
     double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
     const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
     const double *coefficients; /* (blocks, size) */
+    const Element *element;     /* the pass for blocks of one element, in place of the others */
     int64_t participants;
     int64_t *taken;  /* (participants,): how many units of each one's share are done or under way */
     double *scratch; /* (participants, scratch_size) */
@@ -92,7 +99,7 @@ static int64_t sums_size(const Job *job) {
     int64_t tiles = row_count(job) / TILE;
     return rounded_up(tiles * (tiles + 1) / 2 * TILE * TILE * LANES, 8);
 }
-static int64_t scratch_size(const Job *job) { return rows_size(job) + sums_size(job); }
+static int64_t scratch_size(const Job *job) { return most(3 * RUN, rows_size(job) + sums_size(job)); }
 
 static int64_t *lengths(const Job *job) { return (int64_t *)&job->vectors[job->size][0]; }
 static int64_t *blocks(const Job *job) { return lengths(job) + job->slices; }
@@ -349,6 +356,85 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     }
 }
 
+/* ---- blocks of one element: no problem to solve, a mask ---- */
+
+/* y = decay * before - target, the constraints c = sign * (end - start), and what becomes of at most RUN elements. */
+#define ELEMENT(NAME, TYPE)                                                                                            \
+    HOT static void NAME##_step(const TYPE *before, const TYPE *after, TYPE decay, int64_t n, TYPE *y) {               \
+        for (int64_t i = 0; i < n; i++) y[i] = decay * before[i] - after[i];                                           \
+    }                                                                                                                  \
+    HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, TYPE *kept) {\
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            TYPE c = sign * (end[i] - start[i]);                                                                       \
+            kept[i] = ((y[i] > 0) & (c > 0)) | ((y[i] < 0) & (c < 0)) ? kept[i] : 0;                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+    HOT static void NAME##_weak(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, TYPE *kept) { \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            TYPE c = sign * (end[i] - start[i]);                                                                       \
+            kept[i] = ((y[i] > 0) & (c < 0)) | ((y[i] < 0) & (c > 0)) ? 0 : kept[i];                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+    /* sums: how many are kept, <y, c>, <y, y>, <c, c> of the first constraint */                                     \
+    HOT static void NAME##_sums(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n,               \
+                                const TYPE *kept, double *sums) {                                                      \
+        TYPE k = 0, yc = 0, yy = 0, cc = 0;                                                                            \
+        _Pragma("omp simd reduction(+ : k, yc, yy, cc)") for (int64_t i = 0; i < n; i++) {                             \
+            TYPE c = sign * (end[i] - start[i]);                                                                       \
+            k += kept[i], yc += y[i] * c, yy += y[i] * y[i], cc += c * c;                                              \
+        }                                                                                                              \
+        sums[0] += k, sums[1] += yc, sums[2] += yy, sums[3] += cc;                                                     \
+    }                                                                                                                  \
+    HOT static void NAME##_base(const TYPE *before, const TYPE *y, TYPE decay, TYPE masked, int64_t n, TYPE *base) {   \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            int against = ((y[i] > 0) & (before[i] < 0)) | ((y[i] < 0) & (before[i] > 0));                             \
+            base[i] = (against ? masked : decay) * before[i];                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    HOT static void NAME##_write(const TYPE *base, const TYPE *y, const TYPE *kept, TYPE scale, int64_t n, TYPE *to) { \
+        for (int64_t i = 0; i < n; i++) to[i] = base[i] - (kept[i] != 0 ? scale * y[i] : 0);                           \
+    }                                                                                                                  \
+    HOT static void NAME##_clear(const TYPE *base, const TYPE *kept, int64_t n, TYPE *to) {                            \
+        for (int64_t i = 0; i < n; i++) to[i] = kept[i] != 0 ? to[i] : base[i];                                        \
+    }                                                                                                                  \
+    static void NAME##_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, TYPE *room, double *sums) {     \
+        const Job *job = pass->job;                                                                                    \
+        const Element *rule = pass->element;                                                                           \
+        TYPE *target = tensor(job, slice, 0, offset), *y = target, *kept = room, *base = room + RUN;                   \
+        TYPE decay = (TYPE)rule->decay[slice];                                                                         \
+        const TYPE *before = rule->update ? end_of(job, slice, 0, offset) : NULL;                                      \
+        if (before) NAME##_step(before, target, decay, n, y = room + 2 * RUN);                                         \
+        for (int64_t i = 0; i < n; i++) kept[i] = 1, base[i] = 0;                                                      \
+        for (int64_t k = rule->update; k < job->size; k++)                                                             \
+            (rule->strict ? NAME##_strict : NAME##_weak)(y, end_of(job, slice, k, offset),                             \
+                                                         start_of(job, slice, k, offset),                              \
+                                                         (TYPE)rule->signs[k - rule->update], n, kept);                \
+        NAME##_sums(y, end_of(job, slice, rule->update, offset), start_of(job, slice, rule->update, offset),           \
+                    (TYPE)rule->signs[0], n, kept, sums);                                                              \
+        if (rule->write) {                                                                                             \
+            if (before) NAME##_base(before, y, decay, rule->mask_decay ? 1 : decay, n, base);                          \
+            if (before && (rule->scale || rule->mask_decay))                                                           \
+                NAME##_write(base, y, kept, rule->scale ? (TYPE)rule->scale[slice] : 1, n, target);                    \
+            else                                                                                                       \
+                NAME##_clear(base, kept, n, target);                                                                   \
+        }                                                                                                              \
+    }
+ELEMENT(element, float)
+ELEMENT(wide_element, double)
+
+/* Every unit lies in one slice: each is a block. */
+static void element_pass(const Pass *pass, int64_t u, double *scratch) {
+    const Unit *unit = &pass->units[u];
+    double *sums = pass->partials + 4 * u;
+    for (int64_t offset = 0, n; offset < unit->length; offset += n) {
+        n = least(RUN, unit->length - offset);
+        if (pass->job->wide)
+            wide_element_run(pass, unit->slice, unit->offset + offset, n, scratch, sums);
+        else
+            element_run(pass, unit->slice, unit->offset + offset, n, (float *)scratch, sums);
+    }
+}
+
 /* ---- units and threads ---- */
 
 static int cut(Pass *pass) {
@@ -382,7 +468,9 @@ static void participate(Pass *pass, int64_t self) {
         for (;;) {
             int64_t u = __atomic_fetch_add(&pass->taken[share], 1, __ATOMIC_RELAXED);
             if (u >= end - begin) break;
-            if (pass->applied)
+            if (pass->element)
+                element_pass(pass, begin + u, pass->scratch + self * scratch_size(pass->job));
+            else if (pass->applied)
                 second_pass(pass, end - 1 - u, pass->scratch + self * scratch_size(pass->job));
             else
                 first_pass(pass, begin + u, pass->scratch + self * scratch_size(pass->job));
@@ -477,6 +565,22 @@ static int apply_coefficients(const Job *job, const double *coefficients, const 
     Pass pass = {.job = job, .coefficients = coefficients, .applied = applied};
     if (cut(&pass)) return -1;
     int failed = run(&pass);
+    free(pass.units);
+    return failed ? -1 : 0;
+}
+
+/* ``sums``: (blocks, 4). */
+static int correct_elements(const Job *job, const Element *rule, double *sums) {
+    Pass pass = {.job = job, .element = rule};
+    if (cut(&pass)) return -1;
+    pass.partials = calloc(4 * (1 + pass.count), sizeof(double));
+    int failed = !pass.partials || run(&pass);
+    if (!failed) {
+        memset(sums, 0, 4 * job->blocks * sizeof(double));
+        for (int64_t u = 0; u < pass.count; u++)
+            for (int64_t i = 0; i < 4; i++) sums[4 * pass.units[u].block + i] += pass.partials[4 * u + i];
+    }
+    free(pass.partials);
     free(pass.units);
     return failed ? -1 : 0;
 }
@@ -778,6 +882,26 @@ static PyObject *apply(PyObject *module, PyObject *arguments) {
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
+/* element(job, update, strict, mask_decay, write, signs, decay, scale, sums): (blocks, 4) sums. Every slice is a block
+   of its own. */
+static PyObject *element(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule;
+    Element rule = {0};
+    int failed;
+    unsigned long long signs, decay, scale, sums;
+    if (!PyArg_ParseTuple(arguments, "OppppKKKK", &capsule, &rule.update, &rule.strict, &rule.mask_decay, &rule.write,
+                          &signs, &decay, &scale, &sums))
+        return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    rule.signs = at(signs), rule.decay = at(decay), rule.scale = at(scale);
+    Py_BEGIN_ALLOW_THREADS;
+    failed = correct_elements(job, &rule, at(sums));
+    Py_END_ALLOW_THREADS;
+    return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
 /* One constraint in closed form, more by the active-set method. */
 static void solve_small(const double *gram, const double *products, const double *floor, int64_t n, double *memory,
                         double *v) {
@@ -805,13 +929,13 @@ static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
     return Py_NewRef(Py_None);
 }
 
-/* The constraints of a step and room to work in. */
+/* The constraints of a step and room to work in: see base.py's Problem. */
 typedef struct {
     int64_t n;
     int only_violated;
     double factor;
-    const double *combination, *signs, *margins;           /* (n, n), (n,), (n,) */
-    double *half, *signed_gram, *signed_products, *memory; /* (n, n), (n, n), (n,), dual_size(n) */
+    const double *combination, *signs, *floors;                      /* (n, n), (n,), (n,) or NULL */
+    double *half, *signed_gram, *signed_products, *margins, *memory; /* (n, n), (n, n), (n,), (n,), dual_size(n) */
 } Step;
 
 /* One block of base.py's Solution. */
@@ -819,59 +943,80 @@ typedef struct {
     double *gradient_norm2, *products, *gram, *v, *coefficients; /* (), (n,), (n, n), (n,), (n,) */
 } Answer;
 
+/* Whether constraint ``i`` counts. */
+static int counts(const Step *s, int64_t i, double product, double norm2, double length2, double previous) {
+    if (!(length2 > 0)) return 0;
+    if (!s->floors) return 1;
+    return length2 <= previous && (isinf(s->floors[i]) || product >= -s->floors[i] * sqrt(norm2 * length2));
+}
+
 /* Solve one block whose inner products are ``sums``; whether its gradient changes. */
-static int solve_block(const Step *s, const double *sums, const Answer *to) {
+static int solve_block(const Step *s, const double *sums, const double *margins, double *previous, const Answer *to) {
     int64_t n = s->n, width = 1 + n;
     *to->gradient_norm2 = sums[0] / (s->factor * s->factor);
     for (int64_t i = 0; i < n; i++) {
         to->products[i] = dot(s->combination + i * n, sums + 1, n) / s->factor;
+        to->v[i] = to->coefficients[i] = 0;
         for (int64_t j = 0; j < n; j++)
             s->half[i * n + j] = dot(s->combination + i * n, sums + (1 + j) * width + 1, n);
     }
     int violated = 0, applied = 0;
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < n; j++) {
-            to->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
-            s->signed_gram[i * n + j] = to->gram[i * n + j] * s->signs[i] * s->signs[j];
-        }
-        s->signed_products[i] = to->products[i] * s->signs[i];
-        violated |= s->signed_products[i] < 0 && to->gram[i * n + i] > 0;
+        for (int64_t j = 0; j < n; j++) to->gram[i * n + j] = dot(s->half + i * n, s->combination + j * n, n);
+        double product = to->products[i] * s->signs[i], length2 = to->gram[i * n + i];
+        int in = counts(s, i, product, *to->gradient_norm2, length2, s->floors ? previous[i] : 0);
+        if (s->floors && !isinf(previous[i])) previous[i] = length2;
+        s->signed_products[i] = in ? product : 0;
+        s->margins[i] = in ? margins[i] : 0;
+        s->half[i] = in; /* its numbers have been used */
+        violated |= in && product < 0;
     }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++)
+            s->signed_gram[i * n + j] = to->gram[i * n + j] * s->signs[i] * s->signs[j] * s->half[i] * s->half[j];
     if (violated || !s->only_violated)
         solve_small(s->signed_gram, s->signed_products, s->margins, n, s->memory, to->v);
     for (int64_t i = 0; i < n; i++) {
-        applied |= to->v[i] != 0 && to->gram[i * n + i] > 0;
+        applied |= to->v[i] != 0;
         for (int64_t k = 0; k < n; k++)
             to->coefficients[k] += to->v[i] * s->signs[i] * s->factor * s->combination[i * n + k];
     }
     return applied;
 }
 
-/* solve(sums, combination, signs, margins, only_violated, factor, blocks, n, numbers, flags): base.py's Solution.
-   ``numbers``, all 0, takes the gradients' squared norms, products, Gram matrices, multipliers and coefficients of all
-   blocks, one array after the other; ``flags``, all 0, takes whether each block is applied, and whether all was finite. */
+/* solve(sums, combination, signs, margins, stride, floors, previous, only_violated, factor, blocks, n, norm2, products,
+   gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride`` is from one
+   block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was finite. */
 static PyObject *solve(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long sums, combination, signs, margins, numbers, flags;
-    Py_ssize_t count, n;
+    unsigned long long sums, combination, signs, margins, floors, previous, norm2, products, gram, v, coefficients, flags;
+    Py_ssize_t count, n, stride;
     Step s = {0};
-    if (!PyArg_ParseTuple(arguments, "KKKKpdnnKK", &sums, &combination, &signs, &margins, &s.only_violated, &s.factor,
-                          &count, &n, &numbers, &flags))
+    if (!PyArg_ParseTuple(arguments, "KKKKnKKpdnnKKKKKK", &sums, &combination, &signs, &margins, &stride, &floors,
+                          &previous, &s.only_violated, &s.factor, &count, &n, &norm2, &products, &gram, &v,
+                          &coefficients, &flags))
         return NULL;
-    s.n = n, s.combination = at(combination), s.signs = at(signs), s.margins = at(margins);
-    if (!(s.half = malloc((1 + 2 * n * n + n + dual_size(n)) * sizeof(double)))) return PyErr_NoMemory();
-    s.signed_gram = s.half + n * n, s.signed_products = s.signed_gram + n * n, s.memory = s.signed_products + n;
+    s.n = n, s.combination = at(combination), s.signs = at(signs), s.floors = at(floors);
+    if (!(s.half = malloc((1 + 2 * n * n + 2 * n + dual_size(n)) * sizeof(double)))) return PyErr_NoMemory();
+    s.signed_gram = s.half + n * n, s.signed_products = s.signed_gram + n * n;
+    s.margins = s.signed_products + n, s.memory = s.margins + n;
     const double *given = at(sums);
     int64_t area = (1 + n) * (1 + n);
     int finite = 1;
     for (int64_t i = 0; i < count * area; i++) finite &= isfinite(given[i]) != 0;
-    double *norm2 = at(numbers), *products = norm2 + count, *gram = products + count * n;
-    double *v = gram + count * n * n, *coefficients = v + count * n;
-    for (int64_t b = 0; finite && b < count; b++) {
-        Answer to = {norm2 + b, products + b * n, gram + b * n * n, v + b * n, coefficients + b * n};
-        ((char *)at(flags))[b] = solve_block(&s, given + b * area, &to);
+    double *zeros = finite ? NULL : calloc(area, sizeof(double)); /* in place of what was not finite */
+    if (!finite && !zeros) {
+        free(s.half);
+        return PyErr_NoMemory();
+    }
+    for (int64_t b = 0; b < count; b++) {
+        Answer to = {(double *)at(norm2) + b, (double *)at(products) + b * n, (double *)at(gram) + b * n * n,
+                     (double *)at(v) + b * n, (double *)at(coefficients) + b * n};
+        ((char *)at(flags))[b] = solve_block(&s, finite ? given + b * area : zeros, (double *)at(margins) + b * stride,
+                                             (double *)at(previous) + b * n, &to);
     }
     ((char *)at(flags))[count] = finite;
+    free(zeros);
     free(s.half);
     return Py_NewRef(Py_None);
 }
@@ -896,6 +1041,7 @@ static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"gram", gram, METH_VARARGS, NULL},
     {"apply", apply, METH_VARARGS, NULL},
+    {"element", element, METH_VARARGS, NULL},
     {"solve", solve, METH_VARARGS, NULL},
     {"solve_dual", solve_dual, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from congruency.backends.base import ParameterSlice, Problem, Solution
+from congruency.backends.base import ElementRule, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
 try:
@@ -66,25 +66,30 @@ class NativeBackend:
         blocks, n = gram.shape[0], problem.signs.shape[0]
         if gram.shape[1] != 1 + n:
             raise ValueError(f"a problem of {n} constraints needs {1 + n} x {1 + n} inner products, got {gram.shape}")
-        numbers = torch.zeros(blocks * (1 + 3 * n + n * n), dtype=torch.float64)
-        flags = torch.zeros(blocks + 1, dtype=torch.bool)
-        _native.solve(
-            gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(), problem.margins.data_ptr(),
-            problem.only_violated, 1.0 if scale is None else scale.item(), blocks, n,
-            numbers.data_ptr(), flags.data_ptr(),
-        )  # fmt: skip
-        norm2, products, between, multipliers, coefficients = numbers.split(
-            [blocks, blocks * n, blocks * n * n, blocks * n, blocks * n]
+        norm2, products, multipliers, coefficients = (
+            torch.empty(shape, dtype=torch.float64) for shape in (blocks, *((blocks, n),) * 3)
         )
+        between = torch.empty(blocks, n, n, dtype=torch.float64)
+        flags = torch.empty(blocks + 1, dtype=torch.bool)
+        margins = problem.margins.contiguous()
+        _native.solve(
+            gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
+            margins.data_ptr(), n if margins.ndim == 2 else 0,
+            0 if problem.floors is None else problem.floors.data_ptr(),
+            0 if problem.previous is None else problem.previous.data_ptr(),
+            problem.only_violated, 1.0 if scale is None else scale.item(), blocks, n,
+            norm2.data_ptr(), products.data_ptr(), between.data_ptr(), multipliers.data_ptr(), coefficients.data_ptr(),
+            flags.data_ptr(),
+        )  # fmt: skip
         return Solution(
             finite=flags[blocks],
             gradient_norm2=norm2,
-            products=products.view(blocks, n),
-            gram=between.view(blocks, n, n),
+            products=products,
+            gram=between,
             signs=problem.signs,
-            multipliers=multipliers.view(blocks, n),
+            multipliers=multipliers,
             applied=flags[:blocks],
-            coefficients=coefficients.view(blocks, n),
+            coefficients=coefficients,
         )
 
     def apply(self, solution: Solution) -> None:
@@ -99,7 +104,26 @@ class NativeBackend:
         for job in self._jobs:
             _native.apply(job, coefficients.data_ptr(), flags.data_ptr())
         # torch did not see the gradients change: a graph that has saved one of them must not be used any more
-        torch.autograd.graph.increment_version([item.gradient for item in self._slices if applied[item.block]])
+        torch.autograd.graph.increment_version([item.target for item in self._slices if applied[item.block]])
+
+    def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
+        return self._elements(rule, decay, None, write=False)
+
+    def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
+        return self._elements(rule, decay, scale, write=True)
+
+    def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
+        if len(self._jobs) != 1 or self._rest is not None or not rule.plain:
+            rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
+            return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
+        sums = torch.empty(self._blocks, 4, dtype=torch.float64)
+        _native.element(
+            self._jobs[0], rule.update, rule.strict, rule.mask_decay, write, rule.signs.data_ptr(), decay.data_ptr(),
+            0 if scale is None else scale.data_ptr(), sums.data_ptr(),
+        )  # fmt: skip
+        if write:
+            torch.autograd.graph.increment_version([item.target for item in self._slices])
+        return sums
 
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
@@ -118,7 +142,7 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[list[list[ParameterSlice]]
     for item in slices:
         if _can_take(item):
             structure = ((basis.chained, len(basis.tensors)) for basis in item.bases)
-            groups.setdefault((item.gradient.dtype, *structure), []).append(item)
+            groups.setdefault((item.target.dtype, *structure), []).append(item)
         else:
             rest.append(item)
     return list(groups.values()), rest

@@ -6,15 +6,16 @@ the compiled backends hand over what they cannot take to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from congruency import cone
-from congruency.backends.base import Basis, ParameterSlice, Problem, Solution
+from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem, Solution
 
-__all__ = ["TorchBackend", "same_layout", "solve_with"]
+__all__ = ["TorchBackend", "same_layout", "solve_with", "working_dtype"]
 
 # Elements per chunk. On the CPU a chunk and its operands stay in a core's second-level cache; on an accelerator the
 # chunk only bounds the extra memory.
@@ -26,7 +27,7 @@ class TorchBackend:
     """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
-        self._slices = [item for item in slices if item.gradient.numel()]
+        self._slices = [item for item in slices if item.target.numel()]
         self._size, self._blocks, self._device = size, blocks, device
         self._on_host = device.type == "cpu"
 
@@ -46,7 +47,7 @@ class TorchBackend:
             self._apply_on_host(solution.coefficients.tolist(), solution.applied.tolist())
             return
         for item in self._slices:
-            dtype = _working_dtype(item.gradient)
+            dtype = working_dtype(item.target)
             factors = solution.coefficients[item.block].to(dtype)
             with _Writable(item) as item:
                 for gradient, tensors in _chunks(item, _DEVICE_CHUNK):
@@ -61,8 +62,8 @@ class TorchBackend:
         for item in reversed(self._slices):  # backwards: what the first pass read last is still in the cache
             if not applied[item.block]:
                 continue
-            dtype = _working_dtype(item.gradient)
-            buffer = torch.empty(min(_HOST_CHUNK, item.gradient.numel()), dtype=dtype)
+            dtype = working_dtype(item.target)
+            buffer = torch.empty(min(_HOST_CHUNK, item.target.numel()), dtype=dtype)
             with _Writable(item) as item:
                 for gradient, tensors in _chunks(item, _HOST_CHUNK):
                     x = gradient if gradient.dtype == dtype else gradient.to(dtype)
@@ -74,6 +75,31 @@ class TorchBackend:
                         x.add_(b, alpha=factor)
                     if x is not gradient:
                         gradient.copy_(x)
+
+    def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
+        sums = torch.zeros(self._blocks, 4, dtype=torch.float64, device=self._device)
+        for item in self._slices:
+            y, constraints, _ = _element(item, rule, decay)
+            first = constraints[0]
+            sums[item.block, 0] = _kept(y, constraints, rule).sum()
+            for place, (a, b) in enumerate(((y, first), (y, y), (first, first)), start=1):
+                sums[item.block, place] = (a.double() * b.double()).sum()
+        return sums
+
+    def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
+        sums = self.agreement(rule, decay)
+        for item in self._slices:
+            y, constraints, before = _element(item, rule, decay)
+            base = torch.zeros_like(y) if before is None else before * decay[item.block].to(y)
+            if before is not None and rule.mask_decay:
+                base = torch.where(_opposed(y, before), before, base)
+            kept = _kept(y, constraints, rule)
+            if scale is None and not rule.mask_decay and rule.plain:  # what is kept keeps its bits
+                item.target.copy_(torch.where(kept, item.target, base.to(item.target.dtype)))
+                continue
+            x = torch.where(kept, y if scale is None else y * scale[item.block].to(y), 0.0)
+            item.target.copy_(x if before is None else base - x)
+        return sums
 
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
@@ -90,32 +116,70 @@ def solve_with(
     finite = torch.isfinite(gram).all()
     gram = torch.where(finite, gram, 0.0)
     factor = torch.ones((), dtype=torch.float64, device=gram.device) if scale is None else scale.to(gram)
+    norm2 = gram[:, 0, 0] / factor**2
     products = gram[:, 0, 1:] @ combination.mT / factor
     between = combination @ gram[:, 1:, 1:] @ combination.mT
-    multipliers = solve_dual(between * torch.outer(signs, signs), products * signs, problem.margins)
-    nonzero = between.diagonal(dim1=-2, dim2=-1) > 0
+    length2 = between.diagonal(dim1=-2, dim2=-1)
+    signed, counts = products * signs, length2 > 0
+    if problem.floors is not None and problem.previous is not None:
+        weak = signed >= -problem.floors * (norm2.unsqueeze(-1) * length2).sqrt()
+        counts = counts & (torch.isinf(problem.floors) | weak) & (length2 <= problem.previous)
+        problem.previous.copy_(torch.where(torch.isinf(problem.previous), math.inf, length2))
+    counted = counts.to(gram)
+    signed_gram = between * torch.outer(signs, signs) * counted.unsqueeze(-1) * counted.unsqueeze(-2)
+    multipliers = solve_dual(signed_gram, signed * counted, problem.margins)
     if problem.only_violated:
-        violated = ((products * signs < 0) & nonzero).any(-1, keepdim=True)
-        multipliers = torch.where(violated, multipliers, 0.0)
-    multipliers = torch.where(finite, multipliers, 0.0)
+        counts = counts & ((signed < 0) & counts).any(-1, keepdim=True)
+    multipliers = torch.where(finite & counts, multipliers, 0.0)
     return Solution(
         finite=finite,
-        gradient_norm2=gram[:, 0, 0] / factor**2,
+        gradient_norm2=norm2,
         products=products,
         gram=between,
         signs=signs,
         multipliers=multipliers,
-        applied=((multipliers != 0) & nonzero).any(-1),
+        applied=(multipliers != 0).any(-1),
         coefficients=(multipliers * signs) @ combination * factor,
         gate=problem.gate,
     )
+
+
+def _element(
+    item: ParameterSlice, rule: ElementRule, decay: Tensor
+) -> tuple[Tensor, list[Tensor], Tensor | None]:
+    """y with its margins, the constraints, and the weights before the step, if it is an update that is corrected."""
+    dtype = working_dtype(item.target)
+    vectors = []
+    for end, start in _vectors(item.bases, [tensor for basis in item.bases for tensor in basis.tensors]):
+        vectors.append(end.to(dtype) if start is None else end.to(dtype) - start.to(dtype))
+    before = vectors.pop(0) if rule.update else None
+    y = item.target.to(dtype)
+    if before is not None:
+        y = before * decay[item.block].to(dtype) - y
+    constraints = [sign.to(vector) * vector for sign, vector in zip(rule.signs, vectors, strict=True)]
+    if not rule.plain:
+        y = y + sum(margin.to(c) * c for margin, c in zip(rule.margins, constraints, strict=True))
+    return y, constraints, before
+
+
+def _opposed(a: Tensor, b: Tensor) -> Tensor:
+    """Where the signs of a and b are opposite; by signs, since a product of small numbers rounds to 0."""
+    return a.sign() * b.sign() < 0
+
+
+def _kept(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule) -> Tensor:
+    """Which elements of y are not set to 0."""
+    kept = torch.ones_like(y, dtype=torch.bool)
+    for c in constraints:
+        kept &= y.sign() * c.sign() > 0 if rule.strict else ~_opposed(y, c)
+    return kept
 
 
 def _add_products(total: Tensor, item: ParameterSlice, size: int) -> None:
     """Add a slice's inner products to (1 + size, 1 + size)."""
     chunk = (_HOST_CHUNK // max(1, size) if total.device.type == "cpu" else _DEVICE_CHUNK) // (1 + size)
     chunk = max(1, chunk)
-    buffer = torch.empty(1 + size, min(chunk, item.gradient.numel()), dtype=torch.float64, device=total.device)
+    buffer = torch.empty(1 + size, min(chunk, item.target.numel()), dtype=torch.float64, device=total.device)
     for gradient, tensors in _chunks(item, chunk):
         vectors = buffer[:, : gradient.numel()]
         vectors[0].copy_(gradient)
@@ -127,8 +191,8 @@ def _add_products(total: Tensor, item: ParameterSlice, size: int) -> None:
 
 def _add_pair(total: Tensor, item: ParameterSlice, size: int) -> None:
     """The same for at most one basis vector on the CPU, by dot products in the precision of the gradient."""
-    dtype = _working_dtype(item.gradient)
-    buffer = torch.empty(min(_HOST_CHUNK, item.gradient.numel()), dtype=dtype)
+    dtype = working_dtype(item.target)
+    buffer = torch.empty(min(_HOST_CHUNK, item.target.numel()), dtype=dtype)
     gg = gb = bb = 0.0
     for gradient, tensors in _chunks(item, _HOST_CHUNK):
         g = gradient if gradient.dtype == dtype else gradient.to(dtype)
@@ -145,15 +209,15 @@ class _Writable:
     """A slice whose gradient can be written chunk by chunk, whatever its memory layout."""
 
     def __init__(self, item: ParameterSlice) -> None:
-        self.original = item.gradient
-        self.item = item if same_layout(item.tensors) else item._replace(gradient=item.gradient.contiguous())
+        self.original = item.target
+        self.item = item if same_layout(item.tensors) else item._replace(target=item.target.contiguous())
 
     def __enter__(self) -> ParameterSlice:
         return self.item
 
     def __exit__(self, *_: object) -> None:
-        if self.item.gradient is not self.original:
-            self.original.copy_(self.item.gradient)
+        if self.item.target is not self.original:
+            self.original.copy_(self.item.target)
 
 
 def _chunks(item: ParameterSlice, length: int) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
@@ -190,7 +254,7 @@ def _difference(end: Tensor, start: Tensor | None, out: Tensor) -> None:
         out.sub_(start)
 
 
-def _working_dtype(tensor: Tensor) -> torch.dtype:
+def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from congruency import cone
-from congruency.backends.base import ParameterSlice, Problem, Solution
+from congruency.backends.base import ElementRule, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
 __all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record"]
@@ -211,6 +211,93 @@ def _apply(
 
 
 @triton.jit
+def _element(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, decays, scales, signs, partials,
+    T: tl.constexpr, B: tl.constexpr, SIZE: tl.constexpr, UPDATE: tl.constexpr, STRICT: tl.constexpr,
+    MASK_DECAY: tl.constexpr, HAS_SCALE: tl.constexpr, WRITE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Blocks of one element over the chunks of one unit: how they agree, and, with WRITE, what becomes of them."""
+    FIRST: tl.constexpr = 1 if UPDATE else 0
+    unit = tl.program_id(0)
+    block = tl.load(unit_block + unit)
+    decay = tl.load(decays + block).to(tl.float32)
+    scale = 1.0
+    if HAS_SCALE:
+        scale = tl.load(scales + block).to(tl.float32)
+    count = tl.zeros([BLOCK], dtype=tl.float32)
+    yc = tl.zeros([BLOCK], dtype=tl.float32)
+    yy = tl.zeros([BLOCK], dtype=tl.float32)
+    cc = tl.zeros([BLOCK], dtype=tl.float32)
+    for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+        tensor = tl.load(chunk_tensor + chunk)
+        start = tl.load(chunk_start + chunk)
+        length = tl.load(lengths + tensor)
+        table = addresses + tensor * 2 * (1 + SIZE)
+        target = _pointer(tl.load(table), T, ALIGNED)
+        for i in range(CHUNK // BLOCK):
+            places = start + i * BLOCK + tl.arange(0, BLOCK)
+            there = places < length
+            value = tl.load(target + places, mask=there, other=0.0).to(tl.float32)
+            y = value
+            base = tl.zeros([BLOCK], dtype=tl.float32)
+            if UPDATE:
+                before = tl.load(_pointer(tl.load(table + 1), B, ALIGNED) + places, mask=there, other=0.0)
+                before = before.to(tl.float32)
+                base = before * decay
+                y = base - value
+                if MASK_DECAY:
+                    opposed = ((y > 0) & (before < 0)) | ((y < 0) & (before > 0))
+                    base = tl.where(opposed, before, base)
+            kept = there
+            for k in tl.static_range(FIRST, SIZE):
+                end = _pointer(tl.load(table + 1 + k), B, ALIGNED)
+                c = tl.load(end + places, mask=there, other=0.0).to(tl.float32)
+                address = tl.load(table + 2 + SIZE + k)
+                if address != 0:
+                    c -= tl.load(_pointer(address, B, ALIGNED) + places, mask=there, other=0.0).to(tl.float32)
+                c *= tl.load(signs + k - FIRST).to(tl.float32)
+                if STRICT:
+                    kept = kept & (((y > 0) & (c > 0)) | ((y < 0) & (c < 0)))
+                else:
+                    kept = kept & ((((y > 0) & (c < 0)) | ((y < 0) & (c > 0))) == 0)
+                if not HAS_SCALE and k == FIRST:
+                    yc += y * c
+                    cc += c * c
+            if WRITE:
+                if HAS_SCALE or MASK_DECAY:
+                    if UPDATE:
+                        result = base - tl.where(kept, scale * y, 0.0)
+                    else:
+                        result = tl.where(kept, scale * y, 0.0)
+                else:
+                    result = tl.where(kept, value, base)
+                tl.store(target + places, result.to(T), mask=there)
+            if not HAS_SCALE:
+                count += tl.where(kept, 1.0, 0.0)
+                yy += y * y
+    if not HAS_SCALE:
+        tl.store(partials + 4 * unit, tl.sum(count))
+        tl.store(partials + 4 * unit + 1, tl.sum(yc))
+        tl.store(partials + 4 * unit + 2, tl.sum(yy))
+        tl.store(partials + 4 * unit + 3, tl.sum(cc))
+
+
+@triton.jit
+def _sum_agreement(partials, block_first, sums, BLOCK: tl.constexpr):
+    """Add the partial sums of one slice's units in a fixed order."""
+    block = tl.program_id(0)
+    last = tl.load(block_first + block + 1)
+    column = tl.arange(0, 4)
+    total = tl.zeros([BLOCK, 4], dtype=tl.float64)
+    for unit in range(tl.load(block_first + block), last, BLOCK):
+        units = unit + tl.arange(0, BLOCK)
+        here = (units < last)[:, None] & (column >= 0)[None, :]
+        total += tl.load(partials + 4 * units[:, None] + column[None, :], mask=here, other=0.0).to(tl.float64)
+    tl.store(sums + 4 * block + column, tl.sum(total, axis=0))
+
+
+@triton.jit
 def _record(
     addresses, lengths, chunk_tensor, chunk_start, unit_first, phase,
     W: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -262,8 +349,9 @@ def _accumulate(
 @triton.jit
 def _solve_single(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    direction, sign, margin,
-    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, ONLY_VIOLATED: tl.constexpr, BLOCK: tl.constexpr,
+    direction, sign, margin, margin_stride, floor, previous,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
     block = tl.arange(0, BLOCK)
@@ -275,7 +363,7 @@ def _solve_single(
     all_finite = tl.sum(tl.where(total - total == 0.0, 0, 1)) == 0
     direction = tl.load(direction)
     sign = tl.load(sign)
-    margin = tl.load(margin)
+    margin = tl.load(margin + margin_stride * block, mask=there, other=0.0)
     factor = tl.full([], 1.0, dtype=tl.float64)
     if HAS_SCALE:
         factor = tl.load(scale).to(tl.float64)
@@ -284,15 +372,22 @@ def _solve_single(
     if HAS_GATE:
         norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
     along = sign * product
-    v = tl.where(norm2 > 0, tl.maximum(margin, -along / tl.where(norm2 > 0, norm2, 1.0)), margin)
+    counts = norm2 > 0
+    if HAS_FLOOR:
+        size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
+        least = tl.load(floor)
+        weak = (least == float("inf")) | (along >= -least * tl.sqrt(size2 * norm2))
+        last = tl.load(previous + block, mask=there, other=0.0)
+        counts = counts & weak & (norm2 <= last)
+        tl.store(previous + block, tl.where(last == float("inf"), last, norm2), mask=there)
     if ONLY_VIOLATED:
-        v = tl.where((along < 0) & (norm2 > 0), v, 0.0)
-    v = tl.where(all_finite, v, 0.0)
+        counts = counts & (along < 0)
+    v = tl.where(counts, tl.maximum(margin, -along / tl.where(counts, norm2, 1.0)), 0.0)
     tl.store(gradient_norm2 + block, tl.where(all_finite, gg, 0.0) / (factor * factor), mask=there)
     tl.store(products + block, product, mask=there)
     tl.store(gram + block, norm2, mask=there)
     tl.store(multipliers + block, v, mask=there)
-    tl.store(applied + block, (v != 0) & (norm2 > 0), mask=there)
+    tl.store(applied + block, v != 0, mask=there)
     tl.store(coefficients + block, v * sign * direction * factor, mask=there)
     tl.store(finite, all_finite)
 
@@ -474,7 +569,7 @@ class _Launch:
 
     plan: _Plan
     table: Tensor
-    gradient_dtype: tl.dtype
+    target_dtype: tl.dtype
     basis_dtype: tl.dtype
     chain: bool
     aligned: bool
@@ -491,6 +586,7 @@ class TritonBackend:
         ours, others = _split(slices) if size <= MOST_CONSTRAINTS else ({}, list(slices))
         self._launches = [_launch(entries, kind, size, blocks, device) for kind, entries in ours.items()]
         self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
+        self._slices = slices
 
     def gram(self, *, wide: bool = False) -> Tensor:
         parts = [_launch_gram(launch, self._size, self._blocks, self._device, wide) for launch in self._launches]
@@ -510,11 +606,41 @@ class TritonBackend:
             _apply[(plan.units,)](
                 launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first, plan.unit_block,
                 solution.coefficients.contiguous(), solution.applied,
-                G=launch.gradient_dtype, B=launch.basis_dtype, SIZE=self._size, CHUNK=_CHUNK, BLOCK=1024,
+                G=launch.target_dtype, B=launch.basis_dtype, SIZE=self._size, CHUNK=_CHUNK, BLOCK=1024,
                 CHAIN=launch.chain, ALIGNED=launch.aligned,
             )  # fmt: skip
         if self._others is not None:
             self._others.apply(solution)
+
+    def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
+        return self._elements(rule, decay, None, write=False)
+
+    def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
+        return self._elements(rule, decay, scale, write=True)
+
+    def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
+        launches, others = self._launches, self._others
+        if not rule.plain:
+            launches, others = [], TorchBackend(self._slices, self._size, self._blocks, self._device)
+        parts = []
+        for launch in launches:
+            plan = launch.plan
+            partials = torch.empty(plan.units, 4, dtype=torch.float32, device=self._device)
+            _element[(plan.units,)](
+                launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first, plan.unit_block,
+                decay, decay if scale is None else scale, rule.signs, partials,
+                T=launch.target_dtype, B=launch.basis_dtype, SIZE=self._size, UPDATE=rule.update, STRICT=rule.strict,
+                MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write,
+                CHUNK=_CHUNK, BLOCK=1024, ALIGNED=launch.aligned,
+            )  # fmt: skip
+            if scale is None:
+                parts.append(torch.empty(self._blocks, 4, dtype=torch.float64, device=self._device))
+                _sum_agreement[(self._blocks,)](partials, plan.block_first, parts[-1], BLOCK=32)
+        if others is not None:
+            parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
+        if not parts:
+            return torch.empty(self._blocks, 4, dtype=torch.float64, device=self._device)
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
@@ -580,8 +706,10 @@ def _solve_one(gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution
     _solve_single[(1,)](
         gram.contiguous(), gram if scale is None else scale, gram if problem.gate is None else problem.gate,
         norm2, product, length2, multiplier, flags, coefficient, flags[blocks:], blocks,
-        problem.combination, problem.signs, problem.margins,
-        HAS_SCALE=scale is not None, HAS_GATE=problem.gate is not None, ONLY_VIOLATED=problem.only_violated,
+        problem.combination, problem.signs, problem.margins, problem.margins.ndim - 1,
+        gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
+        HAS_SCALE=scale is not None, HAS_GATE=problem.gate is not None,
+        HAS_FLOOR=problem.floors is not None and problem.previous is not None, ONLY_VIOLATED=problem.only_violated,
         BLOCK=triton.next_power_of_2(blocks),
     )  # fmt: skip
     return Solution(
@@ -602,7 +730,7 @@ def _launch_gram(launch: _Launch, size: int, blocks: int, device: torch.device, 
     tables = (launch.table, plan.lengths, plan.chunk_tensor, plan.chunk_start, plan.unit_first)
     rows = _tile_rows(size)
     partials = torch.empty(plan.units, rows * rows, dtype=torch.float64 if wide else torch.float32, device=device)
-    dtypes = {"G": launch.gradient_dtype, "B": launch.basis_dtype, "F": tl.float64 if wide else tl.float32}
+    dtypes = {"G": launch.target_dtype, "B": launch.basis_dtype, "F": tl.float64 if wide else tl.float32}
     if size <= 1:
         _gram_of_one[(plan.units,)](
             *tables, partials, **dtypes, CHUNK=_CHUNK, BLOCK=1024,
@@ -627,22 +755,22 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[Parameter
     ours: dict[_Kind, list[ParameterSlice]] = {}
     others: list[ParameterSlice] = []
     for item in slices:
-        if not item.gradient.numel():
+        if not item.target.numel():
             continue
         tensors = item.tensors
-        dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.gradient.dtype}
+        dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.target.dtype}
         dtype = dtypes.pop()
-        if dtypes or not {dtype, item.gradient.dtype} <= _DTYPES.keys() or not same_layout(tensors):
+        if dtypes or not {dtype, item.target.dtype} <= _DTYPES.keys() or not same_layout(tensors):
             others.append(item)
             continue
         chain = len(item.bases) == 1 and item.bases[0].chained
-        ours.setdefault((item.gradient.dtype, dtype, chain), []).append(item)
+        ours.setdefault((item.target.dtype, dtype, chain), []).append(item)
     return ours, others
 
 
 def _addresses_of(item: ParameterSlice) -> list[int]:
     """The gradient and the ends of all basis vectors, then 0 and their starts (0 where there is none)."""
-    ends, starts = [item.gradient.data_ptr()], [0]
+    ends, starts = [item.target.data_ptr()], [0]
     for basis in item.bases:
         addresses = [tensor.data_ptr() for tensor in basis.tensors]
         ends += addresses[1:] if basis.chained else addresses
@@ -658,7 +786,7 @@ def _tile_rows(size: int) -> int:
 def _launch(slices: list[ParameterSlice], kind: _Kind, size: int, blocks: int, device: torch.device) -> _Launch:
     slices = sorted(slices, key=lambda item: item.block)
     addresses = tuple(address for item in slices for address in _addresses_of(item))
-    lengths = tuple(item.gradient.numel() for item in slices)
+    lengths = tuple(item.target.numel() for item in slices)
     block_of = tuple(item.block for item in slices)
     plan = _plan(lengths, block_of, blocks, device, _tile_rows(size) ** 2)
     aligned = all(address % 16 == 0 for address in addresses)

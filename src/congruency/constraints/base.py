@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from congruency.backends.base import Basis
@@ -25,6 +26,9 @@ class ConstraintSource(ABC):
     Attributes:
         margin: Lower bound of the constraints' multipliers.
         sign: +1 or -1, see above.
+        floor: Constraint i counts only in steps with ``-floor <= cos(c_i, y)``; None: in all.
+        returning: Constraint i counts only in steps before which ``|a_i|`` did not grow. Only together with a floor.
+        needs_update: Whether the source makes sense for updates only.
         gate: () bool on the device: whether the constraints count in this step, where only the device knows (CUDA
             graphs).
 
@@ -48,6 +52,9 @@ class ConstraintSource(ABC):
 
     margin: float = 0.0
     sign: float = 1.0
+    floor: float | None = None
+    returning: bool = False
+    needs_update: bool = False
     gate: Tensor | None = None
 
     @property
@@ -67,6 +74,11 @@ class ConstraintSource(ABC):
     @abstractmethod
     def basis(self, parameter: Tensor) -> Basis:
         """The basis vectors of one parameter, as many as :attr:`active`, each of the parameter's local shape."""
+
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        """Raise ValueError where the source cannot constrain what a corrector is about to correct."""
+        if self.needs_update and correct != "update":
+            raise ValueError(f"{type(self).__name__} constrains updates; pass correct='update'")
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         """Take note that a step over ``parameters`` begins; the weights are those before the step."""

@@ -9,15 +9,17 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency._validate import check_choice, check_margin, check_parts, check_whole, differs, is_count
+from congruency._validate import check_choice, check_floor, check_margin, check_parts, check_whole, differs, is_count
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource
-from congruency.distributed import like, local
+from congruency.distributed import is_sharded, like, local
 
-__all__ = ["Accumulate", "Mode", "References"]
+__all__ = ["DEFAULT_FLOOR", "Accumulate", "Mode", "References"]
 
 Mode = Literal["concentrate", "anchor"]
 Accumulate = Literal["weights", "gradients"]
+
+DEFAULT_FLOOR = 0.3  # docs/stability.md: with `returning`, stable and harmless wherever it was tried
 
 _MOST_REFERENCES = 64
 
@@ -40,12 +42,12 @@ class References(ConstraintSource):
 
     Args:
         count: How many reference points, N.
-        window, offset, mode, margin, accumulate, capturable: See :class:`congruency.DCL`.
+        window, offset, mode, margin, floor, returning, accumulate, capturable: See :class:`congruency.DCL`.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
         >>> optimizer = torch.optim.SGD([weight], lr=0.5)
-        >>> references = congruency.References(window=10)
+        >>> references = congruency.References(window=10, floor=None)
         >>> corrector = congruency.Corrector(optimizer, constraints=[references])
         >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):  # the second turns back against the first step
         ...     weight.grad = torch.tensor(gradient)
@@ -64,6 +66,8 @@ class References(ConstraintSource):
         offset: int = 0,
         mode: Mode = "concentrate",
         margin: float = 0.0,
+        floor: float | None = DEFAULT_FLOOR,
+        returning: bool = True,
         accumulate: Accumulate = "weights",
         capturable: bool = False,
     ) -> None:
@@ -79,6 +83,8 @@ class References(ConstraintSource):
         self.mode: Mode = check_choice("mode", mode, get_args(Mode))
         self.accumulate: Accumulate = check_choice("accumulate", accumulate, get_args(Accumulate))
         self.margin = check_margin(margin)
+        self.floor = check_floor(floor) if mode == "concentrate" else None
+        self.returning = returning and self.floor is not None
         self.sign = 1.0 if mode == "concentrate" else -1.0
         if self.window is not None and self.window <= count:
             warnings.warn(
@@ -91,6 +97,7 @@ class References(ConstraintSource):
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = capturable
         self._slots: dict[Tensor, list[Tensor]] = {}
+        self._bases: dict[Tensor, Basis] = {}
         self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
         self.step = 0
         self._active = False
@@ -121,11 +128,26 @@ class References(ConstraintSource):
         if 0 <= self.phase < self.count:
             self._record(self.phase)
 
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        if self.capturable and blocks in ("row", "element"):
+            raise ValueError(f"capturable=True has no blocks={blocks!r}; use 'joint', 'group' or 'tensor'")
+        if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
+            warnings.warn(
+                "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
+                "weights back is projected away while the momentum goes on outward; use the default floor, or an "
+                "optimizer without momentum (docs/stability.md)",
+                stacklevel=4,
+            )
+
     def basis(self, parameter: Tensor) -> Basis:
-        held = [local(slot) for slot in self._slots[parameter]]
-        if self.accumulate == "weights":
-            return Basis([*held, local(parameter)], chained=True)
-        return Basis(held)
+        basis = self._bases.get(parameter)
+        if basis is None:
+            held = [local(slot) for slot in self._slots[parameter]]
+            weights = self.accumulate == "weights"
+            basis = Basis([*held, local(parameter)], chained=True) if weights else Basis(held)
+            if not is_sharded(parameter):  # a sharded one's local part is a new tensor each time
+                self._bases[parameter] = basis
+        return basis
 
     def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
         if self.capturable:
@@ -213,6 +235,8 @@ class References(ConstraintSource):
             "offset": self.offset,
             "mode": self.mode,
             "margin": self.margin,
+            "floor": self.floor,
+            "returning": self.returning,
             "accumulate": self.accumulate,
         }
 
@@ -255,11 +279,16 @@ class References(ConstraintSource):
 
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         self._slots.clear()
+        self._bases.clear()
         for i, tensors in state["slots"].items():
             slots = self._slots[parameters[int(i)]] = self._room(parameters[int(i)])
             for slot, tensor in zip(slots, tensors, strict=True):
                 local(slot).copy_(local(like(tensor, slot)))
         self._set_step(int(state["step"]))
+
+
+def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
+    return any(group.get("momentum") or group.get("betas", (0.0,))[0] for group in optimizer.param_groups)
 
 
 def _add_gradient(total: Tensor, parameter: Tensor, scale: Tensor | None, finite: Tensor | bool) -> None:

@@ -1,0 +1,77 @@
+"""Cautious optimizers: the name users type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from congruency.constraints.descent import Descent
+from congruency.corrector import Corrector
+
+__all__ = ["Cautious"]
+
+_LEAST_SHARE = 1e-3
+
+
+class Cautious(Corrector):
+    """Any optimizer, cautious (Liang et al., 2024): what an update does against the present gradient is left out.
+
+    Of the step that the optimizer makes, after momentum and preconditioning, only the elements whose sign agrees with
+    the gradient's are taken: the projection of the update onto ``g_j x_j >= 0`` for each element j. What is kept of a
+    tensor is divided by the share of its elements that are kept, so that the step keeps its size.
+
+    Args:
+        optimizer: Any ``torch.optim``-style optimizer but LBFGS.
+        params: The parameters whose updates to correct; None takes all of the optimizer's.
+        rescale: Divide by the kept share of each tensor (at least 0.001).
+        decay: Let decoupled weight decay act only where it agrees with the update, that is on elements that the update
+            moves toward 0 too.
+        max_rescale: The most that what is kept is multiplied by; None sets no bound. A tensor of few elements can keep
+            so few of them that the factor becomes large.
+
+    Memory: one copy of the parameters.
+
+    Examples:
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        >>> cautious = congruency.Cautious(optimizer)
+        >>> losses = []
+        >>> for step in range(100):
+        ...     inputs = torch.randn(32, 8)
+        ...     loss = (model(inputs) - inputs[:, :2]).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()  # the update is corrected inside
+        ...     losses.append(loss.item())
+        >>> losses[-1] < 0.7 * losses[0]
+        True
+        >>> 0.5 < cautious.stats.kept.item() <= 1
+        True
+    """
+
+    _strict = True
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        params: Iterable[Tensor] | None = None,
+        *,
+        rescale: bool = True,
+        decay: bool = False,
+        max_rescale: float | None = None,
+    ) -> None:
+        if max_rescale is not None and not max_rescale >= 1.0:
+            raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
+        self.rescale, self.decay, self.max_rescale = rescale, decay, max_rescale
+        self._rescales, self._mask_decay = rescale, decay
+        super().__init__(optimizer, params, constraints=[Descent()], correct="update", blocks="element")
+
+    def _scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
+        scale = sizes / torch.maximum(agreement[:, 0], _LEAST_SHARE * sizes)
+        return scale if self.max_rescale is None else scale.clamp(max=self.max_rescale)
+
+    def __repr__(self) -> str:
+        settings = f"rescale={self.rescale}, decay={self.decay}, max_rescale={self.max_rescale}"
+        return f"Cautious({settings}, {self._shown()})"

@@ -1,0 +1,60 @@
+"""The present gradient as a constraint: an update must not go uphill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.backends.base import Basis
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import local
+
+__all__ = ["Descent"]
+
+
+class Descent(ConstraintSource):
+    """The constraint ``c = g`` on an update: what the optimizer subtracts must agree with the present gradient.
+
+    Momentum and preconditioning can turn an update against the gradient of this step's own loss. With one-element
+    blocks the projection keeps the elements that agree, as Cautious optimizers do: see :class:`congruency.Cautious`.
+
+    Only for ``correct="update"``: a gradient always agrees with itself.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+        >>> corrector = congruency.Corrector(
+        ...     optimizer, constraints=[congruency.Descent()], correct="update", blocks="element"
+        ... )
+        >>> for gradient in ([4.0, 1.0], [-1.0, 1.0]):  # momentum 4 * 0.5 outweighs -1 in the second step
+        ...     weight.grad = torch.tensor(gradient)
+        ...     optimizer.step()
+        >>> weight.tolist()  # the first element stays where it was, the second moves by 1.5
+        [-4.0, -2.5]
+    """
+
+    needs_update = True
+    capacity = active = 1
+
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        if correct != "update":
+            raise ValueError(
+                "Descent() constrains updates by the present gradient, and a gradient always agrees with itself; pass "
+                "correct='update'"
+            )
+        maximize = {bool(group.get("maximize", False)) for group in optimizer.param_groups}
+        if len(maximize) > 1:
+            raise ValueError("Descent() needs all parameter groups to minimize or all to maximize; use two optimizers")
+        self.sign = -1.0 if maximize == {True} else 1.0
+
+    def combination(self) -> Tensor:
+        return torch.ones(1, 1, dtype=torch.float64)
+
+    def basis(self, parameter: Tensor) -> Basis:
+        assert parameter.grad is not None
+        return Basis([local(parameter.grad)])
+
+    def settings(self) -> dict[str, Any]:
+        return {"source": "descent"}

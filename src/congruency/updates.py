@@ -1,0 +1,74 @@
+"""The weights before a step, so that the step an optimizer made can be corrected: after momentum and preconditioning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency.distributed import local
+
+__all__ = ["WeightsBefore", "decay_factor"]
+
+# Optimizers of torch.optim and timm.optim whose weight decay is always decoupled; others say so in their groups.
+_ALWAYS_DECOUPLED = {
+    "Adafactor", "AdafactorBigVision", "AdamW", "AdamWLegacy", "LaProp", "Lion", "Mars", "Muon", "NAdamW",
+    "RAdamLegacy", "SGDW",
+}  # fmt: skip
+_DECOUPLED_FLAGS = ("decoupled_weight_decay", "decoupled_decay", "decoupled", "no_prox")
+
+
+def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float | Tensor:
+    """s in ``w_after = s * w_before - step``: what decoupled weight decay multiplies the weights by, 1 without it.
+
+    Weight decay that is added to the gradient (SGD, Adam) is part of the step. The learning rate, and so the factor,
+    may be a tensor.
+    """
+    decay = group.get("weight_decay", 0.0)
+    flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
+    if not decay or not (any(flags) if flags else type(optimizer).__name__ in _ALWAYS_DECOUPLED):
+        return 1.0
+    rate = group["lr"]
+    if group.get("fixed_decay") or group.get("unscaled_wd"):
+        return 1.0 - decay
+    if group.get("corrected_weight_decay"):
+        rate = rate**2 / optimizer.defaults["lr"]
+    return 1.0 - rate * decay
+
+
+class WeightsBefore:
+    """A copy of the parameters as they were before the step that is under way, one per parameter."""
+
+    def __init__(self) -> None:
+        self._held: dict[Tensor, Tensor] = {}
+        self._saved: list[Tensor] = []
+
+    def save(self, parameters: Sequence[Tensor]) -> None:
+        """Copy the weights; the memory is kept for the next step."""
+        for parameter in parameters:
+            held = self._held.get(parameter)
+            if held is None or held.shape != local(parameter).shape or held.device != parameter.device:
+                self._held[parameter] = torch.empty_like(local(parameter))
+        self._saved = list(parameters)
+        if parameters:
+            torch._foreach_copy_([self._held[p] for p in parameters], [local(p).detach() for p in parameters])
+
+    def check(self, parameters: Sequence[Tensor]) -> None:
+        """Refuse a step that replaced the parameters it began with."""
+        if len(parameters) != len(self._saved) or any(a is not b for a, b in zip(parameters, self._saved, strict=True)):
+            raise RuntimeError(
+                "the optimizer replaced its parameters during step(), so its update cannot be corrected; change "
+                "param_groups between steps, or use correct='gradient'"
+            )
+
+    def of(self, parameter: Tensor) -> Tensor:
+        """This process's part of the weights before the step."""
+        return self._held[parameter]
+
+    def decay(self, parameters: Sequence[Tensor], factors: Sequence[float | Tensor]) -> None:
+        """Multiply the copies by their factors, in place: the update is what the optimizer adds to those."""
+        for parameter, factor in zip(parameters, factors, strict=True):
+            if isinstance(factor, Tensor) or factor != 1.0:
+                self._held[parameter].mul_(factor)
