@@ -145,7 +145,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _figure(
         5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
         "illustrate --out {out}/illustrate",
-        takes="about 10 seconds on one CPU core, without the animation (measured)",
+        takes="about 10 seconds on one CPU core (measured)",
     ),
     _drawing(6, "DCL beside GEM"),
     _figure(
