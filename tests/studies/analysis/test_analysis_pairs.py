@@ -1,6 +1,5 @@
 """Pairs of samples of networks that were really trained, or saved, a moment ago."""
 
-import csv
 import json
 import shutil
 
@@ -52,10 +51,7 @@ def test_the_command_writes_matrices_and_pictures(run, tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2 * 6
     assert page.count("Cong. ") == 2 * 5
-    with (tmp_path / "congruency.csv").open() as file:
-        rows = list(csv.reader(file))
-    assert len(rows) == len(rows[0]) == 9
-    assert rows[1][1] == "1.000000"
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "results.json"}
     kinds = json.loads((tmp_path / "results.json").read_text())
     assert [(kind["pair"], kind["count"]) for kind in kinds] == [(["3", "3"], 6), (["8", "8"], 6), (["3", "8"], 16)]
 

@@ -40,15 +40,12 @@ def reproduce(
     from congruency.studies.image_tables import TITLES
     from congruency.studies.saliency.study import TITLES as SALIENCY
 
-    families = {
-        "continual": {name: table.title for name, table in TABLES.items()},
-        "classification": TITLES,
-        "saliency": {name: SALIENCY[name] for name in ("salicon", "osie")},
-    }
-    for family, titles in families.items():
-        for name, title in titles.items():
-            where = f" ({_PLACES[name]} of the paper)" if name in _PLACES else ""
-            typer.echo(f"  {f'{family} {name}':30}  {title}{where}")
+    titles = {f"continual {name}": table.title for name, table in TABLES.items()}
+    titles |= {f"classification {name}": title for name, title in TITLES.items()}
+    titles |= {f"saliency {name}": title for name, title in SALIENCY.items() if name in _PLACES}
+    for name, title in titles.items():
+        where = _PLACES.get(name.split()[1])
+        typer.echo(f"  {name:30}  {title}{f' ({where} of the paper)' if where else ''}")
     typer.echo("\ncongruency reproduce FAMILY TABLE runs one; congruency reproduce FAMILY --help shows its options.")
     raise typer.Exit
 
