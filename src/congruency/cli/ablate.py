@@ -82,8 +82,6 @@ def ablate(
         "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
     )] = 1,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Train over a grid of DCL's settings and draw the curves (the paper's Figure 9).
 
@@ -117,7 +115,7 @@ def ablate(
 
         if process_count() > 1:
             raise ValueError("ablate starts its own processes; call it without torchrun")
-        place = options.place_of(processes, threads, ray, retries, minutes)
+        place = options.place_of(processes, threads, ray)
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
-    "Minutes", "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
-    "Processes", "Ray", "Retries", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
+    "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
+    "Processes", "Ray", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
     "data_folder", "dataset_path", "option", "place_of", "where",
 ]  # fmt: skip
 
@@ -102,10 +102,6 @@ Ray = Annotated[str | None, where(
     "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
     "machines must see --out and the data.", "ADDRESS",
 )]  # fmt: skip
-Retries = Annotated[int, where("How often a run is attempted again after its process was killed.", "N", min=0)]
-Minutes = Annotated[float | None, where(
-    "Start no run that would not be finished by then; the same command continues. (default: no limit)", "N", min=0,
-)]  # fmt: skip
 
 
 def check_order_seed(order: str | None, order_seed: int | None) -> None:
@@ -129,9 +125,7 @@ def dataset_path(dataset: str | None) -> str | None:
     return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
 
 
-def place_of(
-    processes: int, threads: int | None, ray: str | None, retries: int = 3, minutes: float | None = None
-) -> Place:
+def place_of(processes: int, threads: int | None, ray: str | None) -> Place:
     """Return where runs are executed; a combination that makes no sense is refused."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
@@ -140,8 +134,6 @@ def place_of(
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
-    if ray is not None and minutes is not None:
-        raise typer.BadParameter("is for this machine; leave it out with --ray", param_hint="--minutes")
-    if process_count() > 1 and (processes > 1 or minutes is not None or ray is not None):
-        raise typer.BadParameter("--processes, --ray and --minutes are for one process; leave them out under torchrun")
-    return Place(processes=processes, threads=threads, ray=ray, retries=retries, minutes=minutes)
+    if process_count() > 1 and (processes > 1 or ray is not None):
+        raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
+    return Place(processes=processes, threads=threads, ray=ray)

@@ -70,13 +70,11 @@ def conduct(
     if store.settings() is not None:
         store.check_settings(settings)
     pending = store.pending(runs)
-    left = len(pending)
     try:
         with plain_warnings(first_process()), progress(console, "runs") as notify:
             outcomes = execute(pending, runner, place, store, notify)
             store.check_settings(settings, remembered)  # written once the input is known to be right
             for run, outcome in outcomes:
-                left -= 1
                 if first_process():
                     store.add(run, outcome)
     except Stopped:
@@ -87,8 +85,6 @@ def conduct(
     _, paths = present(
         study, out, command=command, made=made, figures=figures, bounds=bounds, pictures=pictures, console=console
     )
-    if left:
-        console.print(f"\nThe time was up: {left} runs are left; the same command continues.", highlight=False)
     console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
     return FAILED_EXIT_CODE if {run.key for run in runs} & store.failures().keys() else 0
 

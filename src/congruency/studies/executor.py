@@ -10,7 +10,6 @@ import gc
 import logging
 import math
 import multiprocessing
-import statistics
 import time
 import traceback
 from collections import Counter, deque
@@ -71,14 +70,12 @@ class Place:
         threads: CPU threads of each run; None divides those of this process among the processes.
         ray: the address of a Ray cluster, or ``"local"`` to start one on this machine; None for none.
         retries: how often a run is attempted again after its process was killed.
-        minutes: start no run that would not be finished by then; None for no limit.
     """
 
     processes: int = 1
     threads: int | None = None
     ray: str | None = None
     retries: int = 3
-    minutes: float | None = None
 
     @property
     def threads_per_run(self) -> int:
@@ -146,11 +143,9 @@ def attempt(
 def _in_this_process(
     batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    clock, done, total = _Clock(place.minutes), 0, sum(map(len, batches))
+    done, total = 0, sum(map(len, batches))
     with many_runs():
         for batch in batches:
-            if not clock.time_for_another():
-                return
             within = None if notify is None else _Within(notify, done, len(batch), total)
             yield from attempt(batch, runner, store, place.threads_per_run, within)
             done += len(batch)
@@ -185,7 +180,7 @@ def _in_processes(
     batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
     context = multiprocessing.get_context("spawn")
-    waiting, clock = deque(batches), _Clock(place.minutes)
+    waiting = deque(batches)
     workers: dict[Connection, _Worker[JobT]] = {}
     finished: set[tuple[str, int]] = set()
     lost: Counter[tuple[str, int]] = Counter()
@@ -200,7 +195,7 @@ def _in_processes(
                     theirs.close()
                     workers[connection] = _Worker(process)
                 for connection, worker in workers.items():
-                    if not worker.batch and waiting and clock.time_for_another():
+                    if not worker.batch and waiting:
                         worker.batch = waiting.popleft()
                         connection.send(worker.batch)
                 busy = [connection for connection, worker in workers.items() if worker.batch]
@@ -254,21 +249,6 @@ def _work(connection: Connection, runner: Runner[Any], store: Store, threads: in
             except Stopped as stopped:
                 connection.send((None, stopped))
                 return
-
-
-class _Clock:
-    """Whether there is time for one more batch, which is expected to take as long as those before, and half again."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self._end = math.inf if minutes is None else time.time() + 60 * minutes
-        self._taken: list[float] = []
-        self._began = time.time()
-
-    def time_for_another(self) -> bool:
-        now = time.time()
-        self._taken.append(now - self._began)
-        self._began = now
-        return now + 1.5 * statistics.median(self._taken[1:] or [0.0]) <= self._end
 
 
 @contextmanager

@@ -229,7 +229,6 @@ def test_another_configuration_in_the_same_folder_is_refused(whole, change, mess
         (["--dataset", "digits", "--scope", "tail"], "'tail' is not one of 'head', 'all'"),
         (["--dataset", "digits", "--margin", "-1"], "--margin"),
         (["--dataset", "digits", "--ray", "a:1", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
-        (["--dataset", "digits", "--ray", "local", "--minutes", "2"], "leave it out with --ray"),
         (["--dataset", "digits", "--budget", "small"], "is for a RECIPE of the paper"),
         (["--dataset", "digits", "--pretrained", "installed"], "is for a RECIPE that is fine-tuned"),
         (["--dataset", "digits", "--device", "abacus"], "'abacus' is not one of 'auto', 'cpu', 'cuda'"),

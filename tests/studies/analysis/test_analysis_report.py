@@ -246,26 +246,6 @@ def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
     assert len(load(find_records([runs]), unfinished=True).runs) == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("runs/EWC-seed0-322b.json", {"setting": {"table": "icifar100"}, "method": {"name": "EWC"}, "matrix": [[1.0]]}),
-        ("finished.jsonl", {"row": "baseline", "label": "", "seed": 0, "job": "fc93", "figures": {"error": 18.9}}),
-        ("results.json", {"single": {"accuracy": [0.3]}}),
-    ],
-)
-def test_tables_without_records_are_reported_to_have_pages_of_their_own(tmp_path, name, content):
-    path = tmp_path / "table" / name
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content) + "\n")
-    for place in (tmp_path / "table", path):
-        result = call(place, "-o", tmp_path / "page.html")
-        said = " ".join(result.output.replace("│", " ").split())
-        assert result.exit_code == 2
-        assert "have pages of their own" in said
-        assert "damaged" not in said
-
-
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_no_runs_is_an_error(tmp_path, name):
     result = call(tmp_path / name, "-o", tmp_path / "page.html")

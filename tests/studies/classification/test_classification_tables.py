@@ -286,7 +286,6 @@ def test_tables_are_listed():
         (["cost", "--model", "mlp"], "SALICON's columns need a network that can be a backbone: timm cannot make 'mlp'"),
         (["cost", "--lr", "-1"], "learning_rate must be positive, got -1"),
         (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
-        (["cifar", "--show"], "holds no runs to show"),
         (["cifar", "--data", "{folder}"], "CIFAR-10 is not in"),
         (["cifar10_grid", "--budget", "small"], "has no small budget"),
         (["cifar", "--order-seed", "3"], "is for --order fixed"),

@@ -144,7 +144,6 @@ def test_the_study_on_osie_alone_has_no_numbers_of_the_paper():
         (["osie", "--order", "random"], "'random' is not one of 'seed', 'fixed', 'independent'"),
         (["osie", "--order-seed", 3], "order_seed is for the sample order 'fixed'"),
         (["osie", "--data", "nowhere"], "OSIE is not in nowhere"),
-        (["osie", "--ray", "auto", "--minutes", 3], "is for this machine; leave it out with --ray"),
     ],
 )
 def test_wrong_usage_exits_with_2(tmp_path, monkeypatch, words, message):

@@ -42,8 +42,6 @@ def saliency(
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a saliency table of the paper.
 
@@ -54,7 +52,7 @@ def saliency(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_accelerator(device)
-    place = options.place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes

@@ -26,13 +26,13 @@ from congruency.studies.plan import Run, Study
 from congruency.studies.results import Results
 from congruency.studies.saliency.examples import EXAMPLES, EXAMPLES_CAPTION, write_examples
 from congruency.studies.saliency.study import SaliencyJob, StudyName
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import RunResult
 from congruency.training import Origin, read_record
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import first_process
 
 __all__ = [
-    "DATA_SETS", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set", "import_older_runs", "read_bounds",
+    "DATA_SETS", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set", "read_bounds",
     "run_folder",
 ]  # fmt: skip
 
@@ -160,19 +160,6 @@ class SaliencyRunner:
             raise Stopped
 
 
-def import_older_runs(study: Study[SaliencyJob], out: Path) -> None:
-    """Add to the store what older releases kept in the folders of the runs alone."""
-    store = Store(out)
-    known = store.load()
-    for row in study.rows:
-        for job in row.jobs:
-            for path in run_folder(out, job, 0).parent.glob(f"seed-*/{SCORES_FILE}"):
-                found = json.loads(path.read_text(encoding="utf-8"))
-                run = Run(row.name, job, int(found["seed"]))
-                if run.key not in known:
-                    store.add(run, RunResult(found["scores"]))
-
-
 def bounds(sets: Sets, out: Path, device: str) -> Results:
     """Return floor and ceiling as rows with one value each, computed once per folder."""
     path = out / _BOUNDS
@@ -211,7 +198,6 @@ def conduct_saliency(
     if first_process():
         for title, part in zip(("to train on", "to score"), parts, strict=True):
             console.print(f"{title}: {part.data.summary()}", markup=False, highlight=False)
-    import_older_runs(study, out)
 
     def pictures() -> dict[str, str]:
         recipes = [job.recipe for row in study.rows for job in row.jobs]
