@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from congruency.saliency.task import METHODS, Recipe
-from congruency.studies.ablation.grid import BASELINE, Axes, cells
+from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings

@@ -68,7 +68,7 @@ class Scopes(str, Enum):
 Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
 FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
 Rows = Annotated[list[str] | None, option(
-    "Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
+    "Run only this row, such as GEM or 'DINet Adam GEM', or all whose names begin so; may be repeated. (default: all)",
     "NAME", name="--row",
 )]  # fmt: skip
 TableOut = Annotated[Path | None, option(
@@ -77,12 +77,12 @@ TableOut = Annotated[Path | None, option(
 )]  # fmt: skip
 Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
 Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
-Model = Annotated[str | None, option("Another network in all rows, such as resnet18.", "NAME")]
-Epochs = Annotated[int | None, option("Another number of epochs in all rows, such as 30.", "N", min=1)]
-BatchSize = Annotated[int | None, option("Another batch size in all rows, such as 128.", "N", min=1)]
-LearningRate = Annotated[float | None, option("Another learning rate in all rows, such as 0.1.", "RATE")]
+Model = Annotated[str | None, option("Another network in all runs, such as resnet18.", "NAME")]
+Epochs = Annotated[int | None, option("Another number of epochs in all runs, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, option("Another batch size in all runs, such as 128.", "N", min=1)]
+LearningRate = Annotated[float | None, option("Another learning rate in all runs, such as 0.1.", "RATE")]
 Pretrained = Annotated[str | None, option(
-    "A file of weights for rows that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
+    "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
 )]  # fmt: skip
 Budget = Annotated[Literal["paper", "small"], option(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import multiprocessing
-import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +35,6 @@ Within = Callable[[str, float], None]
 """Called while a batch is running with what is being done and the share of the batch that is done."""
 _ERROR_LINES = 8
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_BETWEEN_NOTICES = 0.5
 
 
 class Stopped(Exception):
@@ -146,23 +143,13 @@ def _in_this_process(
     done, total = 0, sum(map(len, batches))
     with many_runs():
         for batch in batches:
-            within = None if notify is None else _Within(notify, done, len(batch), total)
+
+            def within(label: str, share: float, before: int = done, size: int = len(batch)) -> None:
+                if notify is not None:
+                    notify(label, before + share * size, total)
+
             yield from attempt(batch, runner, store, place.threads_per_run, within)
             done += len(batch)
-
-
-class _Within:
-    """Reports the progress within a batch, a few times per second."""
-
-    def __init__(self, notify: Notify, before: int, size: int, total: int) -> None:
-        self._notify, self._before, self._size, self._total = notify, before, size, total
-        self._last = -math.inf
-
-    def __call__(self, label: str, share: float) -> None:
-        now = time.perf_counter()
-        if now - self._last >= _SECONDS_BETWEEN_NOTICES:
-            self._last = now
-            self._notify(label, self._before + share * self._size, self._total)
 
 
 @dataclass

@@ -70,7 +70,6 @@ def choose_machine(
     precision: Precision | None = None,
     compile: bool = False,
     capture: bool | None = None,
-    channels_last: bool | None = None,
 ) -> Machine:
     """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
     if device == "auto":
@@ -82,7 +81,7 @@ def choose_machine(
         precision=precision or ("bf16" if cuda and short else "32"),
         compile=compile,
         capture=captures if capture is None else capture,
-        channels_last=cuda if channels_last is None else channels_last,
+        channels_last=cuda,
         tf32=cuda,
     )
 

@@ -118,7 +118,7 @@ def test_the_switches_that_an_older_release_did_not_know_were_off(tmp_path):
 
 def test_grids_are_captured_in_one_process_on_a_gpu(monkeypatch):
     def captured(table="cifar10_grid", device="cuda", precision=None, capture=None):
-        return choose_machine(table, device, precision, False, capture, None).capture
+        return choose_machine(table, device, precision, False, capture).capture
 
     assert captured()
     assert not captured(capture=False)

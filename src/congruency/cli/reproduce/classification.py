@@ -52,9 +52,6 @@ def classification(
         "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
     )] = None,
     compile: Annotated[bool, _machine("torch.compile the networks, once for all runs.", name="--compile")] = False,
-    channels_last: Annotated[bool | None, _machine(
-        "The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
-    )] = None,
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
@@ -90,7 +87,7 @@ def classification(
 
         console = Console(quiet=not first_process())
         held = Store(folder).settings()
-        machine = choose_machine(table, device, precision, compile, capture, channels_last)
+        machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
             "table": table, "budget": budget, "base": Path(dataset).name if dataset else None,
             "real_images": data is not None or dataset is not None,

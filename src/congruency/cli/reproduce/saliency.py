@@ -21,10 +21,7 @@ def saliency(
     )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
-    rows: Annotated[list[str] | None, option(
-        "Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; may be "
-        "repeated. (default: all)", "NAME", name="--row",
-    )] = None,
+    rows: options.Rows = None,
     data: options.Data = None,
     out: options.TableOut = None,
     backbone: Annotated[str, option("Another network in all rows, by timm's name.", "NAME")] = "resnet50",
