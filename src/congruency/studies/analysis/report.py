@@ -160,9 +160,7 @@ def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
     for one in groups:
         by_command: dict[str | None, list[str]] = {}
         for run in one.runs:
-            by_command.setdefault(run.origin.command, []).append(
-                f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})"
-            )
+            by_command.setdefault(run.command, []).append(f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})")
         for command, seeds in by_command.items():
             name = f"{one.name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
             text.append((name, None if command is None else f"congruency {command}"))

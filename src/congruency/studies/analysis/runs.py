@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from congruency.training.config import Correction
-from congruency.training.record import RECORD_NAME, Origin, read_record
+from congruency.training.record import RECORD_NAME, read_record
 
 __all__ = [
     "Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number",
@@ -66,7 +66,7 @@ class Run:
     kind: str = "-"
     correction: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
-    origin: Origin = field(default_factory=Origin)
+    command: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -161,9 +161,9 @@ def _run(path: Path, name: str) -> Run:
             raise ValueError("a line in it has no epoch or no step; the record is damaged")
         if not isinstance(line.get("evaluation") or {}, Mapping):
             raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
-    origin = Origin(**{name: _text(record.run.get(name)) for name in ("command", "data", "table", "row")})
+    known = {name: value for name in ("command", "data") if isinstance(value := record.run.get(name), str)}
     described = {name: value for part in (config, task) for name, value in part.items() if name not in _INCIDENTAL}
-    settings = _flat(described) | ({} if origin.data is None else {"data": origin.data})
+    settings = _flat(described) | ({"data": known["data"]} if "data" in known else {})
     if settings.get("sample_order") != "fixed":
         settings.pop("order_seed", None)  # it follows from the seed
     versions = record.run.get("versions")
@@ -179,13 +179,9 @@ def _run(path: Path, name: str) -> Run:
         kind=str(method["name"]),
         correction=_flat(correction(method)),
         machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
-        origin=origin,
+        command=known.get("command"),
         scores=_scores(path.with_name("scores.json")),
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _scores(path: Path) -> dict[str, float]:

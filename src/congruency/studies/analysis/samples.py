@@ -28,14 +28,12 @@ __all__ = ["Samples", "all_different", "classifier_samples", "is_saliency", "sal
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """n samples, and the network whose gradients are compared.
+    """n samples, and the network, in evaluation mode, whose gradients are compared.
 
     Attributes:
-        model: in evaluation mode.
         inputs: (n, ...), what the network takes.
         seen: (n, ...), the images normalised, whose plain similarity is compared with.
         pictures: of each sample, as PNG.
-        about: a sentence on network and data.
     """
 
     model: nn.Module
@@ -62,13 +60,9 @@ def is_saliency(checkpoint: Path) -> bool:
 def classifier_samples(
     checkpoint: Path, data: str, classes: Sequence[str], count: int, *, split: str = "test", folder: Path | None = None
 ) -> Samples:
-    """Return a classifier that ``congruency train`` trained, and images of a set.
+    """Return a classifier that ``congruency train`` trained, by its folder or a checkpoint, and images of a set.
 
-    Args:
-        checkpoint: a run's folder (its last checkpoint is taken), or a checkpoint in one.
-        data: a name or path of :func:`congruency.datasets.load`; it must have the classes that were trained on.
-        classes: the names of those to take; none for a mixture of all.
-        count: the number of images of each class; of a mixture, in all, evenly over the classes.
+    ``count`` images of each of ``classes``, or in all, evenly over the classes of the set, where none is named.
     """
     run, path = _run_of(checkpoint)
     task, augmentation = _described(run)
