@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,18 +93,6 @@ def test_the_paper_figure_ends_at_the_two_minima(figure):
     for result in figure:
         for path in result.paths:
             assert path.points[-1].tolist() == pytest.approx(places[path.minimum], abs=0.02)
-
-
-def test_the_stored_result_is_made_again(figure):
-    stored = json.loads((Path(__file__).parents[3] / "docs/results/illustrate/results.json").read_text())
-    made = json.loads(illustrate.to_json(figure))
-    assert made.keys() == stored.keys()
-    for name, optimizer in stored["optimizers"].items():
-        assert made["optimizers"][name]["agree"] == optimizer["agree"]
-        for ours, theirs in zip(made["optimizers"][name]["paths"], optimizer["paths"], strict=True):
-            assert ours.keys() == theirs.keys()
-            assert (ours["minimum"], ours["corrected"]) == (theirs["minimum"], theirs["corrected"])
-            assert ours["end"] == pytest.approx(theirs["end"], abs=1e-6)
 
 
 def test_which_mode_agrees_follows_from_the_end_points(figure):
