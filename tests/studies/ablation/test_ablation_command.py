@@ -238,7 +238,7 @@ def test_another_configuration_in_the_same_folder_is_refused(whole, change, mess
         (["salicon/ResNet-50 RMSP"], "`congruency saliency osie FILE --method DCL-120-1 --method DCL-inf-1` compares"),
         (["osie"], "ablate is for classification"),
         (["mnist_r/GEM"], "`congruency reproduce continual` methods of continual learning"),
-        (["nothing"], "no row of classification is called 'nothing'"),
+        (["nothing"], "no table of classification is called 'nothing'"),
         (["cifar/ResNeXt-29 SGD", "--budget", "large"], "'large' is not one of 'paper', 'small'"),
     ],
 )

@@ -279,7 +279,7 @@ def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
     groups = group(loaded(tmp_path).runs)
     table = summary(groups)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert table.columns[2:5] == ["NSS", "NSS against", "KL"]
+    assert table.columns[2:5] == ["NSS", "NSS against", "CC"]
     assert rows["GEM"]["NSS against"].startswith("+0.5500 ± ")
     assert (rows["baseline"]["CC"], rows["baseline"]["KL"]) == ("-", "1.0000")
     assert findings(groups) == ["No clear difference: GEM."]
