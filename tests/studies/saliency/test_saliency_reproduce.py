@@ -83,13 +83,12 @@ def test_the_records_have_their_origin_and_the_validation_loss(made):
     assert 0 < record.epochs[-1]["evaluation"]["loss"] < 2
 
 
-def test_a_report_on_them_has_the_scores_and_the_papers_numbers(made, tmp_path):
+def test_a_report_on_them_has_the_scores_and_the_validation_loss(made, tmp_path):
     _, out = made
     result = call(cli.build(), "report", out / "runs", "-o", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'data-column="NSS"' in page
-    assert page.count("2.4108 (sd 0.0063)") == 2
     assert "Validation loss" in page
 
 
