@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from congruency.studies.catalogue import CATALOGUE
+from replication.catalogue import CATALOGUE
 from replication.page import write_index
 from replication.states import RESULTS, states
 

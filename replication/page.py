@@ -10,9 +10,9 @@ from typing import Any
 
 from congruency.files import write_together
 from congruency.report.numbers import p_value, with_margin
-from congruency.studies.catalogue import CATALOGUE, commands_of
 from congruency.studies.results import RESULTS_FILE, Results, read_results
 from congruency.studies.statistics import Difference
+from replication.catalogue import CATALOGUE, commands_of
 from replication.claims import CLAIMS, Claim, Variant
 from replication.judgement import NOT_MEASURED, Compared, compared, verdict
 from replication.states import RESULTS, finished, found, held, seeds_text, states

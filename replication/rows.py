@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 from congruency.saliency.task import METHODS, Recipe
-from congruency.studies.ablation.grid import BASELINE, Axes, cells
+from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
-from congruency.studies.analysis.runs import row_name
+from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
@@ -126,9 +126,9 @@ def _saliency(recipes: Sequence[Recipe]) -> Rows:
 def _reported(differences: Sequence[Mapping[str, str]], window: int | None) -> Rows:
     methods = (_BASELINE, _GEM, *(replace(method, window=window) for method in (_EQUATIONS, _CODE)))
     for different in differences:
-        plain = row_name(asdict(_BASELINE), different)
+        plain = row_name(method_name(asdict(_BASELINE)), different)
         for method in methods:
-            name = row_name(asdict(method), different)
+            name = row_name(method_name(asdict(method)), different)
             against = plain if name != plain else None
             yield Row(name=name, jobs=(), against=against, settings={**correction_settings(method), **different})
 

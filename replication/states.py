@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from congruency.studies.catalogue import Entry
 from congruency.studies.results import RESULTS_FILE, Results, read_results, seeds_of
+from replication.catalogue import Entry
 from replication.rows import definition
 
 __all__ = ["RESULTS", "Held", "expected_rows", "finished", "found", "held", "seeds_text", "states"]

@@ -16,7 +16,7 @@ from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure, Page, render
-from congruency.report.pictures import folded, picture
+from congruency.report.pictures import picture
 from congruency.report.tables import Table, to_html, to_markdown, to_rich
 from congruency.studies.analysis import report
 from congruency.studies.analysis.runs import load
@@ -92,7 +92,7 @@ def _same_markup(hostile: Markup, plain: Markup) -> None:
 
 def _page(text: str) -> Page:
     chart = line_chart([Series(text, [1, 2], [1.0, 2.0])], title=text, x_label=text, y_label=text)
-    shown = folded(text, picture(b"\x89PNG", text)) + chart
+    shown = picture(b"\x89PNG", text) + chart
     return Page(
         title=text, lead=text, command=text, table=Table(text, [text, text], [[text, text]]), findings=[text],
         headline=Figure(text, chart, text), figures=[Figure(text, shown, text)], figures_note=text,

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from congruency import cli
 from congruency.studies.analysis.runs import find_records, group, load
-from congruency.studies.catalogue import CATALOGUE, runnable
 from congruency.studies.plan import Row, Study
 from congruency.studies.results import read_results
+from replication.catalogue import CATALOGUE, runnable
 from replication.claims import CLAIMS, Comparison
 from replication.judgement import _other, compared, verdict
 from replication.page import index, write_index

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from congruency.studies.catalogue import CATALOGUE, commands_of, runnable
+from replication.catalogue import CATALOGUE, commands_of, runnable
 from replication.states import RESULTS, expected_rows, finished, held, states
 
 

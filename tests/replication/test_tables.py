@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from congruency.report.numbers import p_value, with_margin
-from congruency.studies.analysis import bound, illustrate, pairs
+from congruency.studies.analysis import bound, descent, illustrate, pairs
 from congruency.studies.page import to_page_markdown
 from congruency.studies.results import paired, read_results, to_json
 from congruency.studies.statistics import mean_interval, paired_difference
@@ -52,8 +52,8 @@ def test_orders_of_the_digits():
 
 def test_the_paths_of_figure_5():
     kept = json.loads((RESULTS / "illustrate" / "results.json").read_text())
-    settings = illustrate.Settings()
-    made = json.loads(illustrate.to_json(settings, illustrate.illustrate(settings)))
+    results = descent.illustrate(descent.SURFACES["paper"], list(descent.OPTIMIZERS.values()))
+    made = json.loads(illustrate.to_json(results))
     assert made["formula"] == kept["formula"]
     assert made["optimizers"].keys() == kept["optimizers"].keys()
     for name, one in made["optimizers"].items():
@@ -66,7 +66,7 @@ def test_the_paths_of_figure_5():
 def test_the_bound_and_the_congruency_it_bounds():
     kept = json.loads((RESULTS / "bound" / "results.json").read_text())
     problems = {name: make() for name, make in bound.PROBLEMS.items()}
-    results = {name: (one, bound.compare_all(one, _STEPS, 40)) for name, one in problems.items()}
+    results = {name: (one, [bound.compare(one, size, 40) for size in _STEPS]) for name, one in problems.items()}
     made = json.loads(bound.to_json(results))
     assert made.keys() == kept.keys()
     for name, one in made.items():

@@ -121,11 +121,6 @@ def test_a_damaged_line_is_run_again(tmp_path, shared):
         assert len(Store(out).load()) == 3
 
 
-def test_no_time_left_leaves_runs_for_the_next_command(tmp_path, shared):
-    assert carry_out(toy_study(), ToyRunner(shared), range(2), tmp_path / "out", minutes=0) == 0
-    assert not (tmp_path / "out" / "finished.jsonl").exists()
-
-
 def test_arrays_of_a_run_are_kept(tmp_path):
     run = toy_study().runs([0])[0]
     Store(tmp_path).add(run, RunResult({"error": math.nan}, {"matrix": [[1.0, 2.0]]}))

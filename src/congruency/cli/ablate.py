@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ def ablate(
     recipe: Annotated[str | None, typer.Argument(
         metavar="RECIPE", show_default=False,
         help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
-        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset.",
+        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset, trained as `congruency train` does.",
     )] = None,
     window: Annotated[list[str] | None, _grid(
         "DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)", "STEPS|none",
@@ -41,7 +41,6 @@ def ablate(
     scope: Annotated[list[options.Scopes] | None, _grid(
         "Correct the last layer, as in the paper, or the whole network. (default: head)",
     )] = None,
-    baseline: Annotated[bool, _grid("Train without DCL too, to compare with.")] = True,
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     out: Annotated[Path, options.option(
@@ -52,23 +51,15 @@ def ablate(
     dataset: Annotated[str | None, _training(
         f"{options.SETS}. With a RECIPE: instead of its images.", "SET|PATH",
     )] = None,
-    model: Annotated[str | None, _training(
-        "As in `congruency train`. (default: the recipe's, or resnet9)", "NAME",
-    )] = None,
-    epochs: Annotated[int | None, _training("Passes over the set. (default: the recipe's, or 30)", "N", min=1)] = None,
-    batch_size: Annotated[int | None, _training("Images per step. (default: the recipe's, or 128)", "N", min=1)] = None,
-    lr: Annotated[float | None, _training("The highest learning rate. (default: the recipe's, or 0.1)", "RATE")] = None,
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
     weight_decay: Annotated[float | None, _training(
         "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
     )] = None,
-    pretrained: Annotated[str | None, _training(
-        "A file of weights for a recipe that is fine-tuned, or 'installed' for those of a package. (default: "
-        "downloaded)", "WEIGHTS",
-    )] = None,
-    budget: Annotated[Literal["paper", "small"] | None, _training(
-        "Of a recipe of the paper: its own, hours to days of a GPU per run, or one of minutes that shows how it is "
-        "done, not the result. (default: paper)",
-    )] = None,
+    pretrained: options.Pretrained = None,
+    budget: options.Budget = "paper",
     per_class: Annotated[int | None, _training(
         "Only so many training images per class. (default: all)", "N", min=1,
     )] = None,
@@ -82,8 +73,6 @@ def ablate(
         "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
     )] = 1,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Train over a grid of DCL's settings and draw the curves (the paper's Figure 9).
 
@@ -98,7 +87,7 @@ def ablate(
     if ray is None:
         check_accelerator(device)
     windows = _windows(window or ())
-    _check(recipe, dataset, budget, pretrained, size)
+    _check(recipe, dataset, pretrained, size)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
         "pretrained": pretrained,
@@ -107,8 +96,7 @@ def ablate(
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
-        from congruency.studies.ablation.bases import from_options, from_recipe
-        from congruency.studies.ablation.grid import Axes, ablation_study, curves
+        from congruency.studies.ablation import Axes, ablation_study, curves, from_options, from_recipe
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
@@ -117,22 +105,22 @@ def ablate(
 
         if process_count() > 1:
             raise ValueError("ablate starts its own processes; call it without torchrun")
-        place = options.place_of(processes, threads, ray, retries, minutes)
+        place = options.place_of(processes, threads, ray)
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
         }  # fmt: skip
         if recipe is not None:
-            base = from_recipe(recipe, budget or "paper", dataset, per_class, changes)
+            base = from_recipe(recipe, budget, dataset, per_class, changes)
         else:
             assert dataset is not None
             images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
             base = from_options(images, changes)
-        study = ablation_study(base, Axes(baseline=baseline, **{name: each for name, each in axes.items() if each}))
+        study = ablation_study(base, Axes(**{name: each for name, each in axes.items() if each}))
         machine = choose_machine("ablation", device, precision)
         settings = {  # what all runs of the folder share, by the names of the first release
             "ablation of": base.name,
-            "budget": budget or "paper",
+            "budget": budget,
             "images": None if dataset is None else Path(dataset).name,
             "per class": per_class,
             "changes": {name: value for name, value in changes.items() if value is not None},
@@ -162,9 +150,7 @@ def ablate(
     raise typer.Exit(code)
 
 
-def _check(
-    recipe: str | None, dataset: str | None, budget: str | None, pretrained: str | None, size: int | None
-) -> None:
+def _check(recipe: str | None, dataset: str | None, pretrained: str | None, size: int | None) -> None:
     """Refuse options that would be without effect."""
     if recipe is not None:
         if size is not None:
@@ -173,10 +159,6 @@ def _check(
     if dataset is None:
         raise typer.BadParameter(
             "say what to train: a RECIPE (TABLE/ROW of `congruency reproduce classification`), or --dataset SET"
-        )
-    if budget is not None:
-        raise typer.BadParameter(
-            "is for a RECIPE of the paper; give fewer --epochs, or --per-class", param_hint="--budget"
         )
     if pretrained is not None:
         raise typer.BadParameter(

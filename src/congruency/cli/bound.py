@@ -43,6 +43,9 @@ def bound(
         from congruency.studies.analysis import bound as work
 
         problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
-        results = {name: (one, work.compare_all(one, sorted(step or _STEPS), steps)) for name, one in problems.items()}
+        results = {
+            name: (one, [work.compare(one, relative, steps) for relative in sorted(step or _STEPS)])
+            for name, one in problems.items()
+        }
         paths = work.write(results, steps, out, command_line())
         show(work.summary(results), work.findings(results), paths[0])

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
-    "Minutes", "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
-    "Processes", "Ray", "Retries", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
+    "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
+    "Processes", "Ray", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
     "data_folder", "dataset_path", "option", "place_of", "where",
 ]  # fmt: skip
 
@@ -68,7 +68,7 @@ class Scopes(str, Enum):
 Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
 FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
 Rows = Annotated[list[str] | None, option(
-    "Run only this row, or all rows whose names begin with 'NAME,'; may be repeated. (default: all)",
+    "Run only this row, such as GEM or 'DINet Adam GEM', or all whose names begin so; may be repeated. (default: all)",
     "NAME", name="--row",
 )]  # fmt: skip
 TableOut = Annotated[Path | None, option(
@@ -77,12 +77,12 @@ TableOut = Annotated[Path | None, option(
 )]  # fmt: skip
 Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
 Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
-Model = Annotated[str | None, option("Another network in all rows, such as resnet18.", "NAME")]
-Epochs = Annotated[int | None, option("Another number of epochs in all rows, such as 30.", "N", min=1)]
-BatchSize = Annotated[int | None, option("Another batch size in all rows, such as 128.", "N", min=1)]
-LearningRate = Annotated[float | None, option("Another learning rate in all rows, such as 0.1.", "RATE")]
+Model = Annotated[str | None, option("Another network in all runs, such as resnet18.", "NAME")]
+Epochs = Annotated[int | None, option("Another number of epochs in all runs, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, option("Another batch size in all runs, such as 128.", "N", min=1)]
+LearningRate = Annotated[float | None, option("Another learning rate in all runs, such as 0.1.", "RATE")]
 Pretrained = Annotated[str | None, option(
-    "A file of weights for rows that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
+    "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
 )]  # fmt: skip
 Budget = Annotated[Literal["paper", "small"], option(
@@ -101,10 +101,6 @@ Threads = Annotated[int | None, where(
 Ray = Annotated[str | None, where(
     "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
     "machines must see --out and the data.", "ADDRESS",
-)]  # fmt: skip
-Retries = Annotated[int, where("How often a run is attempted again after its process was killed.", "N", min=0)]
-Minutes = Annotated[float | None, where(
-    "Start no run that would not be finished by then; the same command continues. (default: no limit)", "N", min=0,
 )]  # fmt: skip
 
 
@@ -129,9 +125,7 @@ def dataset_path(dataset: str | None) -> str | None:
     return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
 
 
-def place_of(
-    processes: int, threads: int | None, ray: str | None, retries: int = 3, minutes: float | None = None
-) -> Place:
+def place_of(processes: int, threads: int | None, ray: str | None) -> Place:
     """Return where runs are executed; a combination that makes no sense is refused."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
@@ -140,8 +134,6 @@ def place_of(
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
-    if ray is not None and minutes is not None:
-        raise typer.BadParameter("is for this machine; leave it out with --ray", param_hint="--minutes")
-    if process_count() > 1 and (processes > 1 or minutes is not None or ray is not None):
-        raise typer.BadParameter("--processes, --ray and --minutes are for one process; leave them out under torchrun")
-    return Place(processes=processes, threads=threads, ray=ray, retries=retries, minutes=minutes)
+    if process_count() > 1 and (processes > 1 or ray is not None):
+        raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
+    return Place(processes=processes, threads=threads, ray=ray)

@@ -35,7 +35,7 @@ def pairs(
     split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
     data: Data = None,
     out: Annotated[Path, option(
-        "The folder for the page (index.html), matrices and numbers.", "FOLDER",
+        "The folder for the page (index.html) and results.json.", "FOLDER",
     )] = Path("congruency-pairs"),
 ) -> None:  # fmt: skip
     """Compare samples by their gradients in a trained network.

@@ -43,7 +43,6 @@ def report(
         from congruency.studies.analysis import report as work
         from congruency.studies.analysis.runs import find_records, group, load
         from congruency.studies.results import to_json
-        from congruency.studies.summary import summary_table
 
         if out.is_dir():
             raise ValueError(f"--out is a folder; a page is a file, as in {out / 'report.html'}")
@@ -53,14 +52,12 @@ def report(
         if not loaded.runs:
             raise ValueError("; ".join([*loaded.messages, "no run is left to report on"]))
         groups = group(loaded.runs)
-        study, results = work.study_of(groups)
         page = work.compose(loaded, command_line())
         contents: dict[Path, str | bytes] = {out: render(page)}
         if json_file is not None:
-            contents[json_file] = to_json(results)
+            contents[json_file] = to_json(work.results_of(groups))
         written = write_apart(contents)[0]
         messages = [*work.left_out(groups), *loaded.messages]
         for message in messages:
             typer.echo(message, err=True)
-        shown = summary_table(study, results)
-        show(shown, [text for text in page.findings if text not in messages], written)
+        show(page.table, [text for text in page.findings if text not in messages], written)

@@ -130,11 +130,8 @@ def line_chart(
     return _svg(parts, _HEIGHT, f"{title}. {y_label} over {x_label}. {_line_summary(series, x_names)}")
 
 
-def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: int = 0) -> str:
-    """One row per sample: its values as dots, their mean and confidence interval as a bar, and a line at zero.
-
-    `first` is the colour index of the first sample, to match the series of other charts.
-    """
+def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str) -> str:
+    """One row per sample: its values as dots, their mean and confidence interval as a bar, and a line at zero."""
     row = 84.0
     low = row * len(samples)
     height = low + _BOTTOM
@@ -149,7 +146,7 @@ def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, first: i
     parts += [*_x_marks(x_axis, x_label, low)]
     parts.append(f'<line class="zero" x1="{x_axis(0):.1f}" x2="{x_axis(0):.1f}" y1="4" y2="{low:g}"/>')
     for index, one in enumerate(samples):
-        parts.extend(_strip(one, first + index, index * row, x_axis))
+        parts.extend(_strip(one, index, index * row, x_axis))
     summary = "; ".join(f"{one.name}: {with_margin(one.mean, one.margin, sign=True)}" for one in samples)
     return _svg(parts, height, f"{title}. {x_label}. {summary}.")
 

@@ -139,7 +139,6 @@ tbody th, tbody td { border-top: 1px solid var(--line); white-space: nowrap; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1rem; }
 figure { margin: 0; padding: 1rem 1rem 0.7rem; display: flex; flex-direction: column; }
 figure svg { margin-top: auto; }
-figure:has(> .new-row) { grid-column-start: 1; }
 figcaption p { color: var(--ink-soft); font-size: 0.9rem; line-height: 1.45; margin: 0.15rem 0 0.8rem; }
 .outcome { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 0.5rem 1rem; }
 .outcome figure { align-self: start; }

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from congruency.report.page import Figure, Page
+from congruency.report.page import Figure
 from congruency.studies.console import plain_warnings, progress
 from congruency.studies.executor import Place, Runner, Stopped, execute
 from congruency.studies.page import compose, write
@@ -19,7 +19,7 @@ from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import print_table
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
-__all__ = ["FAILED_EXIT_CODE", "Figures", "conduct", "present"]
+__all__ = ["FAILED_EXIT_CODE", "Figures", "conduct"]
 
 FAILED_EXIT_CODE = 1
 
@@ -70,13 +70,11 @@ def conduct(
     if store.settings() is not None:
         store.check_settings(settings)
     pending = store.pending(runs)
-    left = len(pending)
     try:
         with plain_warnings(first_process()), progress(console, "runs") as notify:
             outcomes = execute(pending, runner, place, store, notify)
             store.check_settings(settings, remembered)  # written once the input is known to be right
             for run, outcome in outcomes:
-                left -= 1
                 if first_process():
                     store.add(run, outcome)
     except Stopped:
@@ -84,28 +82,6 @@ def conduct(
         return STOPPED_EXIT_CODE
     if not first_process():
         return 0
-    _, paths = present(
-        study, out, command=command, made=made, figures=figures, bounds=bounds, pictures=pictures, console=console
-    )
-    if left:
-        console.print(f"\nThe time was up: {left} runs are left; the same command continues.", highlight=False)
-    console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
-    return FAILED_EXIT_CODE if {run.key for run in runs} & store.failures().keys() else 0
-
-
-def present(
-    study: Study[JobT],
-    out: Path,
-    *,
-    command: str,
-    made: str | Callable[[], str] = "",
-    figures: Figures[JobT] | None = None,
-    bounds: Results | None = None,
-    pictures: Callable[[], Mapping[str, str]] | None = None,
-    console: Console | None = None,
-) -> tuple[Page, list[Path]]:
-    """Show what is finished in a folder: print the table, write the page; see :func:`conduct`."""
-    store = Store(out)
     finished = store.load()
     results = {**collect(study, finished), **(bounds or {})}
     charts, note = (None, "") if figures is None else figures(study, results, finished)
@@ -114,10 +90,10 @@ def present(
         figures_note=note, failures=store.failures(), repeated=store.repeated_attempts(),
     )  # fmt: skip
     paths = write(page, results, out, {} if pictures is None else pictures())
-    if console is not None:
-        console.print(page.title, markup=False, highlight=False)
-        print_table(page.table, console)
-        console.print()
-        for sentence in page.findings:
-            console.print(sentence, markup=False, highlight=False)
-    return page, paths
+    console.print(page.title, markup=False, highlight=False)
+    print_table(page.table, console)
+    console.print()
+    for sentence in page.findings:
+        console.print(sentence, markup=False, highlight=False)
+    console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
+    return FAILED_EXIT_CODE if {run.key for run in runs} & store.failures().keys() else 0

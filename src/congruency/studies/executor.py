@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import multiprocessing
-import statistics
-import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +35,6 @@ Within = Callable[[str, float], None]
 """Called while a batch is running with what is being done and the share of the batch that is done."""
 _ERROR_LINES = 8
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_BETWEEN_NOTICES = 0.5
 
 
 class Stopped(Exception):
@@ -71,14 +67,12 @@ class Place:
         threads: CPU threads of each run; None divides those of this process among the processes.
         ray: the address of a Ray cluster, or ``"local"`` to start one on this machine; None for none.
         retries: how often a run is attempted again after its process was killed.
-        minutes: start no run that would not be finished by then; None for no limit.
     """
 
     processes: int = 1
     threads: int | None = None
     ray: str | None = None
     retries: int = 3
-    minutes: float | None = None
 
     @property
     def threads_per_run(self) -> int:
@@ -146,28 +140,16 @@ def attempt(
 def _in_this_process(
     batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    clock, done, total = _Clock(place.minutes), 0, sum(map(len, batches))
+    done, total = 0, sum(map(len, batches))
     with many_runs():
         for batch in batches:
-            if not clock.time_for_another():
-                return
-            within = None if notify is None else _Within(notify, done, len(batch), total)
+
+            def within(label: str, share: float, before: int = done, size: int = len(batch)) -> None:
+                if notify is not None:
+                    notify(label, before + share * size, total)
+
             yield from attempt(batch, runner, store, place.threads_per_run, within)
             done += len(batch)
-
-
-class _Within:
-    """Reports the progress within a batch, a few times per second."""
-
-    def __init__(self, notify: Notify, before: int, size: int, total: int) -> None:
-        self._notify, self._before, self._size, self._total = notify, before, size, total
-        self._last = -math.inf
-
-    def __call__(self, label: str, share: float) -> None:
-        now = time.perf_counter()
-        if now - self._last >= _SECONDS_BETWEEN_NOTICES:
-            self._last = now
-            self._notify(label, self._before + share * self._size, self._total)
 
 
 @dataclass
@@ -185,7 +167,7 @@ def _in_processes(
     batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
     context = multiprocessing.get_context("spawn")
-    waiting, clock = deque(batches), _Clock(place.minutes)
+    waiting = deque(batches)
     workers: dict[Connection, _Worker[JobT]] = {}
     finished: set[tuple[str, int]] = set()
     lost: Counter[tuple[str, int]] = Counter()
@@ -200,7 +182,7 @@ def _in_processes(
                     theirs.close()
                     workers[connection] = _Worker(process)
                 for connection, worker in workers.items():
-                    if not worker.batch and waiting and clock.time_for_another():
+                    if not worker.batch and waiting:
                         worker.batch = waiting.popleft()
                         connection.send(worker.batch)
                 busy = [connection for connection, worker in workers.items() if worker.batch]
@@ -254,21 +236,6 @@ def _work(connection: Connection, runner: Runner[Any], store: Store, threads: in
             except Stopped as stopped:
                 connection.send((None, stopped))
                 return
-
-
-class _Clock:
-    """Whether there is time for one more batch, which is expected to take as long as those before, and half again."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self._end = math.inf if minutes is None else time.time() + 60 * minutes
-        self._taken: list[float] = []
-        self._began = time.time()
-
-    def time_for_another(self) -> bool:
-        now = time.time()
-        self._taken.append(now - self._began)
-        self._began = now
-        return now + 1.5 * statistics.median(self._taken[1:] or [0.0]) <= self._end
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import torch
 from congruency.datasets import SETS
 from congruency.datasets.loading import find
 from congruency.studies import cost
-from congruency.studies.catalogue import described_by_name
 from congruency.studies.classification import grids, tables
 from congruency.studies.classification.jobs import ImageJob, changed
 from congruency.studies.classification.runner import Machine
@@ -24,6 +23,7 @@ from congruency.training.processes import process_count
 __all__ = ["TITLES", "choose_machine", "made_by", "named_study", "remarks", "study_of"]
 
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
+_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
 _SHARED = " Within a seed all rows begin with the same weights and see the same batches."
 
 
@@ -57,7 +57,7 @@ def remarks(study: Study[ImageJob], data: Path | None) -> list[str]:
             place = find(name, data)
         except (FileNotFoundError, ValueError):
             continue
-        partial = ", ".join(described_by_name(place))
+        partial = ", ".join(words for part, words in _PARTIAL.items() if part in place.name.lower())
         if partial:
             title = SETS[name].title.partition(",")[0]
             found.append(f"{title} is not the official set here: {partial} ({place.name}).")
@@ -70,7 +70,6 @@ def choose_machine(
     precision: Precision | None = None,
     compile: bool = False,
     capture: bool | None = None,
-    channels_last: bool | None = None,
 ) -> Machine:
     """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
     if device == "auto":
@@ -82,7 +81,7 @@ def choose_machine(
         precision=precision or ("bf16" if cuda and short else "32"),
         compile=compile,
         capture=captures if capture is None else capture,
-        channels_last=cuda if channels_last is None else channels_last,
+        channels_last=cuda,
         tf32=cuda,
     )
 

@@ -68,13 +68,12 @@ def compose(
 
 
 def write(page: Page, results: Results, out: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
-    """Write the page, the table as Markdown, the results and the charts into a folder.
+    """Write the page, the table as Markdown and the results into a folder.
 
     ``pictures`` are captions of pictures in the folder by file name, shown in the Markdown.
     """
-    svgs = {f"figure-{i:02d}.svg": _standalone(figure.chart) for i, figure in enumerate(page.figures, 1)}
     texts = {"index.html": render(page), "table.md": to_page_markdown(page, pictures), RESULTS_FILE: to_json(results)}
-    return write_together(out, {**texts, **svgs})
+    return write_together(out, texts)
 
 
 def to_page_markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
@@ -114,12 +113,6 @@ def _sample(name: str, pair: tuple[list[float], list[float]], column: Column) ->
     difference = paired_difference(ours, theirs)
     values = [own - other for own, other in zip(ours, theirs, strict=True)]
     return charts.Sample(name, values, difference.mean, difference.margin)
-
-
-def _standalone(chart: str) -> str:
-    """A chart as a file of its own, with its style."""
-    named = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return named.replace("\n", f"\n<style>{charts.STYLE}</style>\n", 1)
 
 
 def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:

@@ -1,6 +1,5 @@
 """Pairs of samples of networks that were really trained, or saved, a moment ago."""
 
-import csv
 import json
 import shutil
 
@@ -52,10 +51,7 @@ def test_the_command_writes_matrices_and_pictures(run, tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2 * 6
     assert page.count("Cong. ") == 2 * 5
-    with (tmp_path / "congruency.csv").open() as file:
-        rows = list(csv.reader(file))
-    assert len(rows) == len(rows[0]) == 9
-    assert rows[1][1] == "1.000000"
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "results.json"}
     kinds = json.loads((tmp_path / "results.json").read_text())
     assert [(kind["pair"], kind["count"]) for kind in kinds] == [(["3", "3"], 6), (["8", "8"], 6), (["3", "8"], 16)]
 
@@ -152,14 +148,14 @@ def test_what_is_no_checkpoint_is_refused(run, tmp_path):
     for place, message in (
         (tmp_path / "none", "is missing"),
         (tmp_path, "no checkpoint"),
-        (tmp_path / "a.pt", "run's"),
+        (tmp_path / "a.pt", "has no record.jsonl"),
     ):
         result, text = call("pairs", place, "--dataset", "digits", "--out", tmp_path / "out")
         assert result.exit_code == 2
         assert message in text
 
 
-@pytest.mark.parametrize("again", [".", "checkpoints", "checkpoints/checkpoint-*.pt"])
+@pytest.mark.parametrize("again", [".", "checkpoints/checkpoint-*.pt"])
 def test_a_network_counts_once(run, tmp_path, again):
     place = min(run.glob(again)) if "*" in again else run / again
     result, text = call("pairs", run, place, "--dataset", "digits", "--out", tmp_path / "out")
@@ -186,16 +182,15 @@ def test_a_run_without_its_record_or_with_half_a_checkpoint(run, tmp_path):
         path.write_bytes(whole[:length])
         result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
         assert result.exit_code == 2
-        assert "is cut short or damaged; give another one of the run" in text
-        assert "Errno" not in text
+        assert "cannot be read" in text
     (tmp_path / "run" / "record.jsonl").write_text('{"kind": "run"}\n')
     result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "does not describe a run" in text
+    assert "does not describe a classifier" in text
     (tmp_path / "run" / "record.jsonl").unlink()
     result, text = call("pairs", tmp_path / "run", "--dataset", "digits", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "has checkpoints and no record.jsonl" in text
+    assert "has no record.jsonl" in text
 
 
 def test_several_networks_are_compared_by_classes(run, tmp_path):

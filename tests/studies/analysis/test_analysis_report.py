@@ -12,7 +12,7 @@ from one_command import call as call_command
 from scipy import stats
 
 from congruency.cli.report import report as command
-from congruency.studies.analysis import curves, report
+from congruency.studies.analysis import report
 from congruency.studies.analysis.runs import Loaded, find_records, group, load, method_name
 from congruency.studies.summary import summary_table
 from congruency.training.config import Correction
@@ -174,20 +174,20 @@ def test_only_seeds_that_both_have_are_paired(tmp_path, runs):
 
 def test_curves_by_epoch_and_within(runs):
     groups = group(loaded(runs).runs)
-    loss = curves.by_epoch(groups, "loss")[0]
+    loss = report.by_epoch(groups, "loss")[0]
     assert list(loss.x) == [1, 2, 3]
     assert loss.y == [2.0, 2.0, 2.0]
     assert loss.margins[0] == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
-    assert curves.spread_by_epoch(groups, "error")[0].y == [pytest.approx(statistics.stdev(range(4)))] * 3
-    inside = curves.within_epoch(groups, "error", 2)[0]
+    assert report.spread_by_epoch(groups, "error")[0].y == [pytest.approx(statistics.stdev(range(4)))] * 3
+    inside = report.within_epoch(groups, "error", 2)[0]
     assert (list(inside.x), list(inside.y)) == ([1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0])
-    assert curves.representative(groups) == [0, 2]
-    assert curves.evaluated(groups) == ["error", "loss"]
+    assert report.representative(groups) == [0, 2]
+    assert report.evaluated(groups) == ["error", "loss"]
 
 
 def test_long_epochs_are_thinned_to_means_of_neighbours(tmp_path):
     write_run(tmp_path / "long", epochs=1, steps=1000)
-    (series,) = curves.within_epoch(group(loaded(tmp_path).runs), "error", 0)
+    (series,) = report.within_epoch(group(loaded(tmp_path).runs), "error", 0)
     assert len(series.x) == 200
     assert (series.x[0], series.y[0]) == (3.0, 2.0)
 
@@ -246,26 +246,6 @@ def test_damaged_and_unfinished_records_are_named_and_skipped(tmp_path, runs):
     assert len(load(find_records([runs]), unfinished=True).runs) == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("runs/EWC-seed0-322b.json", {"setting": {"table": "icifar100"}, "method": {"name": "EWC"}, "matrix": [[1.0]]}),
-        ("finished.jsonl", {"row": "baseline", "label": "", "seed": 0, "job": "fc93", "figures": {"error": 18.9}}),
-        ("results.json", {"single": {"accuracy": [0.3]}}),
-    ],
-)
-def test_tables_without_records_are_reported_to_have_pages_of_their_own(tmp_path, name, content):
-    path = tmp_path / "table" / name
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content) + "\n")
-    for place in (tmp_path / "table", path):
-        result = call(place, "-o", tmp_path / "page.html")
-        said = " ".join(result.output.replace("│", " ").split())
-        assert result.exit_code == 2
-        assert "have pages of their own" in said
-        assert "damaged" not in said
-
-
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_no_runs_is_an_error(tmp_path, name):
     result = call(tmp_path / name, "-o", tmp_path / "page.html")
@@ -289,26 +269,6 @@ def test_more_methods_than_colours_are_said_to_be_left_out(tmp_path):
     assert report.compose(Loaded(loaded(tmp_path).runs[:1]), "").headline is None
 
 
-def test_the_papers_number_stands_beside_ours(tmp_path):
-    for seed in range(2):
-        place = {"table": "cifar", "row": "ResNeXt-29 SGD", "data": "cifar100"}
-        write_run(tmp_path / f"base-{seed}", seed=seed, first=place)
-        write_run(
-            tmp_path / f"dcl-{seed}", DCL, seed, first={**place, "row": "ResNeXt-29 SGD DCL-inf-1, anchor, margin 0.5"}
-        )
-        write_run(tmp_path / f"gem-{seed}", {"name": "gem"}, seed, first={"data": "cifar100"})
-    table = summary(group(loaded(tmp_path).runs))
-    assert table.columns[:5] == ["Row", "Seeds", "test error", "test error against", "test error, paper"]
-    assert [row[4] for row in table.rows] == ["17.30", "17.02", "-"]
-    assert "those of the row that the runs repeat" in table.caption
-
-
-def test_without_rows_of_the_paper_there_is_no_such_column(runs):
-    table = summary(group(loaded(runs).runs))
-    assert not any("paper" in column for column in table.columns)
-    assert "aper" not in table.caption
-
-
 def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
     for seed, (base, gem) in enumerate([(2.0, 2.5), (2.2, 2.8)]):
         first = {"table": "osie", "data": "OSIE"}
@@ -319,10 +279,9 @@ def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
     groups = group(loaded(tmp_path).runs)
     table = summary(groups)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert table.columns[2:5] == ["NSS", "NSS against", "NSS, paper"]
+    assert table.columns[2:5] == ["NSS", "NSS against", "CC"]
     assert rows["GEM"]["NSS against"].startswith("+0.5500 ± ")
     assert (rows["baseline"]["CC"], rows["baseline"]["KL"]) == ("-", "1.0000")
-    assert table.rows[1][4] == "2.3685 (sd 0.0065)"
     assert findings(groups) == ["No clear difference: GEM."]
 
 

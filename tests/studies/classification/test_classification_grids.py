@@ -72,22 +72,6 @@ def test_the_grid_has_what_was_planned():
 
 def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
     rows = ["--row", "baseline", "--row", "DCL-5-1, anchor, margin 0.5, all"]
-    none = call(
-        "reproduce",
-        "classification",
-        "cifar10_grid",
-        *FAST,
-        *rows,
-        "--seeds",
-        "1",
-        "--minutes",
-        "0",
-        "--out",
-        tmp_path / "a",
-    )
-    assert none.exit_code == 0, none.output
-    assert "The time was up: 2 runs are left" in none.output
-    assert json.loads((tmp_path / "a" / "results.json").read_text()) == {}
     alone = call("reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "a")
     assert alone.exit_code == 0, alone.output
     assert "s: step 1 of " in said(alone), "it says how far the run is"
@@ -103,7 +87,7 @@ def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
         row: values["test error"] for row, values in two.items()
     }
     monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it ran again"))
-    shown = call("reproduce", "classification", "cifar10_grid", "--show", "--out", tmp_path / "b")
+    shown = call("reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "b")
     assert shown.exit_code == 0
     assert "DCL-5-1, anchor, margin 0.5, all" in shown.output
     other = call("reproduce", "classification", "cifar10_grid", *FAST, "--compile", "--out", tmp_path / "b")
@@ -134,7 +118,7 @@ def test_the_switches_that_an_older_release_did_not_know_were_off(tmp_path):
 
 def test_grids_are_captured_in_one_process_on_a_gpu(monkeypatch):
     def captured(table="cifar10_grid", device="cuda", precision=None, capture=None):
-        return choose_machine(table, device, precision, False, capture, None).capture
+        return choose_machine(table, device, precision, False, capture).capture
 
     assert captured()
     assert not captured(capture=False)

@@ -4,7 +4,7 @@ import pytest
 
 from congruency.classification.models import create
 from congruency.datasets import SETS
-from congruency.studies.classification.recipes import RECIPES, find, rows, tables
+from congruency.studies.classification.recipes import RECIPES, find, rows
 
 CIFAR = [
     "ResNeXt-29 SGD",
@@ -50,7 +50,7 @@ EVERY = [(table, row) for table, names in PAPER.items() for row in names]
 
 
 def test_the_tables_and_rows_are_the_papers():
-    assert {table: list(rows(table)) for table in tables()} == PAPER
+    assert {table: list(rows(table)) for table in dict.fromkeys(recipe.table for recipe in RECIPES)} == PAPER
 
 
 @pytest.mark.parametrize(("table", "row"), EVERY)
@@ -73,8 +73,6 @@ def test_the_name_of_a_row_says_its_method(table, row):
             _, window, references = words[-1].split("-")
             assert recipe.window == (None if window == "inf" else int(window))
             assert recipe.references == int(references)
-        if recipe.method == "gem":
-            assert recipe.memory == 1
 
 
 def test_the_papers_numbers():
@@ -134,13 +132,6 @@ def test_a_small_budget_says_it_is_one(recipe):
     assert list(small.milestones) == sorted(small.milestones)
     assert (small.method, small.window, small.references) == (recipe.method, recipe.window, recipe.references)
     assert small.small() is small
-
-
-def test_unknown_names_get_near_ones():
-    with pytest.raises(ValueError, match="no table of classification is called 'cifr'; similar: 'cifar'"):
-        find("cifr", "x")
-    with pytest.raises(ValueError, match="has no row 'ResNeXt-29 SGD DCL-inf'; similar: 'ResNeXt-29 SGD DCL-inf-1'"):
-        find("cifar", "ResNeXt-29 SGD DCL-inf")
 
 
 def test_recipes_travel_to_other_processes():

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from congruency.classification.image_options import ImageOptions
-from congruency.studies.ablation.bases import from_options
-from congruency.studies.ablation.grid import Axes, ablation_study
+from congruency.studies.ablation import Axes, ablation_study, from_options
 from congruency.studies.image_tables import made_by, study_of
 from congruency.studies.page import compose, to_page_markdown
 from congruency.studies.results import collect, read_results

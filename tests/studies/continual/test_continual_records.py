@@ -1,6 +1,5 @@
-"""Records of continual runs: older ones are found, losses are kept and drawn, stored tables come out the same."""
+"""Records of continual runs: losses are kept and drawn, stored tables come out the same."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from congruency.continual import Outcome
 from congruency.studies.continual.figures import continual_figures
-from congruency.studies.continual.runner import import_older_runs, outcome_of, result_of
+from congruency.studies.continual.runner import outcome_of, result_of
 from congruency.studies.continual.tables import StreamSettings, continual_study
 from congruency.studies.page import compose, to_page_markdown
 from congruency.studies.results import collect, read_results
@@ -36,40 +35,6 @@ def test_the_stored_table_comes_out_the_same(folder):
     page = compose(study, read_results(RESULTS / folder), command=command)
     before_provenance = to_page_markdown(page).partition("\nMade by ")[0]
     assert before_provenance == committed.partition("\nMade by ")[0]
-
-
-def test_runs_of_an_older_release_are_found_and_give_the_stored_results(tmp_path):
-    kept = [json.loads(path.read_text()) for path in sorted((RESULTS / "icifar100_clean" / "runs").glob("*.json"))]
-    assert {"losses" in run for run in kept} == {True, False}
-    (tmp_path / "runs").symlink_to(RESULTS / "icifar100_clean" / "runs")
-    import_older_runs(tmp_path)
-    import_older_runs(tmp_path)  # finds them there and adds nothing
-    finished = Store(tmp_path).load()
-    assert len(finished) == len(kept) == len((tmp_path / "finished.jsonl").read_text().splitlines())
-    study = continual_study(StreamSettings(table="icifar100", labels="clean"))
-    results, stored = collect(study, finished), read_results(RESULTS / "icifar100_clean")
-    assert results.keys() == stored.keys()
-    for row, metrics in stored.items():
-        for name, values in metrics.items():
-            assert results[row][name] == pytest.approx(values, rel=1e-12, nan_ok=True)
-
-
-def older_run(folder: Path, **changes) -> Path:
-    record = json.loads(next((RESULTS / "icifar100_clean" / "runs").glob("EWC-seed0-*.json")).read_text()) | changes
-    (folder / "runs").mkdir()
-    path = folder / "runs" / "one.json"
-    path.write_text(json.dumps(record))
-    return path
-
-
-@pytest.mark.parametrize("losses", [[[1.0]], None, "x"])
-def test_a_damaged_older_run_is_named(losses, tmp_path):
-    path = older_run(tmp_path, losses=losses)
-    with pytest.raises(ValueError, match=rf"{path.name} is not a finished run .*; remove it"):
-        import_older_runs(tmp_path)
-    path.write_text(path.read_text()[:100])
-    with pytest.raises(ValueError, match="is not a finished run"):
-        import_older_runs(tmp_path)
 
 
 def result(losses):

@@ -7,9 +7,8 @@ import pytest
 
 from congruency.studies.page import compose, to_page_markdown
 from congruency.studies.results import read_results
-from congruency.studies.saliency.examples import EXAMPLES, EXAMPLES_CAPTION
 from congruency.studies.saliency.recipes import osie_recipes
-from congruency.studies.saliency.runner import read_bounds
+from congruency.studies.saliency.runner import EXAMPLES, EXAMPLES_CAPTION, read_bounds
 from congruency.studies.saliency.study import saliency_study
 
 OSIE = Path(__file__).parents[3] / "docs" / "results" / "osie"

@@ -49,7 +49,7 @@ def made(root):
 
 def test_the_table_stands_beside_the_papers(made):
     result, out = made
-    assert sorted(path.name for path in out.iterdir() if path.suffix != ".svg") == [
+    assert sorted(path.name for path in out.iterdir()) == [
         "attempts.jsonl", "bounds.json", "finished.jsonl", "index.html", "results.json", "runs", "settings.json",
         "table.md",
     ]  # fmt: skip
@@ -83,13 +83,12 @@ def test_the_records_have_their_origin_and_the_validation_loss(made):
     assert 0 < record.epochs[-1]["evaluation"]["loss"] < 2
 
 
-def test_a_report_on_them_has_the_scores_and_the_papers_numbers(made, tmp_path):
+def test_a_report_on_them_has_the_scores_and_the_validation_loss(made, tmp_path):
     _, out = made
     result = call(cli.build(), "report", out / "runs", "-o", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'data-column="NSS"' in page
-    assert page.count("2.4108 (sd 0.0063)") == 2
     assert "Validation loss" in page
 
 
@@ -144,7 +143,6 @@ def test_the_study_on_osie_alone_has_no_numbers_of_the_paper():
         (["osie", "--order", "random"], "'random' is not one of 'seed', 'fixed', 'independent'"),
         (["osie", "--order-seed", 3], "order_seed is for the sample order 'fixed'"),
         (["osie", "--data", "nowhere"], "OSIE is not in nowhere"),
-        (["osie", "--ray", "auto", "--minutes", 3], "is for this machine; leave it out with --ray"),
     ],
 )
 def test_wrong_usage_exits_with_2(tmp_path, monkeypatch, words, message):

@@ -1,6 +1,5 @@
 """Saliency studies: their rows, the data sets they read, finished and interrupted runs, several processes."""
 
-import json
 import signal
 from dataclasses import asdict
 
@@ -18,7 +17,7 @@ from congruency.studies.results import read_results
 from congruency.studies.saliency.recipes import osie_recipes, paper_numbers, paper_recipes, table_recipes
 from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency, find_set, run_folder
 from congruency.studies.saliency.study import SaliencyJob, saliency_study
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import Store
 
 QUICK = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)
 
@@ -66,24 +65,6 @@ def test_results_are_the_same_in_several_processes(osie_file, tmp_path):
     assert Store(tmp_path / "here").load() == Store(tmp_path / "there").load()
     texts = [(tmp_path / name / "results.json").read_text() for name in ("here", "there")]
     assert texts[0] == texts[1]
-
-
-def test_runs_of_older_releases_are_found(osie_file, tmp_path, monkeypatch):
-    """They kept scores.json in the run's folder alone; also those of seeds that the command does not name."""
-    monkeypatch.setattr(saliency_task, "train", lambda *_, **__: pytest.fail("trained again"))
-    scores = dict.fromkeys(("NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"), 0.5)
-    for seed in (0, 1, 7):
-        folder = tmp_path / "runs" / "dinet-resnet10t-adam_epochs-1_batch-4" / f"seed-{seed}"
-        folder.mkdir(parents=True)
-        content = {"recipe": asdict(QUICK), "row": QUICK.name, "seed": seed, "scores": {**scores, "NSS": float(seed)}}
-        (folder / "scores.json").write_text(json.dumps(content))
-    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [0, 1]) == 0
-    assert read_results(tmp_path)[QUICK.name]["seed"] == [0, 1, 7]
-    assert read_results(tmp_path)[QUICK.name]["NSS"] == [0.0, 1.0, 7.0]
-    assert Store(tmp_path).load()[QUICK.folder, 7] == RunResult({**scores, "NSS": 7.0})
-    assert len((tmp_path / "finished.jsonl").read_text().splitlines()) == 3
-    assert carry_out([QUICK], small_runner(osie_file, tmp_path), [0]) == 0
-    assert len((tmp_path / "finished.jsonl").read_text().splitlines()) == 3
 
 
 def test_sigterm_ends_a_study_with_75_and_the_same_call_resumes(osie_file, tmp_path, monkeypatch):

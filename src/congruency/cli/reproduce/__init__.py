@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import Data, option
+from congruency.cli.options import option
 from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
 from congruency.cli.reproduce.saliency import saliency
@@ -21,29 +21,34 @@ app = typer.Typer(
 )
 
 
+_PLACES = {
+    "salicon": "Table 1", "osie": "Table 2", "mnist_r": "Table 3", "mnist_p": "Table 4", "icifar100": "Table 5",
+    "cifar": "Table 6", "tiny_imagenet": "Table 7", "imagenet": "Table 8", "from_scratch": "Table 9",
+    "cost": "Tables 10 and 11", "cost_window": "Table 12, left", "cost_references": "Table 12, right",
+}  # fmt: skip
+
+
 @app.callback(invoke_without_command=True)
 def reproduce(
     context: typer.Context,
-    listing: Annotated[bool, option(
-        "List every table and figure that can be run: its command, its data, its time.", name="--list",
-    )] = False,
-    data: Data = None,
-) -> None:  # fmt: skip
+    listing: Annotated[bool, option("List every table that can be run.", name="--list")] = False,
+) -> None:
     """List what can be run where no family is named."""
     if not listing and context.invoked_subcommand is not None:
         return
-    from congruency.studies.catalogue import lines, runnable
+    from congruency.studies.continual.tables import TABLES
+    from congruency.studies.image_tables import TITLES
+    from congruency.studies.saliency.study import TITLES as SALIENCY
 
-    if listing:
-        for line in lines(data):
-            typer.echo(line)
-        raise typer.Exit
-    for name, entry in runnable().items():
-        where = f" ({entry.place} of the paper)" if entry.place else ""
-        typer.echo(f"  {f'{entry.family} {name}':30}  {entry.title}{where}")
-    typer.echo("\ncongruency reproduce FAMILY TABLE runs one; --list shows its data and its time too.")
+    titles = {f"continual {name}": table.title for name, table in TABLES.items()}
+    titles |= {f"classification {name}": title for name, title in TITLES.items()}
+    titles |= {f"saliency {name}": title for name, title in SALIENCY.items() if name in _PLACES}
+    for name, title in titles.items():
+        where = _PLACES.get(name.split()[1])
+        typer.echo(f"  {name:30}  {title}{f' ({where} of the paper)' if where else ''}")
+    typer.echo("\ncongruency reproduce FAMILY TABLE runs one; congruency reproduce FAMILY --help shows its options.")
     raise typer.Exit
 
 
-for family in (classification, continual, saliency):
-    app.command()(family)
+for command in (classification, continual, saliency):
+    app.command()(command)

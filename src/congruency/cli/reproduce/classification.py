@@ -31,7 +31,6 @@ def classification(
     data: options.Data = None,
     dataset: options.Dataset = None,
     out: options.TableOut = None,
-    show: Annotated[bool, options.option("Run nothing, show what is finished in --out.", name="--show")] = False,
     budget: options.Budget = "paper",
     model: options.Model = None,
     epochs: options.Epochs = None,
@@ -53,14 +52,9 @@ def classification(
         "Replay the networks' passes as CUDA graphs. (default: for the grids, on a GPU)",
     )] = None,
     compile: Annotated[bool, _machine("torch.compile the networks, once for all runs.", name="--compile")] = False,
-    channels_last: Annotated[bool | None, _machine(
-        "The memory format that is faster for convolutions on GPUs. (default: on a GPU)",
-    )] = None,
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a table of classification.
 
@@ -71,7 +65,7 @@ def classification(
     if ray is None:
         check_accelerator(device)
     options.check_order_seed(order, order_seed)
-    place = options.place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "pretrained": pretrained,
         "sample_order": order, "order_seed": order_seed,
@@ -84,7 +78,7 @@ def classification(
 
         from congruency.studies.classification.jobs import describe_changes
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
-        from congruency.studies.conduct import conduct, present
+        from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine, made_by, remarks, study_of
         from congruency.studies.plan import pick
@@ -93,15 +87,7 @@ def classification(
 
         console = Console(quiet=not first_process())
         held = Store(folder).settings()
-        if show:
-            if held is None:
-                raise ValueError(f"{folder} holds no runs to show; leave --show out to make some")
-            if held["table"] != table:
-                raise ValueError(f"{folder} holds runs of the table {held['table']}, not {table}")
-            study = pick(study_of(held), row or ())
-            present(study, folder, command=held.get("command", command_line()), made=made_by(held), console=console)
-            raise typer.Exit
-        machine = choose_machine(table, device, precision, compile, capture, channels_last)
+        machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
             "table": table, "budget": budget, "base": Path(dataset).name if dataset else None,
             "real_images": data is not None or dataset is not None,

@@ -40,8 +40,6 @@ def continual(
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a continual-learning table of the paper.
 
@@ -52,12 +50,12 @@ def continual(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_device(device, "--device")
-    place = options.place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray)
     with interruptible("stopped; the same command resumes where it stopped"):
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line
         from congruency.studies.continual.figures import continual_figures
-        from congruency.studies.continual.runner import ContinualRunner, import_older_runs
+        from congruency.studies.continual.runner import ContinualRunner
         from congruency.studies.continual.tables import StreamSettings, continual_study
         from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
         from congruency.studies.results import collect
@@ -69,7 +67,6 @@ def continual(
                 policy=policy,
             )  # fmt: skip
             study = continual_study(settings, rows or ()) if tune is None else tuning_study(tune, settings)
-            import_older_runs(folder)
             code = conduct(
                 study,
                 ContinualRunner(settings, folder.absolute(), data, device),

@@ -21,10 +21,7 @@ def saliency(
     )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
-    rows: Annotated[list[str] | None, option(
-        "Run only this row, as the paper names it, such as 'DINet Adam GEM', or all whose names begin so; may be "
-        "repeated. (default: all)", "NAME", name="--row",
-    )] = None,
+    rows: options.Rows = None,
     data: options.Data = None,
     out: options.TableOut = None,
     backbone: Annotated[str, option("Another network in all rows, by timm's name.", "NAME")] = "resnet50",
@@ -42,8 +39,6 @@ def saliency(
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Run a saliency table of the paper.
 
@@ -54,7 +49,7 @@ def saliency(
     folder = out if out is not None else Path(f"congruency-{table}")
     check_folder(folder, "--out")
     check_accelerator(device)
-    place = options.place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes

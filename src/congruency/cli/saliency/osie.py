@@ -58,8 +58,6 @@ def osie(
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
-    retries: options.Retries = 3,
-    minutes: options.Minutes = None,
 ) -> None:  # fmt: skip
     """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
 
@@ -69,7 +67,7 @@ def osie(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    place = options.place_of(processes, threads, ray, retries, minutes)
+    place = options.place_of(processes, threads, ray)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes

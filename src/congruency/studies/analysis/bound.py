@@ -26,8 +26,8 @@ from congruency.studies.page import provenance
 from congruency.studies.results import RESULTS_FILE
 
 __all__ = [
-    "FORMS", "PROBLEMS", "Comparison", "Problem", "Results", "compare", "compare_all", "compose", "findings",
-    "logistic", "quadratic", "summary", "write",
+    "FORMS", "PROBLEMS", "Comparison", "Problem", "Results", "compare", "findings", "logistic", "quadratic", "summary",
+    "write",
 ]  # fmt: skip
 
 FORMS: tuple[BoundForm, ...] = get_args(BoundForm)
@@ -39,14 +39,7 @@ _TOP = 1.5  # larger values of the printed form are not drawn: no cosine is ther
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A function to descend on.
-
-    Attributes:
-        description: the function, and where its constant comes from.
-        gradient: (p,) -> (p,), float64.
-        start: (p,).
-        lipschitz: L, of the gradient: exact, or at least not too small.
-    """
+    """A function to descend on: gradient (p,) -> (p,) in float64, and its Lipschitz constant L, or an upper bound."""
 
     name: str
     description: str
@@ -57,37 +50,34 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Gradient descent with one step size; all of shape (K,), for iterations 1..K.
-
-    Attributes:
-        relative: the step size times L.
-    """
+    """Gradient descent with one step size, ``relative / L``; all of shape (K,), for iterations 1..K."""
 
     relative: float
     measured: Tensor
     bounds: dict[BoundForm, Tensor]
 
-    def gap(self, form: BoundForm = "sharp") -> float:
-        """Return the mean of measured minus bound: 0 is tight, and it cannot be above 2."""
-        return float((self.measured - self.bounds[form]).nanmean())
+    @property
+    def gap(self) -> float:
+        """The mean of measured minus sharp bound: 0 is tight, and it cannot be above 2."""
+        return float((self.measured - self.bounds["sharp"]).nanmean())
 
-    def vacuous(self, form: BoundForm = "sharp") -> float:
-        """Return the share of the iterations, in percent, in which the bound is -1 and so says nothing."""
-        return 100 * _share(self.bounds[form] <= -1, self.measured)
-
-    def tight_for(self, within: float, form: BoundForm = "sharp") -> int:
-        """Return for how many first iterations the bound stays within a distance of the measured value."""
-        loose = (self.measured - self.bounds[form] > within).nonzero()
+    @property
+    def tight_for(self) -> int:
+        """For how many first iterations the sharp bound stays close to the measured value."""
+        loose = (self.measured - self.bounds["sharp"] > _TIGHT).nonzero()
         return int(loose[0]) if len(loose) else len(self.measured)
 
-    def vacuous_from(self, form: BoundForm = "sharp") -> int | None:
-        """Return the first iteration, from 1, in which the bound is -1; None where it never is."""
-        empty = (self.bounds[form] <= -1).nonzero()
+    @property
+    def vacuous_from(self) -> int | None:
+        """The first iteration, from 1, in which the sharp bound is -1 and so says nothing; None where it never is."""
+        empty = (self.bounds["sharp"] <= -1).nonzero()
         return int(empty[0]) + 1 if len(empty) else None
 
-    def broken(self, form: BoundForm = "printed") -> float:
+    def broken(self, form: BoundForm) -> float:
         """Return the share of the iterations, in percent, in which the congruency is below the bound."""
-        return 100 * _share(self.bounds[form] > self.measured + _ROUNDING, self.measured)
+        defined = ~self.measured.isnan()
+        below = (self.bounds[form] > self.measured + _ROUNDING) & defined
+        return 100 * float(below.sum() / defined.sum().clamp(min=1))
 
 
 def quadratic(size: int = 10, condition: float = 20.0) -> Problem:
@@ -153,16 +143,6 @@ def compare(problem: Problem, relative: float, steps: int) -> Comparison:
     return Comparison(relative, measured, bounds)
 
 
-def compare_all(problem: Problem, relatives: Sequence[float], steps: int) -> list[Comparison]:
-    """Return one comparison per step size."""
-    return [compare(problem, relative, steps) for relative in relatives]
-
-
-def _share(holds: Tensor, counted: Tensor) -> float:
-    defined = ~counted.isnan()
-    return float((holds & defined).sum() / defined.sum().clamp(min=1))
-
-
 Results = Mapping[str, tuple[Problem, Sequence[Comparison]]]
 
 
@@ -171,10 +151,10 @@ def summary(results: Results) -> Table:
     rows = []
     for problem, comparisons in results.values():
         for one in comparisons:
-            empty = one.vacuous_from()
+            empty = one.vacuous_from
             rows.append([
                 f"{problem.name}, {one.relative:g} / L", fixed(float(one.measured.nanmean()), 3),
-                fixed(float(one.bounds["sharp"].nanmean()), 3), fixed(one.gap(), 3), str(one.tight_for(_TIGHT)),
+                fixed(float(one.bounds["sharp"].nanmean()), 3), fixed(one.gap, 3), str(one.tight_for),
                 "never" if empty is None else str(empty), fixed(one.broken("printed"), 0),
             ])  # fmt: skip
     caption = (
@@ -197,7 +177,7 @@ def findings(results: Results) -> list[str]:
 def _reach(problem: Problem, comparisons: Sequence[Comparison]) -> str:
     parts = []
     for one in _chosen(comparisons):
-        count, empty = one.tight_for(_TIGHT), one.vacuous_from()
+        count, empty = one.tight_for, one.vacuous_from
         tight = "never tight" if count == 0 else f"tight for {count} iteration{'' if count == 1 else 's'}"
         parts.append(f"{one.relative:g} / L: {tight}, {'never vacuous' if empty is None else f'vacuous from {empty}'}")
     return f"The sharp bound on the {problem.name} problem, by step size. {'; '.join(parts)}."
@@ -206,41 +186,16 @@ def _reach(problem: Problem, comparisons: Sequence[Comparison]) -> str:
 def _validity(results: Results) -> list[str]:
     every = [one for _, comparisons in results.values() for one in comparisons]
     must: tuple[BoundForm, ...] = ("sharp", "expanded")
-    sound = [form for form in must if not any(one.broken(form) for one in every)]
-    broken = [one for one in every if one.broken("printed")]
-    over = [one for one in every if bool((one.bounds["printed"] > 1).any())]
-    first = {
-        2: "The sharp and the expanded bound held at every iteration.",
-        1: f"Of the two bounds that must hold, only the {sound[0]} one did: report this." if sound else "",
-        0: "Neither the sharp nor the expanded bound held everywhere: report this.",
-    }[len(sound)]
-    second = (
-        f"The theorem as printed was broken with {len(broken)} of {len(every)} step sizes, and asked for a congruency "
-        f"above 1 with {len(over)}."
-    )
-    return [first, second]
-
-
-def compose(results: Results, steps: int, command: str) -> Page:
-    """Return the page."""
-    figures = [_against_step(results, kind) for kind in ("gap", "vacuous")]
-    for problem, comparisons in results.values():
-        figures += [_curves(problem, one) for one in _chosen(comparisons)]
-    return Page(
-        title="How much Theorem 1 promises",
-        lead=(
-            f"Gradient descent with a fixed step for {steps} iterations, on functions whose Lipschitz constant L is "
-            "known: the congruency of every gradient with the sum of those before it, and what the theorem says it "
-            "cannot fall below."
-        ),
-        command=command,
-        table=summary(results),
-        findings=findings(results),
-        figures=figures,
-        figures_note="Point at a chart for its values.",
-        notes=[*_NOTES, *((problem.name, problem.description + ".") for problem, _ in results.values())],
-        made=provenance("in float64"),
-    )
+    wrong = [form for form in must if any(one.broken(form) for one in every)]
+    broken = sum(one.broken("printed") > 0 for one in every)
+    over = sum(bool((one.bounds["printed"] > 1).any()) for one in every)
+    return [
+        f"The {' and the '.join(wrong)} bound, which must hold, did not: report this."
+        if wrong
+        else "The sharp and the expanded bound held at every iteration.",
+        f"The theorem as printed was broken with {broken} of {len(every)} step sizes, and asked for a congruency above "
+        f"1 with {over}.",
+    ]
 
 
 _NOTES = (
@@ -254,17 +209,14 @@ _NOTES = (
 )
 
 
-def _against_step(results: Results, kind: str) -> Figure:
-    series = []
-    for problem, comparisons in results.values():
-        x = [one.relative for one in comparisons]
-        y = [one.gap("sharp") if kind == "gap" else one.vacuous("sharp") for one in comparisons]
-        series.append(Series(problem.name, x, y))
-    if kind == "gap":
-        title, y_label, note = "Gap of the sharp bound", "measured minus bound", "0: tight."
-    else:
-        title, y_label, note = "Where the sharp bound is vacuous", "% of iterations", "100: it says nothing at all."
-    return Figure(title, line_chart(series, title=title, x_label="step size times L", y_label=y_label), note)
+def _gaps(results: Results) -> Figure:
+    series = [
+        Series(problem.name, [one.relative for one in comparisons], [one.gap for one in comparisons])
+        for problem, comparisons in results.values()
+    ]
+    title = "Gap of the sharp bound"
+    chart = line_chart(series, title=title, x_label="step size times L", y_label="measured minus bound")
+    return Figure(title, chart, "0: tight.")
 
 
 def _curves(problem: Problem, one: Comparison) -> Figure:
@@ -311,5 +263,22 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 def write(results: Results, steps: int, out: Path, command: str) -> list[Path]:
     """Write ``index.html`` and ``results.json`` into a folder."""
-    page = compose(results, steps, command)
+    figures = [_gaps(results)]
+    for problem, comparisons in results.values():
+        figures += [_curves(problem, one) for one in _chosen(comparisons)]
+    page = Page(
+        title="How much Theorem 1 promises",
+        lead=(
+            f"Gradient descent with a fixed step for {steps} iterations, on functions whose Lipschitz constant L is "
+            "known: the congruency of every gradient with the sum of those before it, and what the theorem says it "
+            "cannot fall below."
+        ),
+        command=command,
+        table=summary(results),
+        findings=findings(results),
+        figures=figures,
+        figures_note="Point at a chart for its values.",
+        notes=[*_NOTES, *((problem.name, problem.description + ".") for problem, _ in results.values())],
+        made=provenance("in float64"),
+    )
     return write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(results)})

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from congruency.corrector import Trigger
 from congruency.dcl import DCL
 
 __all__ = [
-    "MODES", "OPTIMIZERS", "SURFACES", "Agreement", "Correction", "Descent", "Minima", "Mode", "Path", "Surface",
-    "agreements", "descend", "descend_all", "find", "letter", "settle", "surface_named",
+    "MODES", "OPTIMIZERS", "SURFACES", "Descent", "Illustration", "Mode", "Path", "Surface", "descend", "find",
+    "illustrate", "letter",
 ]  # fmt: skip
 
 Mode = Literal["baseline", "concentrate", "anchor"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _NEAR = 1e-2  # of the size of the picture: minima closer than this are one
 _FLAT = 1e-5
+_FAR = 1e6  # a path that leads there has diverged
 
 
 @dataclass(frozen=True)
@@ -71,50 +69,16 @@ SURFACES: dict[str, Surface] = {
 """By name; ``paper`` is the function of the paper's Figure 5."""
 
 
-def surface_named(name: str, start: tuple[float, float] | None = None) -> Surface:
-    """Return a surface by its name, with ``start`` or its own starting point.
-
-    Raises:
-        ValueError: the function or its gradient is not finite at the start.
-    """
-    surface = SURFACES[name] if start is None else replace(SURFACES[name], start=start)
-    point = torch.tensor(surface.start, dtype=torch.float64)
-    if not (surface(point).isfinite() and surface.gradient(point).isfinite().all()):
-        raise ValueError(f"{surface.formula} or its gradient is not finite at {surface.start}; give another start")
-    return surface
-
-
 @dataclass(frozen=True)
 class Descent:
-    """An optimizer with its settings in the figure.
-
-    Attributes:
-        kind: a class of ``torch.optim``.
-        window: of DCL, in steps.
-    """
+    """A class of ``torch.optim`` (``kind``) with its settings in the figure; ``window`` is DCL's, in steps."""
 
     name: str
     kind: str
     rates: tuple[float, ...]
-    window: int | None
+    window: int
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be a positive number, got {self.steps}")
-        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"learning rates must be positive numbers, got {list(self.rates)}")
-        if len(set(self.rates)) < len(self.rates):
-            raise ValueError(f"learning rates must differ, got {list(self.rates)}")
-
-    def make(self, weights: Tensor, rate: float) -> torch.optim.Optimizer:
-        """Return the optimizer of a path."""
-        try:
-            made: torch.optim.Optimizer = getattr(torch.optim, self.kind)([weights], lr=rate, **self.settings)
-        except (TypeError, ValueError) as reason:
-            raise ValueError(f"torch.optim.{self.kind} cannot be made with these settings: {reason}") from None
-        return made
 
 
 OPTIMIZERS: dict[str, Descent] = {
@@ -125,25 +89,6 @@ OPTIMIZERS: dict[str, Descent] = {
 """Those of the paper's figure, with its learning rates, windows and iterations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Correction:
-    """How DCL corrects in each mode: ``margin`` and ``trigger`` are the anchor's, the other mode has none."""
-
-    references: int = 1
-    offset: int = 0
-    margin: float = 0.5
-    trigger: Trigger = "violated"
-
-    def attach(self, optimizer: torch.optim.Optimizer, mode: Mode, window: int | None) -> DCL | None:
-        """Correct the optimizer's steps from now on; None for the baseline."""
-        if mode == "baseline":
-            return None
-        common: dict[str, Any] = {"references": self.references, "window": window, "offset": self.offset}
-        if mode == "concentrate":
-            return DCL(optimizer, mode=mode, **common)
-        return DCL(optimizer, mode=mode, margin=self.margin, trigger=self.trigger, **common)
-
-
 @dataclass(frozen=True, eq=False)
 class Path:
     """The path of a descent.
@@ -152,6 +97,7 @@ class Path:
         points: (steps + 1, 2) float64, the start first; fewer where it diverged.
         heights: (steps + 1,).
         corrected: how many of the steps DCL changed.
+        minimum: the number of the minimum that it leads to; None where it leads to none.
     """
 
     mode: Mode
@@ -159,10 +105,10 @@ class Path:
     points: Tensor
     heights: Tensor
     corrected: int
+    minimum: int | None = None
 
     @property
     def length(self) -> float:
-        """The length of the path."""
         return float(torch.linalg.vector_norm(self.points.diff(dim=0), dim=1).sum())
 
     @property
@@ -174,6 +120,26 @@ class Path:
     def detour(self) -> float:
         """Length over distance: 1 for a straight line; nan where the path ends where it began."""
         return self.length / self.distance if self.distance > 0 else math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Illustration:
+    """The paths of one optimizer, every mode at every learning rate; ``minima`` are (2,) each, by number."""
+
+    surface: Surface
+    descent: Descent
+    paths: Sequence[Path]
+    minima: Sequence[Tensor]
+
+    def agree(self, mode: Mode) -> bool | None:
+        """Whether the learning rates of a mode end at one minimum; None where some end at none."""
+        found = {path.minimum for path in self.paths if path.mode == mode}
+        return None if None in found else len(found) == 1
+
+
+def letter(number: int | None) -> str:
+    """A, B, C, ... by the number of a minimum; a dash for none."""
+    return "-" if number is None else chr(ord("A") + number)
 
 
 def find(name: str) -> Descent:
@@ -199,13 +165,15 @@ def _is_optimizer(name: str) -> bool:
     return usable and name not in ("LBFGS", "SparseAdam", "Muon")  # Muon takes matrices only
 
 
-def descend(surface: Surface, descent: Descent, mode: Mode, rate: float, correction: Correction | None = None) -> Path:
+def descend(surface: Surface, descent: Descent, mode: Mode, rate: float) -> Path:
     """Descend; the same loop for every mode: gradient, then ``optimizer.step()``, which corrects it."""
     weights = torch.tensor(surface.start, dtype=torch.float64, requires_grad=True)
-    optimizer = descent.make(weights, rate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the page says how many steps were corrected
-        dcl = (correction or Correction()).attach(optimizer, mode, descent.window)
+    optimizer = getattr(torch.optim, descent.kind)([weights], lr=rate, **descent.settings)
+    dcl = None
+    if mode == "concentrate":
+        dcl = DCL(optimizer, window=descent.window)
+    elif mode == "anchor":  # as the published code
+        dcl = DCL(optimizer, window=descent.window, mode="anchor", margin=0.5, trigger="violated")
     points = [weights.detach().clone()]
     for _ in range(descent.steps):
         weights.grad = surface.gradient(weights)
@@ -216,95 +184,51 @@ def descend(surface: Surface, descent: Descent, mode: Mode, rate: float, correct
             break
         points.append(weights.detach().clone())
     trace = torch.stack(points)
-    corrected = 0 if dcl is None else int(dcl.stats.corrected_steps)
-    return Path(mode, rate, trace, surface(trace), corrected)
+    return Path(mode, rate, trace, surface(trace), 0 if dcl is None else int(dcl.stats.corrected_steps))
 
 
-def descend_all(
-    surface: Surface, descent: Descent, correction: Correction | None = None, modes: Sequence[Mode] = MODES
-) -> list[Path]:
-    """Return the paths of every mode at every learning rate, rates within modes."""
-    return [descend(surface, descent, mode, rate, correction) for mode in modes for rate in descent.rates]
+def illustrate(surface: Surface, descents: Sequence[Descent]) -> list[Illustration]:
+    """Return all paths, by optimizer; a minimum has one number for all of them.
 
-
-@dataclass(frozen=True, eq=False)
-class Minima:
-    """The minima that a set of paths leads to.
-
-    Attributes:
-        places: (2,) each, in the order in which they were found.
-        of: for every path the number of its minimum; None where it leads to none.
+    From each path's last point plain descent in small steps continues to the minimum of its basin. A path that
+    diverged, or whose basin has no minimum, leads to none.
     """
-
-    places: list[Tensor]
-    of: list[int | None]
-
-    def letter(self, path: int) -> str:
-        """Return the letter of the minimum of a path; a dash for none."""
-        number = self.of[path]
-        return "-" if number is None else letter(number)
-
-    def part(self, start: int, count: int) -> Minima:
-        """Return the same minima for some of the paths."""
-        return Minima(self.places, self.of[start : start + count])
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Whether the learning rates of one mode end at one minimum, and at which; None: some end at none."""
-
-    mode: Mode
-    agree: bool | None
-    minima: tuple[int | None, ...]
+    every = [
+        [descend(surface, descent, mode, rate) for mode in MODES for rate in descent.rates] for descent in descents
+    ]
+    reached = [float(path.points.abs().amax()) for paths in every for path in paths]
+    near = _NEAR * max([1.0, *(size for size in reached if size < _FAR)])
+    minima: list[Tensor] = []
+    made = []
+    for descent, paths in zip(descents, every, strict=True):
+        ended = [replace(path, minimum=_number(_bottom(surface, path.points[-1]), minima, near)) for path in paths]
+        made.append(Illustration(surface, descent, ended, minima))
+    return made
 
 
-def letter(number: int) -> str:
-    """A, B, C, ... by number."""
-    return chr(ord("A") + number) if number < 26 else f"#{number + 1}"
-
-
-def settle(surface: Surface, paths: Sequence[Path]) -> Minima:
-    """Descend from each path's last point, in small steps, to the minimum of its basin.
-
-    A path that was stopped early counts with the minimum of the basin it is in; one that diverged, or whose basin has
-    no minimum, with none.
-    """
-    size = max([1.0, *(float(path.points.abs().amax()) for path in paths if _ended(path))])
-    places: list[Tensor] = []
-    of: list[int | None] = []
-    for path in paths:
-        bottom = _bottom(surface, path.points[-1]) if _ended(path) else None
-        if bottom is None:
-            of.append(None)
-            continue
-        near = [i for i, place in enumerate(places) if float((place - bottom).norm()) <= _NEAR * size]
-        if not near:
-            places.append(bottom)
-        of.append(near[0] if near else len(places) - 1)
-    return Minima(places, of)
-
-
-def agreements(paths: Sequence[Path], minima: Minima) -> list[Agreement]:
-    """Return one verdict per mode, over its learning rates."""
-    verdicts = []
-    for mode, group in groupby(zip(paths, minima.of, strict=True), key=lambda pair: pair[0].mode):
-        found = tuple(number for _, number in group)
-        verdicts.append(Agreement(mode, None if None in found else len(set(found)) == 1, found))
-    return verdicts
-
-
-def _ended(path: Path) -> bool:
-    return bool(path.points[-1].abs().amax() < 1e6)
+def _number(bottom: Tensor | None, minima: list[Tensor], near: float) -> int | None:
+    """The number of a minimum, which is added where it is a new one."""
+    if bottom is None:
+        return None
+    for number, place in enumerate(minima):
+        if float((place - bottom).norm()) <= near:
+            return number
+    minima.append(bottom)
+    return len(minima) - 1
 
 
 def _bottom(surface: Surface, point: Tensor, most: int = 5000) -> Tensor | None:
     """Gradient descent that halves its step until the height falls enough (Armijo)."""
     step = 0.1
     for _ in range(most):
+        if not point.abs().amax() < _FAR:
+            return None
         slope = surface.gradient(point)
         steepness = float(slope.square().sum())
         if steepness <= _FLAT**2:
-            return None if _falls(surface, point) else point
+            curvature = torch.autograd.functional.hessian(surface, point)
+            saddle = torch.linalg.eigvalsh(curvature).amin() < -_FLAT  # or a maximum
+            return None if saddle else point
         height = float(surface(point))
         while step > 1e-12 and not float(surface(point - step * slope)) <= height - 0.5 * step * steepness:
             step /= 2
@@ -312,12 +236,4 @@ def _bottom(surface: Surface, point: Tensor, most: int = 5000) -> Tensor | None:
             return point  # no decrease in floating point
         point = point - step * slope
         step = min(2 * step, 1.0)
-        if not point.isfinite().all() or float(point.abs().amax()) > 1e6:
-            return None
     return None
-
-
-def _falls(surface: Surface, point: Tensor) -> bool:
-    """Whether a stationary point is a saddle or a maximum: the surface curves down in some direction."""
-    curvature = torch.autograd.functional.hessian(surface, point)
-    return bool(torch.linalg.eigvalsh(curvature).amin() < -_FLAT)

@@ -2,91 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path as File
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from congruency.files import write_together
-from congruency.report.charts import Series, line_chart
+from congruency.report.charts import LIGHT, Series, line_chart
 from congruency.report.numbers import fixed, listed
 from congruency.report.page import Figure, Page, render
-from congruency.report.pictures import folded, picture
+from congruency.report.pictures import picture
 from congruency.report.tables import Table
-from congruency.studies.analysis.contours import Panel, animation, still
-from congruency.studies.analysis.descent import (
-    OPTIMIZERS,
-    SURFACES,
-    Agreement,
-    Correction,
-    Descent,
-    Path,
-    Surface,
-    agreements,
-    descend_all,
-    settle,
-)
+from congruency.studies.analysis.descent import MODES, Illustration, Mode, letter
 from congruency.studies.page import provenance
 from congruency.studies.results import RESULTS_FILE
 
-__all__ = ["Drawn", "Illustration", "Settings", "compose", "draw", "findings", "illustrate", "table", "write"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
+__all__ = ["findings", "table", "write"]
 
-@dataclass(frozen=True)
-class Settings:
-    """The surface, the optimizers and the correction."""
-
-    surface: Surface = SURFACES["paper"]
-    descents: Sequence[Descent] = tuple(OPTIMIZERS.values())
-    correction: Correction = field(default_factory=Correction)
-
-
-@dataclass(frozen=True, eq=False)
-class Illustration:
-    """An optimizer, its paths, which modes' learning rates agree, and how many references DCL had to record."""
-
-    descent: Descent
-    panel: Panel
-    agreements: list[Agreement]
-    references: int = 1
-
-    @property
-    def paths(self) -> Sequence[Path]:
-        return self.panel.paths
-
-    @property
-    def never_corrects(self) -> bool:
-        """Whether all steps of a window are taken up by recording references."""
-        return self.descent.window is not None and self.descent.window <= self.references
-
-
-def illustrate(settings: Settings) -> list[Illustration]:
-    """Return all paths, by optimizer; a minimum has one letter for all of them."""
-    runs = [descend_all(settings.surface, descent, settings.correction) for descent in settings.descents]
-    found = settle(settings.surface, [path for paths in runs for path in paths])
-    made: list[Illustration] = []
-    before = 0
-    for descent, paths in zip(settings.descents, runs, strict=True):
-        minima = found.part(before, len(paths))
-        before += len(paths)
-        title = f"{descent.name} after {descent.steps} steps"
-        panel = Panel(title, settings.surface, paths, minima)
-        made.append(Illustration(descent, panel, agreements(paths, minima), settings.correction.references))
-    return made
+_COLOURS: dict[Mode, str] = dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True))
+_WIDTHS: dict[Mode, float] = {"baseline": 5.0, "concentrate": 2.0, "anchor": 2.4}
+_ALPHAS: dict[Mode, float] = {"baseline": 0.35, "concentrate": 1.0, "anchor": 1.0}
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (7, 2, 1, 2)))
 
 
 def table(results: Sequence[Illustration]) -> Table:
     """Return one line per path."""
     rows = []
     for result in results:
-        for number, path in enumerate(result.paths):
+        for path in result.paths:
             x, y = path.points[-1].tolist()
-            steps = len(path.points) - 1
             rows.append([
                 f"{result.descent.name} {path.rate:g} {path.mode}", f"({fixed(x)}, {fixed(y)})",
-                fixed(float(path.heights[-1]), 3), result.panel.minima.letter(number),
-                fixed(path.detour, 3), "-" if path.mode == "baseline" else f"{path.corrected}/{steps}",
+                fixed(float(path.heights[-1]), 3), letter(path.minimum), fixed(path.detour, 3),
+                "-" if path.mode == "baseline" else f"{path.corrected}/{len(path.points) - 1}",
             ])  # fmt: skip
     caption = (
         "Minimum: that of the basin in which the path ends, by its letter in the pictures. "
@@ -100,63 +56,13 @@ def table(results: Sequence[Illustration]) -> Table:
 def findings(results: Sequence[Illustration]) -> list[str]:
     """Say what the end points show: where learning rates agree, by optimizer, and over all."""
     several = [result for result in results if len(result.descent.rates) > 1]
-    return [*_verdict(several), *map(_of_one, several), *_unmoved(results)]
-
-
-def _verdict(results: Sequence[Illustration]) -> list[str]:
-    """Which of the two modes makes learning rates agree that do not without correction."""
-    split = [result for result in results if _agree(result, "baseline") is False]
-    if not results:
-        return []
-    if not split:
-        return [
-            "With every optimizer the learning rates end at the same minimum without correction, so nothing is left "
-            "for a correction to bring together."
-        ]
-    names = listed([result.descent.name for result in split])
-    parts = []
-    for mode in ("anchor", "concentrate"):
-        united = [result.descent.name for result in split if _agree(result, mode)]
-        does = f"does with {listed(united)}" if united else "does not with any of them"
-        missed = [result.descent.name for result in split if not _agree(result, mode)]
-        parts.append(f"{mode} {does}{f', not with {listed(missed)}' if united and missed else ''}")
-    return [
-        f"Without correction the learning rates end at different minima with {names}. The paper's figure shows DCL "
-        f"making them agree on one. Here {'; '.join(parts)}."
-    ]
-
-
-def _of_one(result: Illustration) -> str:
-    parts = []
-    for verdict in result.agreements:
-        ends = [result.panel.minima.letter(i) for i, path in enumerate(result.paths) if path.mode == verdict.mode]
-        where = ", ".join(f"{rate:g} at {end}" for rate, end in zip(result.descent.rates, ends, strict=True))
-        if verdict.agree is None:
-            parts.append(f"{verdict.mode}: not all end at a minimum ({where.replace('at -', 'at none')})")
-        else:
-            parts.append(f"{verdict.mode}: {'one minimum' if verdict.agree else 'different minima'} ({where})")
-    return f"{result.descent.name}. {'; '.join(parts)}."
-
-
-def _unmoved(results: Sequence[Illustration]) -> list[str]:
-    """Modes that never changed a step followed the baseline's path: the picture hides one of the two."""
-    never = [result for result in results if result.never_corrects]
-    text = []
-    if never:
-        windows = listed(list(dict.fromkeys(str(result.descent.window) for result in never)))
-        count = never[0].references
-        text.append(
-            f"With {listed([result.descent.name for result in never])} DCL could never correct a step: recording "
-            f"{count} reference{'s' * (count > 1)} takes up the whole window of {windows}. Its paths are the "
-            "baseline's, point for point; give a --window larger than --references."
-        )
     same = [
         f"{result.descent.name} {path.rate:g}"
         for result in results
-        if not result.never_corrects
         for path in result.paths
         if path.mode == "concentrate" and path.corrected == 0
     ]
+    text = [_verdict(several), *map(_of_one, several)] if several else []
     if same:
         text.append(
             f"With {listed(same)} no gradient ever opposed the gradient accumulated within the window, so concentrate "
@@ -165,36 +71,67 @@ def _unmoved(results: Sequence[Illustration]) -> list[str]:
     return text
 
 
-def _agree(result: Illustration, mode: str) -> bool | None:
-    return next(verdict.agree for verdict in result.agreements if verdict.mode == mode)
+def _verdict(results: Sequence[Illustration]) -> str:
+    """Which of the two modes makes learning rates agree that do not without correction."""
+    split = [result for result in results if result.agree("baseline") is False]
+    if not split:
+        return (
+            "With every optimizer the learning rates end at the same minimum without correction, so nothing is left "
+            "for a correction to bring together."
+        )
+    parts = []
+    for mode in ("anchor", "concentrate"):
+        united = [result.descent.name for result in split if result.agree(mode)]
+        missed = [result.descent.name for result in split if not result.agree(mode)]
+        does = f"does with {listed(united)}" if united else "does not with any of them"
+        parts.append(f"{mode} {does}{f', not with {listed(missed)}' if united and missed else ''}")
+    return (
+        f"Without correction the learning rates end at different minima with "
+        f"{listed([result.descent.name for result in split])}. The paper's figure shows DCL making them agree on one. "
+        f"Here {'; '.join(parts)}."
+    )
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """An optimizer's pictures: ``still`` by kind of file, and the animation, where it is wanted."""
+def _of_one(result: Illustration) -> str:
+    parts = []
+    for mode in MODES:
+        where = ", ".join(
+            f"{path.rate:g} at {'none' if path.minimum is None else letter(path.minimum)}"
+            for path in result.paths
+            if path.mode == mode
+        )
+        agree = result.agree(mode)
+        verdict = "not all end at a minimum" if agree is None else "one minimum" if agree else "different minima"
+        parts.append(f"{mode}: {verdict} ({where})")
+    return f"{result.descent.name}. {'; '.join(parts)}."
 
-    still: dict[str, bytes]
-    moving: bytes | None = None
+
+def write(results: Sequence[Illustration], out: Path, command: str) -> list[Path]:
+    """Write the page, ``results.json``, and the picture of every optimizer as PNG."""
+    pictures = {result.descent.name: _picture_of(result) for result in results}
+    page = _page(results, pictures, command)
+    return write_together(out, {
+        "index.html": render(page), RESULTS_FILE: to_json(results),
+        **{f"paths-{name.lower()}.png": content for name, content in pictures.items()},
+    })  # fmt: skip
 
 
-def draw(results: Sequence[Illustration], animated: bool) -> list[Drawn]:
-    """Return all pictures."""
-    return [Drawn(still(result.panel), animation([result.panel]) if animated else None) for result in results]
-
-
-def compose(settings: Settings, results: Sequence[Illustration], pictures: Sequence[Drawn], command: str) -> Page:
-    """Return the page with the pictures."""
+def _page(results: Sequence[Illustration], pictures: dict[str, bytes], command: str) -> Page:
     figures = []
-    for result, drawn in zip(results, pictures, strict=True):
+    for result in results:
         name = result.descent.name
-        figures.append(Figure(f"Paths with {name}", _shown(result, drawn), _picture_note(result)))
+        alt = f"Contour lines of z with {len(result.paths)} paths of {name} from the start to minima."
+        settings = ", ".join(f"{key} {value}" for key, value in result.descent.settings.items())
+        note = f"DCL's window: {result.descent.window} steps.{f' Optimizer: {settings}.' if settings else ''}"
+        figures.append(Figure(f"Paths with {name}", picture(pictures[name], alt), note))
         note = "One chart per learning rate. Lower is better."
         figures.append(Figure(f"z by iteration with {name}", _heights(result), note))
+    surface = results[0].surface
     return Page(
         title="What DCL does to the path of a descent",
         lead=(
-            f"z = {settings.surface.formula}, from {settings.surface.start}: without correction (baseline), and with "
-            "DCL in its two modes, concentrate (the paper's equations) and anchor (its published code)."
+            f"z = {surface.formula}, from {surface.start}: without correction (baseline), and with DCL in its two "
+            "modes, concentrate (the paper's equations) and anchor (its published code)."
         ),
         command=command,
         table=table(results),
@@ -202,23 +139,9 @@ def compose(settings: Settings, results: Sequence[Illustration], pictures: Seque
         figures=figures,
         figures_title="Paths and heights",
         figures_note="Colour: the mode. Dashes in the pictures: the larger learning rate. Stars: minima.",
-        notes=_notes(settings),
+        notes=_NOTES,
         made=provenance("nothing here is random"),
     )
-
-
-def _shown(result: Illustration, drawn: Drawn) -> str:
-    alt = f"Contour lines of z with {len(result.paths)} paths of {result.descent.name} from the start to minima."
-    if drawn.moving is None:
-        return picture(drawn.still["png"], alt)
-    moving = picture(drawn.moving, f"The paths of {result.descent.name} as they grow, step by step.")
-    return picture(drawn.still["png"], alt) + folded("Show how they grow", moving)
-
-
-def _picture_note(result: Illustration) -> str:
-    settings = ", ".join(f"{name} {value}" for name, value in result.descent.settings.items())
-    window = "never renewed" if result.descent.window is None else f"a window of {result.descent.window} steps"
-    return f"Reference: {window}.{f' Optimizer: {settings}.' if settings else ''}"
 
 
 def _heights(result: Illustration) -> str:
@@ -235,65 +158,102 @@ def _heights(result: Illustration) -> str:
     return "\n".join(made)
 
 
-def _notes(settings: Settings) -> list[tuple[str, str]]:
-    how = settings.correction
-    return [
-        (
-            "Concentrate",
-            "The gradient of a step may not oppose the gradient accumulated since the reference point; one that does "
-            "is replaced by the nearest that does not.",
-        ),
-        (
-            "Anchor",
-            "The same with the opposite sign, as in the paper's published code: a step further away from the reference "
-            f"point is corrected, and the weights are pulled back to it (margin {how.margin:g}, trigger "
-            f"{how.trigger}).",
-        ),
-        (
-            "Window",
-            f"The number of steps after which the reference point is renewed; {how.references} of them, from step "
-            f"{how.offset} on. The steps that record a reference are never corrected.",
-        ),
-        (
-            "Whether learning rates agree",
-            "From the last point of every path plain descent in small steps continues to the minimum of the basin; two "
-            "paths agree where these are one. A path that ends at a saddle, or diverges, has none.",
-        ),
-    ]
+def _picture_of(drawn: Illustration) -> bytes:
+    """Return the paths over contour lines, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0, 4.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _background(axes, drawn)
+    for path in drawn.paths:
+        dash: Any = _DASHES[drawn.descent.rates.index(path.rate) % len(_DASHES)]
+        x, y = path.points.numpy().T
+        axes.plot(
+            x, y, color=_COLOURS[path.mode], linewidth=_WIDTHS[path.mode], alpha=_ALPHAS[path.mode], linestyle=dash,
+            label=f"{path.mode}, {path.rate:g}", zorder=4 if path.mode == "baseline" else 5, solid_capstyle="round",
+        )  # fmt: skip
+        axes.plot(x[-1], y[-1], "o", color=_COLOURS[path.mode], markersize=4, zorder=7)
+    axes.legend(loc="best", fontsize=8, framealpha=0.9)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
-def to_json(settings: Settings, results: Sequence[Illustration]) -> str:
+def _background(axes: Axes, drawn: Illustration) -> None:
+    """Heights as shades and contour lines; the start, and the minima by their letters."""
+    x, y, heights = _grid(drawn)
+    low, middle, high = (float(value) for value in np.quantile(heights, (0.0, 0.5, 0.98)))
+    share = np.linspace(0, 1, 18)
+    if high - low > 8 * (middle - low):  # a few heights are much larger than the rest
+        share = share**3
+    levels = low + (high - low) * share
+    axes.contourf(x, y, heights, levels=levels, cmap="YlGnBu_r", alpha=0.45, extend="both")
+    axes.contour(x, y, heights, levels=levels, colors="#5d6b78", linewidths=0.5, alpha=0.5, negative_linestyles="solid")
+    axes.plot(*drawn.surface.start, "o", color="white", markeredgecolor="#16202b", markersize=8, zorder=6)
+    axes.annotate("start", drawn.surface.start, xytext=(8, 6), textcoords="offset points", fontsize=9)
+    for number in sorted({path.minimum for path in drawn.paths if path.minimum is not None}):
+        a, b = drawn.minima[number].tolist()
+        axes.plot(a, b, "*", color="#ffd23f", markeredgecolor="#16202b", markersize=15, zorder=6)
+        axes.annotate(letter(number), (a, b), xytext=(9, -13), textcoords="offset points", fontsize=11, weight="bold")
+    title = f"{drawn.descent.name} after {drawn.descent.steps} steps"
+    axes.set(title=title, xlabel="x", ylabel="y", xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+
+
+def _grid(drawn: Illustration, count: int = 160) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The rectangle that the paths lie in, with a margin, and the heights on it."""
+    near = [path.points[path.points.abs().amax(1) < 1e3] for path in drawn.paths]
+    ends = [drawn.minima[path.minimum][None] for path in drawn.paths if path.minimum is not None]
+    seen = torch.cat([torch.tensor([drawn.surface.start], dtype=torch.float64), *near, *ends])
+    low, high = seen.amin(0), seen.amax(0)
+    middle, half = (low + high) / 2, (high - low).amax().clamp(min=0.5) * 0.62
+    axes = [torch.linspace(float(m - half), float(m + half), count, dtype=torch.float64) for m in middle]
+    x, y = torch.meshgrid(*axes, indexing="xy")
+    heights = drawn.surface(torch.stack([x, y], -1))
+    return axes[0].numpy(), axes[1].numpy(), heights.numpy()
+
+
+_NOTES = (
+    (
+        "Concentrate",
+        "The gradient of a step may not oppose the gradient accumulated since the reference point; one that does "
+        "is replaced by the nearest that does not.",
+    ),
+    (
+        "Anchor",
+        "The same with the opposite sign, as in the paper's published code: a step further away from the reference "
+        "point is corrected, and the weights are pulled back to it (margin 0.5).",
+    ),
+    (
+        "Window",
+        "The number of steps after which the reference point is renewed. The step that records it is never corrected.",
+    ),
+    (
+        "Whether learning rates agree",
+        "From the last point of every path plain descent in small steps continues to the minimum of the basin; two "
+        "paths agree where these are one. A path that ends at a saddle, or diverges, has none.",
+    ),
+)
+
+
+def to_json(results: Sequence[Illustration]) -> str:
     """Return the numbers of every path as JSON."""
-    content: dict[str, Any] = {"formula": settings.surface.formula, "start": list(settings.surface.start)}
-    content["minima"] = [place.tolist() for place in results[0].panel.minima.places] if results else []
-    content["optimizers"] = {}
-    for result in results:
-        content["optimizers"][result.descent.name] = {
-            "agree": {verdict.mode: verdict.agree for verdict in result.agreements},
+    surface = results[0].surface
+    content: dict[str, Any] = {"formula": surface.formula, "start": list(surface.start)}
+    content["minima"] = [place.tolist() for place in results[0].minima]
+    content["optimizers"] = {
+        result.descent.name: {
+            "agree": {mode: result.agree(mode) for mode in MODES},
             "paths": [
                 {
                     "mode": path.mode, "rate": path.rate, "end": path.points[-1].tolist(),
-                    "z": float(path.heights[-1]), "minimum": result.panel.minima.of[number], "length": path.length,
+                    "z": float(path.heights[-1]), "minimum": path.minimum, "length": path.length,
                     "distance": path.distance, "corrected": path.corrected, "steps": len(path.points) - 1,
                 }
-                for number, path in enumerate(result.paths)
+                for path in result.paths
             ],
-        }  # fmt: skip
+        }
+        for result in results
+    }  # fmt: skip
     return json.dumps(content, indent=1) + "\n"
-
-
-def write(
-    settings: Settings, results: Sequence[Illustration], out: File, command: str, *, animated: bool = True
-) -> list[File]:
-    """Write the page, ``results.json``, the pictures as PNG, SVG and GIF, and all in one ``paths.gif``."""
-    pictures = draw(results, animated)
-    page = compose(settings, results, pictures, command)
-    contents: dict[str, str | bytes] = {"index.html": render(page), RESULTS_FILE: to_json(settings, results)}
-    for result, drawn in zip(results, pictures, strict=True):
-        name = f"paths-{result.descent.name.lower()}"
-        contents |= {f"{name}.{kind}": data for kind, data in drawn.still.items()}
-        if drawn.moving is not None:
-            contents[f"{name}.gif"] = drawn.moving
-    if animated:
-        contents["paths.gif"] = animation([result.panel for result in results])
-    return write_together(out, contents)

@@ -5,11 +5,9 @@ Of one network, every kind of pairs; of several, whether samples of one class ag
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import combinations_with_replacement
@@ -33,11 +31,10 @@ from congruency.studies.page import provenance, to_page_markdown
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import RESULTS_FILE, Results, comparisons
 from congruency.studies.results import to_json as results_json
-from congruency.studies.summary import findings as study_findings
 
 __all__ = [
-    "BETWEEN", "WITHIN", "Kind", "Pairs", "compare", "compose", "compose_several", "findings", "kinds", "means",
-    "summary", "write", "write_several",
+    "BETWEEN", "WITHIN", "Kind", "Pairs", "compare", "compose_several", "findings", "kinds", "means", "summary",
+    "write", "write_several",
 ]  # fmt: skip
 
 WITHIN, BETWEEN = "within a class", "between classes"
@@ -113,11 +110,13 @@ def summary(pairs: Pairs, most: int = 30) -> Table:
 
 def means(pairs: Pairs) -> dict[str, tuple[float, float]] | None:
     """Return both cosines, mean within a class and mean between classes; None where there are no such pairs."""
-    every = kinds(pairs)
-    same, other = ([kind for kind in every if (kind.first == kind.second) is alike] for alike in (True, False))
-    if not same or not other or not any(kind.count for kind in same):
+    of = torch.tensor([pairs.labels.index(label) for label in pairs.labels])
+    upper = torch.ones(len(of), len(of)).triu(1).bool()
+    within, between = (of[:, None] == of) & upper, (of[:, None] != of) & upper
+    if not within.any() or not between.any():
         return None
-    return {name: (_pooled(same, name), _pooled(other, name)) for name in _MEASURES}
+    matrices = {name: getattr(pairs, name) for name in _MEASURES}
+    return {name: (float(m[within].nanmean()), float(m[between].nanmean())) for name, m in matrices.items()}
 
 
 def findings(pairs: Pairs) -> list[str]:
@@ -127,21 +126,6 @@ def findings(pairs: Pairs) -> list[str]:
         for name, (inside, between) in (means(pairs) or {}).items()
     ]
     return [f"Mean {'; '.join(parts)}."] if parts else []
-
-
-def _pooled(every: Sequence[Kind], name: str) -> float:
-    counted = [kind for kind in every if kind.count and not math.isnan(getattr(kind, name)[0])]
-    total = sum(kind.count for kind in counted)
-    return sum(kind.count * getattr(kind, name)[0] for kind in counted) / total if total else float("nan")
-
-
-def compose(samples: Samples, pairs: Pairs, command: str) -> Page:
-    """Return the page of one network: matrices, and pictures beside their references."""
-    return Page(
-        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs),
-        figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
-        notes=_NOTES, made=provenance(),
-    )  # fmt: skip
 
 
 _TITLE = "Which samples agree on the update"
@@ -212,18 +196,6 @@ def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
     return f'<div style="font-size: 0.85rem; line-height: 1.35; overflow-wrap: anywhere;">{shown}<br>{lines}</div>'
 
 
-def to_csv(matrix: Tensor, labels: Sequence[str]) -> str:
-    """Return a matrix for a spreadsheet: one row and one column per sample."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    names = [f"{i + 1} {label}" for i, label in enumerate(labels)]
-    writer.writerow(["", *names])
-    writer.writerows(
-        [name, *(f"{value:.6f}" for value in row)] for name, row in zip(names, matrix.tolist(), strict=True)
-    )
-    return buffer.getvalue()
-
-
 def to_json(pairs: Pairs) -> str:
     """Return the kinds of pairs as JSON."""
     made = [
@@ -235,28 +207,26 @@ def to_json(pairs: Pairs) -> str:
 
 
 def write(samples: Samples, pairs: Pairs, out: Path, command: str) -> list[Path]:
-    """Write ``index.html``, ``results.json`` and both matrices as CSV into a folder."""
-    contents: dict[str, str | bytes] = {
-        "index.html": render(compose(samples, pairs, command)),
-        RESULTS_FILE: to_json(pairs),
-        "congruency.csv": to_csv(pairs.congruency, pairs.labels),
-        "similarity.csv": to_csv(pairs.similarity, pairs.labels),
-    }
-    return write_together(out, contents)
+    """Write the page of one network, with matrices and pictures beside their references, and ``results.json``."""
+    page = Page(
+        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs),
+        figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
+        notes=_NOTES, made=provenance(),
+    )  # fmt: skip
+    return write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(pairs)})
 
 
-def study_of(lead: str = "") -> Study[Any]:
-    """Return the comparison over several networks as a study, one seed per network."""
-    return Study(
-        name="pairs",
-        title=_TITLE,
-        lead=lead,
-        rows=(Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=())),
-        columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
-        caption="Means over all pairs of samples; one seed per network. Congruency: the cosine of two samples' "
-        "gradients in the last layer. Similarity: that of the images.",
-        notes=_NOTES,
-    )
+_STUDY: Study[Any] = Study(
+    name="pairs",
+    title=_TITLE,
+    lead="",
+    rows=(Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=())),
+    columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
+    caption="Means over all pairs of samples; one seed per network. Congruency: the cosine of two samples' "
+    "gradients in the last layer. Similarity: that of the images.",
+    notes=_NOTES,
+)
+"""The comparison over several networks, one seed per network."""
 
 
 def results_of(every: Sequence[Pairs]) -> Results:
@@ -276,24 +246,21 @@ def results_of(every: Sequence[Pairs]) -> Results:
 
 
 def compose_several(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
-    """Return the page of several networks, with the pictures of the first."""
-    study = study_of(lead)
-    page = compose_study(
-        study, results, command=command, figures=figures, figures_note=f"Of the first network. {_FIGURES_NOTE}"
-    )
-    return replace(page, findings=findings_of(study, results), figures_title="Matrices and pictures")
+    """Return the page of several networks, with the pictures of the first.
 
-
-def findings_of(study: Study[Any], results: Results) -> list[str]:
-    """What the paired tests say; where all networks gave the same, as they do for the images alone, the means."""
+    Its findings are those of the paired tests; where all networks gave the same, as they do for the images, the means.
+    """
+    study = replace(_STUDY, lead=lead)
+    note = f"Of the first network. {_FIGURES_NOTE}"
+    page = compose_study(study, results, command=command, figures=figures, figures_note=note)
     same = [
         f"{column.heading} is {fixed(results[WITHIN][column.key][0], 4)} within a class and "
         f"{fixed(results[BETWEEN][column.key][0], 4)} between classes, the same for all networks."
         for column in study.columns
         if math.isnan(comparisons(study, results)[WITHIN, column.key].difference.p)
     ]
-    tested = [] if len(same) == len(study.columns) else study_findings(study, results)
-    return [*tested, *same]
+    tested = [] if len(same) == len(study.columns) else page.findings
+    return replace(page, findings=[*tested, *same], figures_title="Matrices and pictures")
 
 
 def write_several(
@@ -306,7 +273,5 @@ def write_several(
     results = results_of(every)
     commands = "\n    ".join([*trained, command])
     page = compose_several(_lead(samples), results, commands, _figures(samples, every[0]))
-    contents: Mapping[str, str | bytes] = {
-        "index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page),
-    }  # fmt: skip
+    contents = {"index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page)}
     return page, write_together(out, contents)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -13,20 +14,28 @@ from congruency.report.charts import Series, colour, line_chart
 from congruency.report.numbers import NOTHING, counted, listed
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
-from congruency.studies.analysis import curves
-from congruency.studies.analysis.runs import Group, Loaded, Run, group
+from congruency.studies.analysis.runs import Group, Loaded, Run, group, number
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import provenance
-from congruency.studies.paper import printed
-from congruency.studies.plan import Column, PaperNumber, Row, Study
+from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import Results
 from congruency.studies.saliency.recipes import PRINTED
+from congruency.studies.statistics import mean_interval
 from congruency.studies.summary import findings as study_findings
 from congruency.training.record import RECORD_NAME
 
-__all__ = ["commands", "compose", "differing", "findings", "left_out", "partner", "study_of"]
+__all__ = [
+    "by_epoch", "commands", "compose", "differing", "evaluated", "findings", "left_out", "partner", "representative",
+    "results_of", "spread_by_epoch", "study_of", "within_epoch",
+]  # fmt: skip
 
 _AT_MOST = 6  # lines in a chart: the number of colours
+_POINTS = 240
+_LAST = ("loss", "error")
+_MEANS = ("congruency", "congruency_previous", "corrected_congruency", "corrected_share")
+
+Curve = Callable[[Run], list[float]]
+"""One number per epoch, nan where there is none."""
 
 _NOT_NEGATIVE = (0.0, math.inf)
 
@@ -54,7 +63,7 @@ def partner(of: Group, groups: Sequence[Group]) -> Group | None:
 
 def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
     """Return the groups as a study, and their figures; the first metric is compared with the baseline's."""
-    results = curves.results(groups)
+    results = results_of(groups)
     known = dict.fromkeys(name for metrics in results.values() for name in metrics)
     columns = _metrics(groups)
     columns = [replace(column, compared=place == 0) for place, column in enumerate(columns)]
@@ -63,13 +72,8 @@ def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
     rows: list[Row[Any]] = []
     for one in groups:
         base = partner(one, groups)
-        rows.append(Row(name=one.name, jobs=(), paper=_paper(one), against=base.name if base else None))
+        rows.append(Row(name=one.name, jobs=(), against=base.name if base else None))
     count = sum(len(one.runs) for one in groups)
-    caption = "Figures of the last epoch; congruency and steps corrected are means over all epochs."
-    if any(row.paper for row in rows):
-        caption += (
-            " The paper's numbers are those of the row that the runs repeat, whatever images and budget they have."
-        )
     methods = listed(list(dict.fromkeys(each.method for each in groups)))
     study = Study(
         name="report",
@@ -77,7 +81,7 @@ def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
         lead=f"{methods[0].upper()}{methods[1:]}. Runs that differ in their seeds alone are one row.",
         rows=tuple(rows),
         columns=tuple(columns),
-        caption=caption,
+        caption="Figures of the last epoch; congruency and steps corrected are means over all epochs.",
         extras=(Column(key="corrected_share", title="Corrected, %", digits=0, scale=100),),
         notes=tuple(_notes(groups)),
     )
@@ -90,22 +94,12 @@ def _metrics(groups: Sequence[Group]) -> list[Column]:
     if scores:
         names = [*(name for name in PRINTED if name in scores), *(name for name in scores if name not in PRINTED)]
         return [Column(key=name, digits=4, unit="") for name in names]
-    names = curves.evaluated(groups)
+    names = evaluated(groups)
     names = [name for name in names if name != "loss"] or names
     return [
         Column(key=f"test_{name}", title=f"test {name.replace('_', ' ')}", digits=2 if "error" in name else 3, unit="")
         for name in names
     ] or [Column(key="training_loss", title="training loss", digits=3, unit="")]
-
-
-def _paper(one: Group) -> dict[str, PaperNumber]:
-    """The paper's numbers for a group, by column, where all its runs belong to one row."""
-    rows = {(run.origin.table, run.origin.row, run.origin.data) for run in one.runs}
-    if len(rows) != 1:
-        return {}
-    tuned = one.runs[0].settings.get("pretrained", "None") not in ("None", "False")
-    numbers = printed(*rows.pop(), fine_tuned=tuned)
-    return {name if name in PRINTED else f"test_{name}": number for name, number in numbers.items()}
 
 
 def findings(groups: Sequence[Group], study: Study[Any], results: Results) -> list[str]:
@@ -166,9 +160,7 @@ def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
     for one in groups:
         by_command: dict[str | None, list[str]] = {}
         for run in one.runs:
-            by_command.setdefault(run.origin.command, []).append(
-                f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})"
-            )
+            by_command.setdefault(run.command, []).append(f"{run.seed} ({run.name.removesuffix(f'/{RECORD_NAME}')})")
         for command, seeds in by_command.items():
             name = f"{one.name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
             text.append((name, None if command is None else f"congruency {command}"))
@@ -199,20 +191,20 @@ def compose(loaded: Loaded, command: str) -> Page:
 def _figures(groups: Sequence[Group]) -> list[Figure]:
     """The charts that the records have numbers for."""
     made = [
-        _chart(curves.by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
+        _chart(by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
         for name, title, y_label, note in _CURVES
     ]
-    for name in curves.evaluated(groups):
+    for name in evaluated(groups):
         title = f"Validation {name.replace('_', ' ')}"
-        series = curves.by_epoch(groups, "evaluation", name)
+        series = by_epoch(groups, "evaluation", name)
         unit = "% wrong" if "error" in name else name.replace("_", " ")
         made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name)))
     title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
-    spread = curves.spread_by_epoch(groups, "error")
+    spread = spread_by_epoch(groups, "error")
     made.insert(2, _chart(spread, title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
-    for epoch in curves.representative(groups):
+    for epoch in representative(groups):
         title = f"Training error by iteration, epoch {epoch + 1}"
-        made.append(_chart(curves.within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
+        made.append(_chart(within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
     return [figure for figure in made if figure is not None]
 
 
@@ -279,3 +271,114 @@ def _notes(groups: Sequence[Group]) -> list[tuple[str, str]]:
         ("Seeds", "; ".join(f"{one.name}: {', '.join(map(str, one.seeds))}" for one in groups) + "."),
         ("What all runs share", shared + "."),
     ]
+
+
+def results_of(groups: Sequence[Group]) -> Results:
+    """Return the figures of all runs, row by row; nan where a seed does not have one."""
+    found: Results = {}
+    for one in groups:
+        runs = [figures(run) for run in one.runs]
+        names = dict.fromkeys(name for run in runs for name in run)
+        values = {name: [run.get(name, math.nan) for run in runs] for name in names}
+        found[one.name] = {"seed": [float(seed) for seed in one.seeds], **values}
+    return found
+
+
+def figures(run: Run) -> dict[str, float]:
+    """Return the figures of a run, as far as its record has them.
+
+    The scores after training; the last evaluation's figures (``test_``); the last epoch's training loss and error
+    (``training_``) and magnitude; means over all epochs of the congruencies and of the share of steps corrected.
+    """
+    last = run.epochs[-1]
+    evaluation: Mapping[str, Any] = next(
+        (line["evaluation"] for line in reversed(run.epochs) if line.get("evaluation")), {}
+    )
+    found = dict(run.scores)
+    found |= {f"test_{name}": number(evaluation, name) for name in evaluation}
+    found |= {f"training_{name}": number(last, name) for name in _LAST}
+    found |= {name: _mean_over_epochs(run, name) for name in _MEANS}
+    found["magnitude"] = number(last, "magnitude")
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _mean_over_epochs(run: Run, name: str) -> float:
+    """The mean over the epochs that have the figure; nan where none has."""
+    values = [value for line in run.epochs if math.isfinite(value := number(line, name))]
+    return statistics.fmean(values) if values else math.nan
+
+
+def evaluated(groups: Sequence[Group]) -> list[str]:
+    """Return the figures that evaluations have, the errors first."""
+    names = dict.fromkeys(
+        name
+        for group in groups
+        for run in group.runs
+        for line in run.epochs
+        for name in (line.get("evaluation") or {})
+        if math.isfinite(number(line, "evaluation", name))
+    )
+    return sorted(names, key=lambda name: ("error" not in name, name == "loss"))
+
+
+def by_epoch(groups: Sequence[Group], *names: str) -> list[Series]:
+    """Return a figure of the epochs' lines: mean over seeds and its interval; empty for groups that never have it."""
+    return [_series(group, lambda run: [number(line, *names) for line in run.epochs]) for group in groups]
+
+
+def spread_by_epoch(groups: Sequence[Group], name: str) -> list[Series]:
+    """Return the standard deviation of a figure over the steps of each epoch, mean over seeds."""
+
+    def spread(run: Run) -> list[float]:
+        values: dict[int, list[float]] = {}
+        for line in run.steps:
+            value = number(line, name)
+            if math.isfinite(value):
+                values.setdefault(line["epoch"], []).append(value)
+        steps = [values.get(epoch, []) for epoch in range(len(run.epochs))]
+        return [statistics.stdev(each) if len(each) > 1 else math.nan for each in steps]
+
+    return [_series(group, spread) for group in groups]
+
+
+def within_epoch(groups: Sequence[Group], name: str, epoch: int) -> list[Series]:
+    """Return a figure by iteration in one epoch (from 0), mean over seeds; no band, for it would hide the lines."""
+    made = []
+    for one in groups:
+        runs = [[line for line in run.steps if line["epoch"] == epoch] for run in one.runs]
+        firsts = [min((line["step"] for line in lines), default=0) for lines in runs]
+        values: dict[int, list[float]] = {}
+        for lines, first in zip(runs, firsts, strict=True):
+            for line in lines:
+                values.setdefault(line["step"] - first + 1, []).append(number(line, name))
+        places = sorted(values)
+        made.append(_thinned(one.name, places, [statistics.fmean(values[place]) for place in places]))
+    return made
+
+
+def _thinned(name: str, x: Sequence[float], y: Sequence[float]) -> Series:
+    """At most as many points as a chart can show, each the mean of its neighbours."""
+    size = -(-len(x) // _POINTS) or 1
+    parts = [slice(start, start + size) for start in range(0, len(x), size)]
+    return Series(name, [statistics.fmean(x[part]) for part in parts], [statistics.fmean(y[part]) for part in parts])
+
+
+def representative(groups: Sequence[Group], wanted: Sequence[int] = (1, 5, 10, 15)) -> list[int]:
+    """Return the epochs, from 0, that have a chart each: the paper's four, or the last one of shorter runs."""
+    longest = max((len(run.epochs) for group in groups for run in group.runs), default=0)
+    chosen = [epoch for epoch in wanted if epoch <= longest]
+    if len(chosen) < len(wanted) and longest and longest not in chosen:
+        chosen.append(longest)
+    return [epoch - 1 for epoch in chosen]
+
+
+def _series(group: Group, curve: Curve) -> Series:
+    """Epochs are counted from 1; where runs have different numbers of epochs, those that are there count."""
+    runs = [curve(run) for run in group.runs]
+    means, margins = [], []
+    length = max((len(values) for values in runs), default=0)
+    for epoch in range(length):
+        estimate = mean_interval([values[epoch] for values in runs if epoch < len(values)])
+        means.append(estimate.mean)
+        margins.append(estimate.margin)
+    return Series(group.name, list(range(1, length + 1)), means, margins)

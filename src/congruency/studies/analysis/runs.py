@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from congruency.training.config import Correction
-from congruency.training.record import RECORD_NAME, Origin, read_record
+from congruency.training.record import RECORD_NAME, read_record
 
 __all__ = [
     "Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number",
@@ -41,13 +41,6 @@ _OF_METHODS = {setting.name for setting in fields(Correction)}
 
 _WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
 
-# What studies write of a finished run where they keep no record: continual learning, and the short grids.
-_FINISHED_RUNS = ({"setting", "method", "matrix"}, {"row", "seed", "job", "figures"})
-_OWN_PAGE = (
-    "it holds results without records; tables of continual learning and short grids (cifar10_grid, cifar100_noisy, "
-    "tiny_subset) keep none, and have pages of their own (index.html, by congruency reproduce)"
-)
-
 _FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
 
@@ -57,14 +50,10 @@ class Run:
 
     Attributes:
         name: where it was read from, for messages.
-        method: in words.
-        planned: how many epochs it was to have.
-        settings: what else was run, by name.
-        kind: the method's own name: ``baseline``, ``gem`` or ``dcl``.
-        correction: the settings by which that method corrected gradients, by name.
-        machine: the device and versions it was computed with, by name.
+        method: in words; ``kind`` is its own name: ``baseline``, ``gem`` or ``dcl``.
+        settings, correction, machine: what else was run, how gradients were corrected, and the device and versions.
+        steps, epochs: the lines of the record; ``planned`` is how many epochs it was to have.
         scores: its scores after training, by metric, if it has some.
-        steps, epochs: the lines of the record.
     """
 
     name: str
@@ -77,7 +66,7 @@ class Run:
     kind: str = "-"
     correction: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
-    origin: Origin = field(default_factory=Origin)
+    command: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -131,23 +120,12 @@ def find_records(places: Iterable[Path]) -> list[Path]:
             continue
         below = sorted(place.rglob(RECORD_NAME))
         if not below:
-            if any(map(_of_a_table, [*sorted(place.glob("*.json*")), *sorted(place.glob("runs/*.json"))])):
-                raise FileNotFoundError(f"{place} has no {RECORD_NAME}: {_OWN_PAGE}")
-            raise FileNotFoundError(f"{place} holds no run: there is no {RECORD_NAME} in it or below it")
+            raise FileNotFoundError(
+                f"{place} holds no run: there is no {RECORD_NAME} in it or below it; tables of continual learning and "
+                "short grids keep none, and have pages of their own (index.html)"
+            )
         found += below
     return list(dict.fromkeys(path.resolve() for path in found))
-
-
-def _of_a_table(path: Path) -> bool:
-    """Whether a file is what a study keeps instead of records: its results, or a finished run."""
-    if path.name == "results.json":
-        return True
-    try:
-        with path.open(encoding="utf-8") as file:
-            first = json.loads(file.readline())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and any(keys <= first.keys() for keys in _FINISHED_RUNS)
 
 
 def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
@@ -158,9 +136,6 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
         try:
             run = _run(path, name)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as reason:
-            if _of_a_table(path):
-                loaded.messages.append(f"{name} was skipped: {_OWN_PAGE}")
-                continue
             text = f"it has no {reason}" if isinstance(reason, KeyError) else str(reason).replace(str(path), "it")
             loaded.messages.append(f"{name} was skipped: {text}")
             continue
@@ -186,9 +161,9 @@ def _run(path: Path, name: str) -> Run:
             raise ValueError("a line in it has no epoch or no step; the record is damaged")
         if not isinstance(line.get("evaluation") or {}, Mapping):
             raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
-    origin = Origin(**{name: _text(record.run.get(name)) for name in ("command", "data", "table", "row")})
+    known = {name: value for name in ("command", "data") if isinstance(value := record.run.get(name), str)}
     described = {name: value for part in (config, task) for name, value in part.items() if name not in _INCIDENTAL}
-    settings = _flat(described) | ({} if origin.data is None else {"data": origin.data})
+    settings = _flat(described) | ({"data": known["data"]} if "data" in known else {})
     if settings.get("sample_order") != "fixed":
         settings.pop("order_seed", None)  # it follows from the seed
     versions = record.run.get("versions")
@@ -204,13 +179,9 @@ def _run(path: Path, name: str) -> Run:
         kind=str(method["name"]),
         correction=_flat(correction(method)),
         machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
-        origin=origin,
+        command=known.get("command"),
         scores=_scores(path.with_name("scores.json")),
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _scores(path: Path) -> dict[str, float]:
@@ -267,7 +238,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
         groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
     made = []
     for (method, variant), by_seed in groups.items():
-        name = _row_name(method, {key: dict(variant)[key] for key in named})
+        name = row_name(method, {key: dict(variant)[key] for key in named})
         chosen = [max(by_seed[seed], key=lambda run: run.finished) for seed in sorted(by_seed)]
         left_out = [run for same in by_seed.values() for run in same if run not in chosen]
         made.append(Group(name, method, variant, chosen, left_out))
@@ -292,12 +263,8 @@ def _distinguishing(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     return chosen
 
 
-def row_name(method: Mapping[str, Any], settings: Mapping[str, str]) -> str:
+def row_name(method: str, settings: Mapping[str, str]) -> str:
     """Return the name of a row: the method in words, and the settings in which it differs from other rows."""
-    return _row_name(method_name(method), settings)
-
-
-def _row_name(method: str, settings: Mapping[str, str]) -> str:
     listed = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
     return f"{method} ({listed})" if listed else method
 

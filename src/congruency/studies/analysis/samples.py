@@ -20,25 +20,20 @@ from congruency.classification.models import create
 from congruency.datasets import SETS, Catalogue, LabelledImages, catalogue
 from congruency.datasets import load as load_images
 from congruency.training import load_checkpoint, read_record
-from congruency.training.checkpoints import CheckpointError
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
 __all__ = ["Samples", "all_different", "classifier_samples", "is_saliency", "saliency_samples", "trained_by"]
 
-_CHECKPOINTS = "checkpoints"
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """n samples, and the network whose gradients are compared.
+    """n samples, and the network, in evaluation mode, whose gradients are compared.
 
     Attributes:
-        model: in evaluation mode.
         inputs: (n, ...), what the network takes.
         seen: (n, ...), the images normalised, whose plain similarity is compared with.
         pictures: of each sample, as PNG.
-        about: a sentence on network and data.
     """
 
     model: nn.Module
@@ -65,13 +60,9 @@ def is_saliency(checkpoint: Path) -> bool:
 def classifier_samples(
     checkpoint: Path, data: str, classes: Sequence[str], count: int, *, split: str = "test", folder: Path | None = None
 ) -> Samples:
-    """Return a classifier that ``congruency train`` trained, and images of a set.
+    """Return a classifier that ``congruency train`` trained, by its folder or a checkpoint, and images of a set.
 
-    Args:
-        checkpoint: a run's folder (its last checkpoint is taken), or a checkpoint in one.
-        data: a name or path of :func:`congruency.datasets.load`; it must have the classes that were trained on.
-        classes: the names of those to take; none for a mixture of all.
-        count: the number of images of each class; of a mixture, in all, evenly over the classes.
+    ``count`` images of each of ``classes``, or in all, evenly over the classes of the set, where none is named.
     """
     run, path = _run_of(checkpoint)
     task, augmentation = _described(run)
@@ -83,7 +74,7 @@ def classifier_samples(
     chosen = some.decoded(size, len(augmentation.mean)) if isinstance(some, Catalogue) else some
     inputs, targets = next(iter(Batches(chosen, len(chosen), augmentation).evaluation_batches()))
     channels, height, width = inputs.shape[1:]
-    model = _trained_network(task, _read_checkpoint(path), (channels, height, width))
+    model = _trained_network(task, load_checkpoint(path), (channels, height, width))
     smoothing = float(task.get("smoothing") or 0.0)
     return Samples(
         model,
@@ -107,23 +98,16 @@ def _run_of(checkpoint: Path) -> tuple[Path, Path]:
     """The folder of a run and the file of a checkpoint, from either of them."""
     if not checkpoint.exists():
         raise FileNotFoundError(f"the checkpoint {checkpoint} is missing; give a run's folder or a checkpoint in it")
-    if checkpoint.is_dir():
-        run = checkpoint.parent if checkpoint.name == _CHECKPOINTS else checkpoint
-        found = sorted((run / _CHECKPOINTS).glob("checkpoint-*.pt"))
-        if not found:
-            raise FileNotFoundError(f"{checkpoint} holds no checkpoint of a run (checkpoints/checkpoint-*.pt)")
-        if not (run / RECORD_NAME).is_file():
-            raise FileNotFoundError(
-                f"{run} has checkpoints and no {RECORD_NAME}, which says which network they are of; give the whole "
-                "folder of the run"
-            )
-        return run, found[-1]
-    run = checkpoint.resolve().parent.parent
+    run = checkpoint if checkpoint.is_dir() else checkpoint.resolve().parent.parent
+    found = sorted((run / "checkpoints").glob("checkpoint-*.pt")) if checkpoint.is_dir() else [checkpoint]
+    if not found:
+        raise FileNotFoundError(f"{checkpoint} holds no checkpoint of a run (checkpoints/checkpoint-*.pt)")
     if not (run / RECORD_NAME).is_file():
         raise FileNotFoundError(
-            f"{checkpoint} does not lie in a run's folder: {RECORD_NAME}, two folders up, says which network it is of"
+            f"{checkpoint} has no {RECORD_NAME}, which says which network its checkpoints are of; give the whole "
+            "folder of a run, or a checkpoint in it"
         )
-    return run, checkpoint
+    return run, found[-1]
 
 
 def all_different(checkpoints: Sequence[Path]) -> None:
@@ -138,18 +122,6 @@ def all_different(checkpoints: Sequence[Path]) -> None:
         if run in known:
             raise ValueError(f"{known[run]} and {checkpoint} are of one run; give each network once")
         known[run] = checkpoint
-
-
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint; one that cannot be read is reported as damaged, whatever the reader's error."""
-    try:
-        return load_checkpoint(path)
-    except CheckpointError as reason:
-        if reason.__cause__ is None:  # it was read, and is not a checkpoint
-            raise
-        raise ValueError(
-            f"the checkpoint {path} is cut short or damaged; give another one of the run, or train it again"
-        ) from reason
 
 
 def _trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
@@ -167,10 +139,8 @@ def _trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: t
 
 def _described(run: Path) -> tuple[Mapping[str, Any], Augmentation]:
     """The task in a run's record, and what happened to its images."""
-    task = read_record(run).run.get("task")
-    if not isinstance(task, Mapping):
-        raise ValueError(f"the record in {run} does not describe a run; congruency train writes one that does")
-    described = task.get("augmentation")
+    task = read_record(run).run.get("task") or {}
+    described = task.get("augmentation") if isinstance(task, Mapping) else None
     if not isinstance(described, Mapping) or "model" not in task:
         raise ValueError(f"the record in {run} does not describe a classifier; congruency train writes one that does")
     settings: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in described.items()}

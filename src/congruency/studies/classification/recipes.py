@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.studies.plan import PaperNumber
 
-__all__ = ["CLASSES", "RECIPES", "Measured", "Recipe", "find", "rows", "tables"]
+__all__ = ["CLASSES", "RECIPES", "Measured", "Recipe", "find", "rows"]
 
 Measured = Literal["error", "top5_error", "ms", "parameters"]
 """Figures of a finished run that columns show."""
@@ -30,10 +29,8 @@ class Recipe:
         columns: the columns that this run fills, and with which figure.
         paper: the paper's numbers by column. Errors in percent, costs in ms per image, parameters in millions.
         label: what distinguishes it from the row's other runs; empty where there is one.
-        measures: ``"error"``, or ``"cost"``: (batch time - data time) / batch size.
         window: DCL's beta_w, None for infinity.
         references: DCL's N_r.
-        memory: the samples in GEM's memory, renewed every epoch.
         size: the side of the images that the network sees; None for that of the data set.
         batch_size: of all processes together.
         milestones: epochs, counted from 0, from which the learning rate is multiplied by ``decay`` once more.
@@ -50,12 +47,9 @@ class Recipe:
     columns: Mapping[str, Measured]
     paper: Mapping[str, PaperNumber]
     label: str = ""
-    measures: Literal["error", "cost"] = "error"
     method: Literal["baseline", "dcl", "gem"] = "baseline"
     window: int | None = None
     references: int = 1
-    memory: int = 1
-    scope: Literal["head", "all"] = "head"
     pretrained: bool = False
     size: int | None = None
     epochs: int = 300
@@ -84,12 +78,8 @@ class Recipe:
     @property
     def correction(self) -> dict[str, Any]:
         """How gradients are corrected, by the names of :class:`congruency.training.Correction`."""
-        settings: dict[str, Any] = {"name": self.method}
-        if self.method == "dcl":
-            settings |= {"scope": self.scope, "window": self.window, "references": self.references}
-        if self.method == "gem":
-            settings |= {"scope": self.scope, "memory": self.memory}
-        return settings
+        dcl = {"window": self.window, "references": self.references} if self.method == "dcl" else {}
+        return {"name": self.method, **dcl}
 
     def small(self) -> Recipe:
         """Return a version for minutes on a laptop: fewer epochs and images, a smaller network; see ``changes``."""
@@ -126,21 +116,12 @@ def find(table: str, row: str) -> tuple[Recipe, ...]:
 
     find("cifar", "ResNeXt-29 SGD DCL-inf-1")  # one on CIFAR-10, one on CIFAR-100
     """
-    if row not in rows(table):
-        raise ValueError(f"table {table!r} has no row {row!r}; {_nearest(row, rows(table))}")
     return tuple(recipe for recipe in RECIPES if recipe.table == table and recipe.row == row)
 
 
 def rows(table: str) -> tuple[str, ...]:
     """The rows of a table, from top to bottom."""
-    if table not in tables():
-        raise ValueError(f"no table of classification is called {table!r}; {_nearest(table, tables())}")
     return tuple(dict.fromkeys(recipe.row for recipe in RECIPES if recipe.table == table))
-
-
-def tables() -> tuple[str, ...]:
-    """The tables, in the order of the paper."""
-    return tuple(dict.fromkeys(recipe.table for recipe in RECIPES))
 
 
 _SMALL: dict[str, dict[str, int]] = {
@@ -284,7 +265,7 @@ def _cost() -> list[Recipe]:
     ]
     return [
         Recipe(
-            table="cost", row=row, measures="cost", label=title, **common, **method,
+            table="cost", row=row, label=title, **common, **method,
             columns={f"{title} params": "parameters", f"{title} ms": "ms"},
             paper={f"{title} params": millions, f"{title} ms": milliseconds},
         )
@@ -299,7 +280,7 @@ def _cost() -> list[Recipe]:
 def _cost_by(table: str, settings: Mapping[str, dict[str, Any]], milliseconds: Mapping[str, float]) -> list[Recipe]:
     return [
         Recipe(
-            table=table, row="DCL", model="resnet101", measures="cost", columns={column: "ms"},
+            table=table, row="DCL", model="resnet101", columns={column: "ms"},
             paper={column: milliseconds[column]}, label=column, assumed=(_TINY_CROPS,), **_TINY, **method,
         )
         for column, method in settings.items()
@@ -331,11 +312,6 @@ def _differences(whole: Recipe, made: Recipe) -> tuple[str, ...]:
     if made.pretrained != whole.pretrained:
         changes.append("from scratch for fine-tuned")
     return tuple(changes)
-
-
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-    return f"similar: {', '.join(map(repr, near))}" if near else f"there are {', '.join(map(repr, known))}"
 
 
 RECIPES: tuple[Recipe, ...] = _all()

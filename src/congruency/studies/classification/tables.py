@@ -62,8 +62,6 @@ def paper_rows(
     table: str, budget: Budget, jobs: Callable[[Sequence[Recipe], Mapping[str, Any]], tuple[ImageJob, ...]]
 ) -> tuple[Row[ImageJob], ...]:
     """Return the rows of a table; ``jobs`` makes those of a row from its recipes and the settings of DCL."""
-    if budget not in ("paper", "small"):
-        raise ValueError(f"budget must be 'paper' or 'small', got {budget!r}")
     rows = []
     for title in recipes.rows(table):
         found = recipes.find(table, title)

@@ -36,14 +36,16 @@ def continual_figures(
         if row.name in results
     }
     parts = _parts([row for row in study.rows if row.name in outcomes], outcomes)
-    figures = [
-        Figure(f"Accuracy on the tasks learned so far{label}", _curve(part, _accuracy_so_far, "accuracy, %"), _SO_FAR)
-        for label, part in parts
-    ]
+    figures = []
     for label, part in parts:
-        known = [(name, outcome) for name, outcome in part if torch.isfinite(_loss_so_far(outcome).sum(0)).any()]
+        curve = _curve(part, lambda outcome: 100 * _so_far(outcome.matrix[:, 0]), "accuracy, %")
+        figures.append(Figure(f"Accuracy on the tasks learned so far{label}", curve, _SO_FAR))
+    for label, part in parts:
+        known = [
+            (name, outcome) for name, outcome in part if torch.isfinite(_so_far(outcome.losses[:, 0]).sum(0)).any()
+        ]
         if known:
-            curve = _curve(known, _loss_so_far, "validation loss")
+            curve = _curve(known, lambda outcome: _so_far(outcome.losses[:, 0]), "validation loss")
             note = f"Mean cross entropy of the test images, in nats. {_SO_FAR}"
             figures.append(Figure(f"Validation loss by task{label}", curve, note))
     for label, part in parts:
@@ -77,18 +79,8 @@ def _parts(rows: Sequence[Row[ContinualJob]], outcomes: Mapping[str, Outcome]) -
     ]
 
 
-def _accuracy_so_far(outcome: Outcome) -> torch.Tensor:
-    """(S, T): after each task the mean accuracy on the tasks learned by then, in percent."""
-    return 100 * _so_far(outcome.matrix[:, 0])
-
-
-def _loss_so_far(outcome: Outcome) -> torch.Tensor:
-    """(S, T): after each task the mean loss on the tasks learned by then, ``1/i sum_(t <= i) L_(i, t)``."""
-    return _so_far(outcome.losses[:, 0])
-
-
 def _so_far(matrix: torch.Tensor) -> torch.Tensor:
-    """(S, T, T) -> (S, T): for each row the mean up to the diagonal."""
+    """(S, T, T) -> (S, T): after each task the mean over the tasks learned by then, ``1/i sum_(t <= i) m_it``."""
     return torch.stack([matrix[:, i, : i + 1].mean(-1) for i in range(matrix.shape[-1])], -1)
 
 

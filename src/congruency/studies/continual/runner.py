@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,12 +18,12 @@ from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
 from congruency.continual.config import memory_slice
 from congruency.continual.networks import NarrowResNet18
 from congruency.datasets import LabelledImages, load
-from congruency.studies.continual.tables import ContinualJob, StreamSettings, digest
+from congruency.studies.continual.tables import ContinualJob, StreamSettings
 from congruency.studies.executor import Batch, Within
 from congruency.studies.plan import Run
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import RunResult
 
-__all__ = ["ContinualRunner", "import_older_runs", "network", "outcome_of", "result_of"]
+__all__ = ["ContinualRunner", "network", "outcome_of", "result_of"]
 
 _CLEAN_SHARE = 0.8  # of the clean images of each class, for training
 _BATCH_BYTES = {"cpu": 3 << 30, "cuda": 40 << 30}  # that the runs of one batch may take
@@ -169,44 +167,3 @@ def outcome_of(results: Sequence[RunResult]) -> Outcome:
     return Outcome(
         parts["matrix"].unsqueeze(1), parts["baseline"], parts["agreement"].unsqueeze(1), parts["losses"].unsqueeze(1)
     )
-
-
-def import_older_runs(folder: Path) -> None:
-    """Add runs that an older release kept as one file each (``runs/*.json``) to the folder's store.
-
-    Raises:
-        ValueError: a file is not a finished run.
-    """
-    store = Store(folder)
-    known = store.load()
-    for path in sorted((folder / "runs").glob("*.json")):
-        try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-            key = (digest(read["setting"], read["method"]), int(read["seed"]))
-            if key in known:
-                continue
-            matrix = torch.tensor(read["matrix"], dtype=torch.float64)
-            undefined = torch.full_like(matrix, math.nan).tolist()  # of runs from before losses were recorded
-            losses = torch.tensor(read.get("losses", undefined), dtype=torch.float64)
-            if losses.shape != matrix.shape:
-                raise ValueError(f"losses of shape {tuple(losses.shape)} beside a matrix of {tuple(matrix.shape)}")
-            others = [torch.tensor(read[name], dtype=torch.float64) for name in ("baseline", "agreement")]
-            outcome = Outcome(matrix[None, None], others[0][None], others[1][None, None], losses[None, None])
-        except (ValueError, KeyError, TypeError) as reason:
-            raise ValueError(f"{path} is not a finished run ({reason}); remove it, and the run is repeated") from None
-        store.add(Run(read["method"]["name"], _OlderJob(key[0]), key[1]), result_of(outcome))
-
-
-@dataclass(frozen=True)
-class _OlderJob:
-    """The job of a run that was kept by an older release, known by its digest."""
-
-    known_digest: str
-    label: str = ""
-
-    @property
-    def columns(self) -> dict[str, str]:
-        return {}
-
-    def digest(self) -> str:
-        return self.known_digest

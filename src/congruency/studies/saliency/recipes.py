@@ -82,16 +82,10 @@ def table_recipes(
     pretrained: bool = True,
     **changes: Any,
 ) -> list[Recipe]:
-    """Return rows of one of the paper's saliency tables with other settings.
+    """Return rows of one of the paper's saliency tables, by their names or beginnings, all where none is given.
 
-    Args:
-        rows: Names of rows as the paper has them, or their beginnings; empty for all.
-        weights: A file of ImageNet weights for the backbone.
-        pretrained: Without such a file, download timm's; False trains from scratch, which the paper did not.
-        changes: Other attributes of :class:`Recipe`, such as ``epochs``.
-
-    Raises:
-        ValueError: no row has such a name.
+    The backbone starts from a file of ``weights``, timm's (``pretrained``), or from scratch, which the paper did not.
+    ``changes`` are other attributes of :class:`Recipe`, such as ``epochs``.
     """
     start: dict[str, Any] = {"weights": None if weights is None else str(weights)}
     start["pretrained"] = pretrained and weights is None

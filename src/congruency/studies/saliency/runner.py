@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -16,24 +17,25 @@ from rich.console import Console
 from congruency.files import write_together
 from congruency.saliency.baselines import baseline_scores, human_scores
 from congruency.saliency.data.loaders import mit1003, osie, salicon
+from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
-from congruency.saliency.models import create
+from congruency.saliency.models import create, load_model
+from congruency.saliency.predict import example_page, saliency_of
 from congruency.saliency.scorer import METRICS
 from congruency.saliency.task import SCORES_FILE, split_prepared, train_network
 from congruency.studies.conduct import conduct
 from congruency.studies.executor import Batch, Place, Stopped, Within
 from congruency.studies.plan import Run, Study
 from congruency.studies.results import Results
-from congruency.studies.saliency.examples import EXAMPLES, EXAMPLES_CAPTION, write_examples
 from congruency.studies.saliency.study import SaliencyJob, StudyName
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import RunResult
 from congruency.training import Origin, read_record
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import first_process
 
 __all__ = [
-    "DATA_SETS", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set", "import_older_runs", "read_bounds",
-    "run_folder",
+    "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set",
+    "read_bounds", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -45,6 +47,9 @@ _LAYOUTS = {  # the folder's name, and a folder in it by which the set is recogn
     "MIT1003": ("mit1003", ("ALLSTIMULI",)),
 }
 _BOUNDS = "bounds.json"
+EXAMPLES = "examples.jpg"
+EXAMPLES_CAPTION = "Test images, where people looked, and what networks predict"
+_NETWORKS = 5  # columns of the page
 
 
 def find_set(name: str, data: Path | None) -> Path:
@@ -160,19 +165,6 @@ class SaliencyRunner:
             raise Stopped
 
 
-def import_older_runs(study: Study[SaliencyJob], out: Path) -> None:
-    """Add to the store what older releases kept in the folders of the runs alone."""
-    store = Store(out)
-    known = store.load()
-    for row in study.rows:
-        for job in row.jobs:
-            for path in run_folder(out, job, 0).parent.glob(f"seed-*/{SCORES_FILE}"):
-                found = json.loads(path.read_text(encoding="utf-8"))
-                run = Run(row.name, job, int(found["seed"]))
-                if run.key not in known:
-                    store.add(run, RunResult(found["scores"]))
-
-
 def bounds(sets: Sets, out: Path, device: str) -> Results:
     """Return floor and ceiling as rows with one value each, computed once per folder."""
     path = out / _BOUNDS
@@ -211,7 +203,6 @@ def conduct_saliency(
     if first_process():
         for title, part in zip(("to train on", "to score"), parts, strict=True):
             console.print(f"{title}: {part.data.summary()}", markup=False, highlight=False)
-    import_older_runs(study, out)
 
     def pictures() -> dict[str, str]:
         recipes = [job.recipe for row in study.rows for job in row.jobs]
@@ -226,6 +217,28 @@ def conduct_saliency(
         command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
         pictures=pictures, console=console,
     )  # fmt: skip
+
+
+def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared, count: int) -> Path:
+    """Write a page of evenly spaced test images: where people looked, and the maps of the first few networks.
+
+    ``networks`` are files of trained networks by the title of their column.
+    """
+    chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
+    images = [test_set.images[i] for i in chosen]
+    height, width = test_set.images.shape[-2:]
+    viewings = [test_set.data[i] for i in chosen]
+    counts = fixation_counts(
+        [v.points for v in viewings], (height, width), frames=[(v.height, v.width) for v in viewings]
+    )
+    frame = viewings[0].width
+    people = "15 people" if len(viewings[0].fixations) == 15 else "people"
+    columns = {people: list(density(counts, test_set.data.sigma(frame) * width / frame))}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for title, path in islice(networks.items(), _NETWORKS):
+        model = load_model(path, device)
+        columns[title] = [saliency_of(model, image, max(height, width)).cpu() for image in images]
+    return example_page(images, columns, out / EXAMPLES)
 
 
 def _made(study: Study[SaliencyJob], out: Path) -> str:

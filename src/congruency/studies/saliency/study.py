@@ -10,15 +10,15 @@ from congruency.saliency.task import Recipe
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.saliency.recipes import PRINTED, paper_numbers
 
-__all__ = ["SaliencyJob", "StudyName", "saliency_study"]
+__all__ = ["TITLES", "SaliencyJob", "StudyName", "saliency_study"]
 
 StudyName = Literal["salicon", "osie", "osie_study"]
 """The paper's two tables, and the comparison on OSIE alone."""
 
-_SETS: dict[StudyName, str] = {
-    "salicon": "SALICON 2017, scored on its validation set",
-    "osie": "OSIE, scored on MIT1003",
-    "osie_study": "500 images of OSIE, scored on the other 200",
+TITLES: dict[StudyName, str] = {
+    "salicon": "Saliency: networks trained on SALICON 2017, scored on its validation set",
+    "osie": "Saliency: networks trained on OSIE, scored on MIT1003",
+    "osie_study": "Saliency: networks trained on 500 images of OSIE, scored on the other 200",
 }
 _NOTES = (
     (
@@ -75,7 +75,7 @@ def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[Saliency
     in_paper = any(paper_numbers(name, recipe) for recipe in recipes)
     return Study(
         name=name,
-        title=f"Saliency: networks trained on {_SETS[name]}",
+        title=TITLES[name],
         lead=f"{_training(recipes)} Within a seed all rows of a network begin with the same weights.",
         rows=tuple(_row(name, recipe) for recipe in recipes),
         columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),

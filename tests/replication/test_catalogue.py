@@ -8,21 +8,13 @@ import typer
 from typer.testing import CliRunner
 
 from congruency import cli
-from congruency.studies.catalogue import (
-    CATALOGUE,
-    DATA_TITLES,
-    Entry,
-    available_data,
-    commands_of,
-    lines,
-    runnable,
-)
 from congruency.studies.classification import recipes
 from congruency.studies.classification.grids import GRIDS
 from congruency.studies.classification.grids import TITLES as GRID_TITLES
 from congruency.studies.classification.tables import TITLES as PAPER_TITLES
 from congruency.studies.continual.tables import TABLES
 from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
+from replication.catalogue import CATALOGUE, commands_of, runnable
 
 COMMANDS = [(entry.name, command) for entry in CATALOGUE for command in commands_of(entry)]
 
@@ -47,7 +39,7 @@ def test_it_lists_exactly_what_the_families_can_run():
         families.setdefault(entry.family, set()).add(name)
     assert families == {
         "continual": set(TABLES),
-        "classification": set(recipes.tables()) | set(GRIDS),
+        "classification": {recipe.table for recipe in recipes.RECIPES} | set(GRIDS),
         "saliency": set(PAPER),
     }
     for name, title in {**PAPER_TITLES, **GRID_TITLES}.items():
@@ -59,7 +51,6 @@ def test_it_lists_exactly_what_the_families_can_run():
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 def test_entries_say_what_they_need(entry):
-    assert set(entry.data) <= set(DATA_TITLES)
     assert bool(entry.commands) == (entry.family != "drawing")
     assert entry.takes == "not measured" or entry.takes.endswith(("(measured)", "(estimate)"))
     if entry.runs:
@@ -117,47 +108,13 @@ def test_the_papers_saliency_numbers():
     assert PAPER["osie"]["DINet Adam GEM"][3] == (0.7540, 0.0006)
 
 
-def test_sets_that_are_not_whole_are_said_to_be_so(tmp_path):
-    entry = Entry(name="x", title="", family="analysis", data=("tiny_imagenet", "cifar100"))
-    for place in ("tiny_imagenet/tiny-imagenet-200-subset.zip", "cifar100/cifar100_noisy_train.tar.xz"):
-        (tmp_path / place).parent.mkdir()
-        (tmp_path / place).touch()
-    assert available_data(entry, tmp_path) == (
-        "Tiny ImageNet is available, a subset (tiny-imagenet-200-subset.zip), "
-        "CIFAR-100 is available, its training labels noisy (cifar100_noisy_train.tar.xz)"
-    )
-
-
-def test_available_data(tmp_path, monkeypatch):
-    monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
-    entry = Entry(name="x", title="", family="saliency", data=("mnist", "OSIE", "MIT1003"))
-    assert available_data(entry, None).count("is missing: no data folder was given") == 3
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "osie" / "stimuli").mkdir(parents=True)
-    reported = available_data(entry, tmp_path)
-    assert reported == "MNIST is available (mnist), OSIE is available (osie), MIT1003 is missing"
-    assert available_data(Entry(name="x", title="", family="analysis"), None) == "none is needed"
-
-
-def test_the_listing(tmp_path):
-    listed = list(lines(tmp_path))
-    text = " ".join(" ".join(listed).split())
-    for entry in CATALOGUE:
-        assert entry.title in text
-    assert (
-        "Table 4: mnist_p, MNIST permutations congruency reproduce continual mnist_p --data FOLDER --seeds 20 "
-        "--out results/mnist_p Data: MNIST is missing" in text
-    )
-    assert "Figure 2: a training step with DCL A drawing, nothing is measured in it." in text
-    assert "docs/results" not in text, "a folder of a checkout, not of an installation"
-    assert len([line for line in listed if line.startswith("Figure")]) == 14
-
-
 def test_the_command_lists_what_can_be_run():
-    result = call("reproduce", "--list")
-    assert result.exit_code == 0, result.output
-    for name in runnable():
-        assert name in result.output
+    for words in (["--list"], []):
+        result = call("reproduce", *words)
+        assert result.exit_code == 0, result.output
+        for name, entry in runnable().items():
+            line = next(line for line in result.output.splitlines() if line.split()[:2] == [entry.family, name])
+            assert line.endswith(f"({entry.place} of the paper)") == bool(entry.place)
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,17 @@
 """Every table and figure of the paper, and our own studies: the commands that run each, its data, and its time.
 
-The one registry: ``congruency reproduce --list``, the help of ``congruency reproduce`` and the replication read it.
+``congruency reproduce --list`` lists the tables that it runs itself; this has the figures and their commands too.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-__all__ = [
-    "CATALOGUE", "DATA_TITLES", "Entry", "Family", "available_data", "commands_of",
-    "described_by_name", "lines", "runnable",
-]  # fmt: skip
+__all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
 
 Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
 """The first three are subcommands of ``congruency reproduce``."""
-
-DATA_TITLES = {
-    "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet",
-    "imagenet": "ImageNet", "SALICON": "SALICON", "OSIE": "OSIE", "MIT1003": "MIT1003",
-}  # fmt: skip
-"""The data sets that entries name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +23,7 @@ class Entry:
         name: its name here, which ``congruency reproduce FAMILY`` takes where ``runs`` is True.
         commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
             of results. None for a drawing.
-        data: the sets it needs, names of :data:`DATA_TITLES`.
+        data: the sets it needs.
         takes: how long, and whether that is measured or an estimate.
         seeds: how many it is meant to have, where that is fixed.
         runs: whether ``congruency reproduce FAMILY NAME`` runs it.
@@ -157,7 +145,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _figure(
         5, "illustrate", "paths of three optimizers over a surface, with and without DCL",
         "illustrate --out {out}/illustrate",
-        takes="about 10 seconds on one CPU core, without the animation (measured)",
+        takes="about 10 seconds on one CPU core (measured)",
     ),
     _drawing(6, "DCL beside GEM"),
     _figure(
@@ -272,49 +260,3 @@ def runnable() -> dict[str, Entry]:
 def commands_of(entry: Entry, out: str = "results") -> list[str]:
     """Return the commands as they are typed, with their results in folders of ``out``."""
     return [f"congruency {command.format(out=out)}" for command in entry.commands]
-
-
-def lines(data: Path | None) -> Iterator[str]:
-    """Return the catalogue for a terminal: one paragraph per entry; ``data`` as for ``--data``."""
-    for entry in CATALOGUE:
-        name = f"{entry.name}, " if entry.commands else ""
-        yield f"{entry.place or 'Ours'}: {name}{entry.title}"
-        yield from (f"    {command}" for command in commands_of(entry))
-        remark = [entry.remark[0].upper() + entry.remark[1:]] if entry.remark else []
-        known = [f"Data: {available_data(entry, data)}", f"Takes: {entry.takes}"] if entry.commands else []
-        text = ". ".join([*known, *remark]) + "."
-        yield textwrap.fill(text, 78, initial_indent="    ", subsequent_indent="    ")
-        yield ""
-
-
-_SALIENCY = ("SALICON", "OSIE", "MIT1003")
-_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
-
-
-def available_data(entry: Entry, data: Path | None) -> str:
-    """Say which of an entry's sets the loaders find, and in which file; the folder as for ``--data``."""
-    if not entry.data:
-        return "none is needed"
-    return ", ".join(f"{DATA_TITLES[name]} {_found(name, data)}" for name in entry.data)
-
-
-def _found(name: str, data: Path | None) -> str:
-    try:
-        place = _find(name, data)
-    except FileNotFoundError:
-        return "is missing"
-    except ValueError:
-        return "is missing: no data folder was given"
-    return ", ".join(["is available", *described_by_name(place)]) + f" ({place.name})"
-
-
-def _find(name: str, data: Path | None) -> Path:
-    from congruency.datasets.loading import find
-    from congruency.studies.saliency.runner import find_set
-
-    return find_set(name, data) if name in _SALIENCY else find(name, data)
-
-
-def described_by_name(place: Path) -> list[str]:
-    """Return what the name of a set's file says about it: a subset, noisy labels."""
-    return [words for part, words in _PARTIAL.items() if part in place.name.lower()]

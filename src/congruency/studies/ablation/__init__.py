@@ -1,1 +1,0 @@
-"""DCL over a grid of its settings, for any row of a classification table or any image set."""
