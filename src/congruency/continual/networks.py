@@ -47,15 +47,10 @@ class NarrowResNet18(nn.Module):
         self.stages = nn.Sequential(*stages)
         self.fc = nn.Linear(width, classes)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """(N, C, 32, 32) -> (N, 8 * filters)."""
-        values = functional.relu(self.norm(self.stem(images)))
-        features: Tensor = self.stages(values).mean((2, 3))
-        return features
-
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, 32, 32) -> (N, classes)."""
-        outputs: Tensor = self.fc(self.forward_features(images))
+        values = functional.relu(self.norm(self.stem(images)))
+        outputs: Tensor = self.fc(self.stages(values).mean((2, 3)))
         return outputs
 
 
