@@ -15,6 +15,7 @@ import congruency._torchvision_compat  # noqa: F401  # before transformers, whic
 from congruency.corrector import Stats
 from congruency.dcl import DCL
 from congruency.distributed import local, reduce_sum, reduction_groups, whole
+from congruency.files import replacing
 from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing
 
 try:
@@ -132,9 +133,8 @@ class DCLCallback(TrainerCallback):
         if not folder.is_dir():
             warnings.warn(f"DCL's state is not saved: there is no {folder}", stacklevel=2)  # as in a search
             return
-        aside = folder / f".{STATE_FILE}.writing"
-        torch.save(saved, aside)
-        os.replace(aside, folder / STATE_FILE)
+        with replacing(folder / STATE_FILE) as file:
+            torch.save(saved, file)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
