@@ -91,23 +91,13 @@ class ResNet9(nn.Module):
             _Residual(8 * width),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
-            _Scaled(_FEATURE_SCALE),
         )
         self.classifier = nn.Linear(8 * width, classes)
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
-        return self.classifier(self.features(images))  # type: ignore[no-any-return]
-
-
-class _Scaled(nn.Module):
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features * self.factor
+        return self.classifier(self.features(images) * _FEATURE_SCALE)  # type: ignore[no-any-return]
 
 
 class _Residual(nn.Module):

@@ -28,28 +28,17 @@ _OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
 
 @dataclass(frozen=True)
 class MapScores:
-    """The scores of a folder of maps.
+    """The scores of a folder of maps, and counts of its images and maps."""
 
-    Attributes:
-        means: The mean of each metric over the images with fixations.
-        images: Image name -> metric -> score; nan for an image without fixations.
-        scored, without_fixations: Number of images with fixations, and of those without, excluded from the means.
-        resized: Number of maps that were resized to their image's size.
-        unused: Number of maps without an image in the data set.
-        pictures: Number of maps stored as images, whose black is the map's minimum, not its zero.
-        eight_bits: Number of those with only 256 levels.
-        data: One line about the data set.
-    """
-
-    means: dict[str, float]
-    images: dict[str, dict[str, float]]
-    scored: int
-    without_fixations: int
-    resized: int
-    unused: int
-    pictures: int
-    eight_bits: int
-    data: str
+    means: dict[str, float]  # of each metric over the images with fixations
+    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan for an image without fixations
+    scored: int  # images with fixations
+    without_fixations: int  # the others, excluded from the means
+    resized: int  # maps that were resized to their image's size
+    unused: int  # maps without an image in the data set
+    pictures: int  # maps stored as images, whose black is the map's minimum, not its zero
+    eight_bits: int  # those with only 256 levels
+    data: str  # one line about the data set
 
 
 def score_maps(
@@ -66,16 +55,10 @@ def score_maps(
 ) -> MapScores:
     """Score the maps of a folder: PNG, JPEG or .npy, one per image, named like the image.
 
-    Args:
-        maps: The folder.
-        fixations: A data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of fixation
-            points (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image.
-        metrics: Names in ``congruency.saliency.scorer.METRICS``.
-        split: The split of the data set: SALICON's (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed
-            split (default: all images).
-        density: What CC, KL and SIM compare with: ``"fixations"``, blurred by ``sigma``, or ``"official"``, the maps
-            published with SALICON and MIT1003 (:func:`congruency.saliency.data.official_density`).
-        sigma, protocol, seed, device: See :func:`congruency.saliency.scorer.score`.
+    ``fixations`` is a data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of points
+    (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image. ``split`` is SALICON's
+    (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). The rest is as in
+    :func:`congruency.saliency.scorer.score`.
     """
     _check(metrics, protocol, density, sigma)
     files = map_files(Path(maps))

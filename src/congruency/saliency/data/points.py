@@ -115,14 +115,13 @@ def collate(
     return Batch(images, counts, maps, frames)
 
 
-def blurred(counts: Tensor, viewings: Sequence[Viewing], sigma: float | None = None) -> Tensor:
-    """Blur (B, H, W) counts by ``sigma`` (default: the viewing's own) pixels of each original image.
+def blurred(counts: Tensor, viewings: Sequence[Viewing]) -> Tensor:
+    """Blur (B, H, W) counts by each viewing's own sigma, in pixels of its original image.
 
     For an image of h x w resized to H x W the blur is ``sigma H / h`` vertically and ``sigma W / w`` horizontally.
     """
     height, width = counts.shape[-2:]
-    widths = [v.sigma if sigma is None else sigma for v in viewings]
-    scaled = [(s * height / v.height, s * width / v.width) for s, v in zip(widths, viewings, strict=True)]
+    scaled = [(v.sigma * height / v.height, v.sigma * width / v.width) for v in viewings]
     maps = torch.empty_like(counts)
     for one in dict.fromkeys(scaled):
         places = torch.tensor([i for i, other in enumerate(scaled) if other == one], device=counts.device)
