@@ -12,8 +12,6 @@ from congruency.classification.models import normalisation
 from congruency.classification.task import Images
 from congruency.datasets import SETS, LabelledImages, catalogue, load
 
-__all__ = ["ImageOptions", "augmentation", "read_sets"]
-
 _LARGE = {"imagenet"}  # sets that are decoded as they are needed
 _SMALL = 64  # up to this side images are cropped as CIFAR's are
 _SAMPLE = 2048  # images that a mean is taken over

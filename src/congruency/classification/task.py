@@ -21,8 +21,6 @@ from congruency.datasets import Catalogue, LabelledImages
 from congruency.training.config import Correction, SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
-__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered"]
-
 Images = LabelledImages | Catalogue
 """A set in memory, or one whose files are decoded as they are needed."""
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from congruency.constraints.memory import Policy
 from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner, BatchedLearner
 from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
-from congruency.continual.config import LearnerConfig, Policy, memory_slice
+from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.networks import initial_mlp
 from congruency.continual.scores import Outcome
 from congruency.continual.streams import Stream, Task
@@ -27,8 +28,6 @@ from congruency.files import replacing
 
 if TYPE_CHECKING:
     from congruency.datasets import LabelledImages
-
-__all__ = ["BATCHED_KINDS", "BatchedRunner", "group", "learner_for", "run_together", "stream_shape"]
 
 BATCHED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
 

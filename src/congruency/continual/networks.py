@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["NarrowResNet18", "initial_mlp", "mlp"]
-
 
 def mlp(sizes: Sequence[int] = (784, 100, 100, 10), seed: int = 0) -> nn.Sequential:
     """A ReLU perceptron over flattened images, with Xavier-uniform weights drawn by ``seed`` and zero biases."""

@@ -13,8 +13,6 @@ from congruency.continual.learners import Learner, Setting, learner
 from congruency.continual.scores import Outcome
 from congruency.continual.streams import Stream
 
-__all__ = ["run"]
-
 _EVALUATION_BATCH = 1000
 
 

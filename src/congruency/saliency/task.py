@@ -23,11 +23,6 @@ from congruency.training import Build, Correction, Notice, Origin, Place, Sample
 from congruency.training.config import Accelerator, Precision, order_seed
 from congruency.training.processes import process_count
 
-__all__ = [
-    "METHODS", "SCORES_FILE", "Optimizer", "Recipe", "Trained", "build_task", "method_named", "scores_of",
-    "split_prepared", "train_network",
-]  # fmt: skip
-
 Optimizer = Literal["adam", "rmsprop"]
 Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 

@@ -14,8 +14,6 @@ import torch
 
 from congruency.files import replacing
 
-__all__ = ["CheckpointError", "Checkpoints", "load_checkpoint"]
-
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 
 

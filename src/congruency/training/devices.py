@@ -16,8 +16,6 @@ from congruency.training.processes import process_count
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-__all__ = ["compiled", "fabric_library", "make_fabric"]
-
 
 def make_fabric(config: TrainingConfig) -> Fabric:
     """Fabric for a configuration: one process, or those that ``torchrun`` started."""

@@ -29,8 +29,6 @@ from congruency.training.task import Build, Place
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-__all__ = ["Notice", "Result", "train"]
-
 Notice = Callable[[int, int], Any]
 """Called with the number of steps taken and of all steps of the run."""
 

@@ -25,8 +25,6 @@ from congruency.training.task import Task
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-__all__ = ["TrainingRun"]
-
 _STATE_VERSION = 1
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from congruency.backends import Basis, ParameterSlice, Passes
 from congruency.distributed import Groups, full, like, local, reduction_groups
 
-__all__ = ["StepMeter"]
-
 
 class StepMeter:
     """Measures parameters at every optimizer step, through the optimizer's hooks.

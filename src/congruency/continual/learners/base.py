@@ -12,8 +12,6 @@ from torch.nn import functional
 from congruency.constraints.memory import Policy
 from congruency.continual.config import LearnerConfig
 
-__all__ = ["IndependentLearner", "Learner", "MultimodalLearner", "Setting", "SingleLearner", "masked"]
-
 
 @dataclass(frozen=True)
 class Setting:

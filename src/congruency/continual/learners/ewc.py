@@ -9,8 +9,6 @@ from torch.func import functional_call, grad_and_value, vmap
 from congruency.continual.config import LearnerConfig
 from congruency.continual.learners.base import Learner, Setting, masked
 
-__all__ = ["EWCLearner", "fisher_diagonal"]
-
 _SAMPLES = 64  # whose gradients are held at a time
 
 
