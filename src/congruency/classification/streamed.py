@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from congruency.classification.augmentation import Augmentation, augment, draw, resized_boxes
 from congruency.classification.batches import IGNORED, Plan, generator
 from congruency.datasets import Catalogue
-from congruency.datasets.decoding import open_image
+from congruency.datasets.images import open_image
 
 _MARGIN = 256 / 224  # evaluation takes the centre crop of an image this much larger, as usual for ImageNet
 

@@ -22,11 +22,10 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of one run, named by their step; the last ``keep`` of them stay."""
+    """The checkpoints of one run, named by their step; the last two stay."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._keep = keep
         folder.mkdir(parents=True, exist_ok=True)
 
     def paths(self) -> list[Path]:
@@ -49,7 +48,7 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be written to {self.folder} ({cause}); {stays}", stacklevel=2
             )
             return None
-        for old in self.paths()[: -self._keep]:
+        for old in self.paths()[:-2]:
             old.unlink(missing_ok=True)
         return path
 
