@@ -26,15 +26,8 @@ class StreamedBatches:
 
     Worker processes decode the files and take random resized crops with Pillow's antialiasing filter; flips and
     normalisation happen on the device. Batches depend only on the seed, the epoch and their number, whatever the number
-    of workers.
-
-    Args:
-        files: the data set.
-        batch_size: over all processes.
-        augmentation: its ``size`` is required.
-        workers: decoding processes, at most one per core; 0 decodes in this process.
-        device: where the batches are put.
-        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
+    of workers (0: this process decodes). The augmentation needs a ``size``; ``plan`` are the other settings of
+    :class:`Plan`.
     """
 
     def __init__(

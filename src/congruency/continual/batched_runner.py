@@ -48,17 +48,14 @@ def run_together(
     progress: Callable[[int, int], Any] | None = None,
     resume: Path | None = None,
 ) -> Outcome:
-    """Train every learner on every stream.
+    """Train every learner, of the kinds in ``BATCHED_KINDS``, on every stream.
 
     Args:
         streams: One per seed, with the same number of tasks and samples.
-        configs: The learners, of the kinds in ``BATCHED_KINDS``.
-        hidden: Sizes of the hidden layers.
-        batch: Samples per step.
-        memory: Samples kept per task.
+        configs: The learners.
+        hidden, batch, memory: Sizes of the hidden layers; samples per step; samples kept per task.
         policy: Which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
-        device: Where to compute.
-        dtype: Precision of weights and inputs.
+        device, dtype: Where, and in which precision, to compute.
         progress: Called with the number of finished tasks and of all tasks.
         resume: Prefix of the files that hold the state after every task; an interrupted run continues from them.
     """
