@@ -8,12 +8,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from congruency._validate import check_choice
 from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, official_density, read_map
 from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 from congruency.saliency.metrics import Protocol, cc, kl, sim
-from congruency.saliency.scorer import METRICS, PAPER_METRICS, mean_scores, resized, score
+from congruency.saliency.scorer import PAPER_METRICS, mean_scores, resized, score
 
 Density = Literal["fixations", "official"]
 """What CC, KL and SIM compare with: the blurred fixations, or the published maps of the data set."""
@@ -60,7 +61,9 @@ def score_maps(
     (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). The rest is as in
     :func:`congruency.saliency.scorer.score`.
     """
-    _check(metrics, protocol, density, sigma)
+    check_choice("density", density, get_args(Density))
+    if sigma is not None:
+        check_sigma(sigma)
     files = map_files(Path(maps))
     data = fixations if isinstance(fixations, SaliencyData) else _open(Path(fixations), files, split)
     _check_fit(Path(maps), files, data)
@@ -111,17 +114,6 @@ def map_files(folder: Path) -> dict[str, Path]:
             raise DataError(f"{folder} holds two maps for one image: {found[path.stem].name} and {path.name}")
         found[path.stem] = path
     return found
-
-
-def _check(metrics: Sequence[str], protocol: str, density: str, sigma: float | None) -> None:
-    """Raise ValueError for unknown choices before any file is read."""
-    choices = [("metric", name, METRICS) for name in metrics]
-    choices += [("protocol", protocol, get_args(Protocol)), ("density", density, get_args(Density))]
-    for what, name, known in choices:
-        if name not in known:
-            raise ValueError(f"there is no {what} {name!r}; choose among {', '.join(known)}")
-    if sigma is not None:
-        check_sigma(sigma)
 
 
 def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:

@@ -29,7 +29,7 @@ class Setting:
 
 
 class Learner:
-    """One network trained by plain SGD; the base of all learners.
+    """One network trained by plain SGD on one task after the other: the lower baseline, and the base of all learners.
 
     For each task: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`.
     """
@@ -90,10 +90,6 @@ class Learner:
 def masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
     """Outputs with the classes of other tasks at -inf."""
     return outputs if mask is None else outputs + mask
-
-
-class SingleLearner(Learner):
-    """Plain SGD on one task after the other: the lower baseline."""
 
 
 class IndependentLearner(Learner):
