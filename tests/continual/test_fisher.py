@@ -1,4 +1,4 @@
-"""The diagonal of the Fisher information: layer by layer against sample by sample, class by class."""
+"""The diagonal of the Fisher information, against one sample and class at a time."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from congruency.continual.learners import ewc as module
-from congruency.continual.learners.ewc import UnsupportedLayer, by_layers, by_samples, fisher_diagonal
+from congruency.continual.learners.ewc import fisher_diagonal
 from congruency.continual.networks import NarrowResNet18, mlp
 
 CLASSES = 6
@@ -154,13 +154,11 @@ class Tokens(nn.Module):
         return self.out(torch.tanh(self.each(x.unsqueeze(-1))).flatten(1))
 
 
-BY_LAYERS = {
+NETWORKS = {
     "resnet": (lambda: NarrowResNet18(CLASSES, 2), (3, 32, 32)),
     "mlp": (lambda: mlp((20, 9, 8, CLASSES)), (4, 5)),
     "convolutions": (Convolutions, (3, 9, 8)),
     "idle layers": (Idle, (5,)),
-}
-BY_SAMPLES = {
     "layer norm": (lambda: nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, CLASSES)), (5,)),
     "used twice": (Twice, (5,)),
     "weight used beside its layer": (Borrowed, (5,)),
@@ -178,6 +176,15 @@ BY_SAMPLES = {
     ),
     "padding by name": (
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), nn.Linear(40, CLASSES)),
+        (1, 4, 5),
+    ),
+    "batch statistics": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 2, bias=False),
+            nn.BatchNorm2d(3, track_running_stats=False),
+            nn.Flatten(),
+            nn.Linear(36, CLASSES),
+        ),
         (1, 4, 5),
     ),
     "frozen and used twice": (FrozenTwice, (5,)),
@@ -204,60 +211,27 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("classes", masks())
-@pytest.mark.parametrize("name", BY_LAYERS)
-def test_by_layers_equals_sample_by_sample_and_class_by_class(name, classes, monkeypatch):
-    """Also if samples, factors and a layer's products are split into parts."""
-    model, inputs = case(BY_LAYERS[name])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_equals_sample_by_sample_and_class_by_class(name, classes, monkeypatch):
+    """Also if the samples are split into parts."""
+    model, inputs = case(NETWORKS[name])
     mask = masks()[classes]
-    expected = slow(model, inputs, mask)
-    assert_same(by_layers(model, inputs, mask), expected)
-    assert_same(by_samples(model, inputs, mask), expected)
+    found = fisher_diagonal(model, inputs, mask)
     monkeypatch.setattr(module, "_SAMPLES", 2)
-    monkeypatch.setattr(module, "_FACTORS", 2)
-    monkeypatch.setattr(module, "_PRODUCTS", 1)
-    assert_same(by_layers(model, inputs, mask), expected)
-
-
-@pytest.mark.parametrize("name", BY_SAMPLES)
-def test_other_networks_fall_back_to_autograd(name):
-    model, inputs = case(BY_SAMPLES[name])
-    with pytest.raises(UnsupportedLayer):
-        by_layers(model, inputs)
-    found = fisher_diagonal(model, inputs)
+    in_parts = fisher_diagonal(model, inputs, mask)
     model.requires_grad_(True)
-    assert_same(found, slow(model, inputs))
-
-
-@pytest.mark.parametrize("affine", [True, False])
-def test_batch_statistics_fall_back_to_autograd(affine):
-    def make():
-        norm = nn.BatchNorm2d(3, affine=affine, track_running_stats=False)
-        return nn.Sequential(nn.Conv2d(1, 3, 2, bias=False), norm, nn.Flatten(), nn.Linear(36, CLASSES))
-
-    model, inputs = case((make, (1, 4, 5)))
-    with pytest.raises(UnsupportedLayer):
-        by_layers(model, inputs)
-    assert_same(fisher_diagonal(model, inputs), slow(model, inputs))
-
-
-def test_only_supported_networks_are_done_by_layers(monkeypatch):
-    """A ResNet does not need the fallback, a layer norm does."""
-    calls = []
-    monkeypatch.setattr(module, "by_samples", lambda *_: calls.append("by samples"))
-    fisher_diagonal(*case(BY_LAYERS["resnet"]))
-    assert calls == []
-    fisher_diagonal(*case(BY_SAMPLES["layer norm"]))
-    assert calls == ["by samples"]
+    expected = slow(model, inputs, mask)
+    assert_same(found, expected)
+    assert_same(in_parts, expected)
 
 
 def test_it_runs_in_evaluation_mode_and_leaves_no_gradients_or_hooks():
-    model, inputs = case(BY_LAYERS["resnet"])
+    model, inputs = case(NETWORKS["resnet"])
     expected = fisher_diagonal(model, inputs)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     with torch.no_grad():
         found = fisher_diagonal(model, inputs)
-        assert_same(by_layers(model, inputs), expected)
     assert_same(found, expected)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -265,27 +239,8 @@ def test_it_runs_in_evaluation_mode_and_leaves_no_gradients_or_hooks():
     assert not any(layer._forward_hooks for layer in model.modules())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_factors_are_a_root_of_the_class_covariance(dtype):
-    """``sum_j s_j s_j' = diag(p) - p p'``, to the precision of the diagonal, however unlikely a class."""
-    torch.manual_seed(0)
-    logits = torch.randn(7, 5, dtype=dtype) * torch.tensor([0, 1, 3, 10, 30, 100, 1000], dtype=dtype).unsqueeze(-1)
-    log_p = logits.log_softmax(-1)
-    factors = module._factors(log_p)
-    assert factors.shape == (4, 7, 5)
-    assert factors.abs().max() <= 1
-    found = torch.einsum("jnc,jnd->ncd", factors.double(), factors.double())
-    exact = log_p.double()
-    p, others = exact.exp(), torch.eye(5, dtype=torch.bool)
-    rest = exact.unsqueeze(1).expand(-1, 5, -1).masked_fill(others, -torch.inf).exp().sum(-1)  # 1 - p, without loss
-    expected = torch.where(others, (p * rest).unsqueeze(-1), -p.unsqueeze(-1) * p.unsqueeze(-2))
-    size = expected.diagonal(dim1=1, dim2=2).sqrt()
-    error = (found - expected).abs() / (size.unsqueeze(-1) * size.unsqueeze(-2)).clamp_min(1e-60)
-    assert error.max() < (1e-11 if dtype == torch.float64 else 1e-3)
-
-
 def test_a_single_class_has_zero_fisher_information():
-    model, inputs = case(BY_LAYERS["mlp"])
+    model, inputs = case(NETWORKS["mlp"])
     mask = torch.full((CLASSES,), -torch.inf, dtype=torch.float64)
     mask[2] = 0.0
     assert all((value == 0).all() for value in fisher_diagonal(model, inputs, mask).values())

@@ -16,7 +16,7 @@ from image_layouts import (
     write_mnist,
 )
 
-from congruency.datasets import catalogue, decoding, find, load
+from congruency.datasets import catalogue, find, load
 
 ENDINGS = ["", ".tar", ".tar.gz", ".tar.xz", ".zip"]
 
@@ -209,10 +209,10 @@ def test_images_of_several_shapes_need_a_size(tmp_path):
 
 
 def test_too_large_data_are_refused_before_decoding(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "MAX_BYTES", 100)
+    monkeypatch.setattr("congruency.datasets.images.MAX_BYTES", 100)
     with pytest.raises(ValueError, match=r"4 images of .* would take more than 100 bytes"):
         load(write_folder(tmp_path / "p", folder_files()))
-    monkeypatch.setattr(decoding, "_MAX_PIXELS", 10)
+    monkeypatch.setattr("congruency.datasets.images._MAX_PIXELS", 10)
     with pytest.raises(ValueError, match="4x4 pixels are more than 10"):
         load(tmp_path / "p")
 

@@ -4,8 +4,7 @@ import torch
 from PIL import Image
 
 from congruency.datasets import LabelledImages
-from congruency.datasets.decoding import decode_all
-from congruency.datasets.images import first_of_each
+from congruency.datasets.images import decode_all, first_of_each
 from congruency.datasets.tree import open_tree
 
 

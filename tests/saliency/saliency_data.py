@@ -41,7 +41,7 @@ def small_osie(root, images=4, viewers=3, height=30, width=40):
 
 
 def small_mit1003(root):
-    """Two images of different sizes, one viewer with two fixations, fixation maps as in the official archives."""
+    """Two images of different sizes with two fixations each, as maps like those of the official archives."""
     for name, (height, width) in (("i1", (60, 80)), ("i2", (90, 70))):
         picture(root / "ALLSTIMULI" / f"{name}.jpeg", height, width)
         points = np.zeros((height, width), dtype=np.uint8)
@@ -49,15 +49,6 @@ def small_mit1003(root):
         (root / "ALLFIXATIONMAPS").mkdir(exist_ok=True)
         Image.fromarray(points).save(root / "ALLFIXATIONMAPS" / f"{name}_fixPts.jpg", quality=100)
         Image.fromarray(points).save(root / "ALLFIXATIONMAPS" / f"{name}_fixMap.jpg")
-        gaze = np.concatenate(
-            [np.full((60, 2), [31.0, 31.0]), np.full((72, 2), [21.0, 11.0]), np.full((96, 2), [51.0, 41.0])]
-        )
-        gaze[60:66] = -20  # a blink
-        for viewer in ("ajs", "CNG"):
-            (root / "DATA" / viewer).mkdir(parents=True, exist_ok=True)
-            savemat(
-                root / "DATA" / viewer / f"{name}.mat", {name: {"DATA": {"eyeData": gaze}, "imgName": f"{name}.jpeg"}}
-            )
     return root
 
 

@@ -138,7 +138,7 @@ def test_timm_weights_load_from_a_file(tmp_path):
     backbone = models.Backbone(SMALL, weights=tmp_path / "weights.pt")
     expected = torch.load(tmp_path / "weights.pt")["layer4.1.conv2.weight"]
     assert backbone.network.state_dict()["layer4.1.conv2.weight"].equal(expected)
-    with pytest.raises(ValueError, match="does not fit 'resnet34'"):
+    with pytest.raises(ValueError, match="do not fit 'resnet34'"):
         models.Backbone("resnet34", weights=tmp_path / "weights.pt")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         models.Backbone(SMALL, weights=tmp_path / "none.pt")

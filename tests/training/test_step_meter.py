@@ -6,6 +6,7 @@ from training_toy import network
 
 import congruency
 from congruency.training.step_meter import StepMeter
+from congruency.training.step_meter import measures as measures_of
 
 
 @pytest.mark.parametrize("corrects", [False, True])
@@ -29,7 +30,7 @@ def test_against_the_meter(corrects):
         optimizer.zero_grad()
         taken.append(step_meter.take())
         corrected.append(bool(dcl.stats.corrected) if corrects else False)
-    measures = step_meter.measures(step_meter.gather(taken))
+    measures = [measures_of(step) for step in step_meter.gather(taken).tolist()]
 
     def mean(name):
         defined = [step[name] for step in measures if step[name] == step[name]]
@@ -55,10 +56,10 @@ def test_a_parameter_without_a_gradient_and_a_step_that_was_none():
         model[0].weight.grad = torch.ones_like(model[0].weight)
         optimizer.step()
         taken = step_meter.take()
-    (measures,) = step_meter.measures(step_meter.gather([taken]))
+    (measures,) = map(measures_of, step_meter.gather([taken]).tolist())
     assert measures["congruency"] == pytest.approx(1.0)
     assert measures["magnitude"] == pytest.approx(0.1 * 48**0.5)
-    (nothing,) = step_meter.measures(step_meter.gather([step_meter.take()]))
+    (nothing,) = map(measures_of, step_meter.gather([step_meter.take()]).tolist())
     assert all(value != value for value in nothing.values())
 
 

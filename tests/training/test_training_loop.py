@@ -14,7 +14,6 @@ from congruency.training import (
     Place,
     TrainingConfig,
     async_readback,
-    devices,
     load_checkpoint,
     read_record,
     train,
@@ -312,19 +311,6 @@ def test_compiled(tmp_path, monkeypatch):
     traced = train(build, config(method=method, compile="max-autotune"), tmp_path / "traced")
     assert modes[0] == "max-autotune"
     assert_equal_here(weights(traced), weights(plain))
-
-
-def test_fabric_of_pytorch_lightning(monkeypatch):
-    pytest.importorskip("lightning_fabric")
-    find = devices.importlib.import_module
-
-    def without_lightning(name):
-        if name == "lightning.fabric":
-            raise ModuleNotFoundError("No module named 'lightning'", name="lightning")
-        return find(name)
-
-    monkeypatch.setattr(devices.importlib, "import_module", without_lightning)
-    assert devices.fabric_library().__name__ == "lightning_fabric"
 
 
 def test_tensorboard(tmp_path):

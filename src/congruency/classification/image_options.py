@@ -12,8 +12,6 @@ from congruency.classification.models import normalisation
 from congruency.classification.task import Images
 from congruency.datasets import SETS, LabelledImages, catalogue, load
 
-__all__ = ["ImageOptions", "augmentation", "read_sets"]
-
 _LARGE = {"imagenet"}  # sets that are decoded as they are needed
 _SMALL = 64  # up to this side images are cropped as CIFAR's are
 _SAMPLE = 2048  # images that a mean is taken over
@@ -21,29 +19,17 @@ _SAMPLE = 2048  # images that a mean is taken over
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """Which images, and how they are augmented.
+    """Which images, and how they are augmented."""
 
-    Attributes:
-        source: a name of :data:`congruency.datasets.SETS` or a path.
-        folder: of the data sets, for a name.
-        size: the side that the network sees.
-        channels: 1 or 3.
-        per_class: only so many training images per class.
-        holdout: test on this share of the images, for a set without test images.
-        stream: decode files as they are needed.
-        crop: of the training images; None for the set's own.
-        flip: mirror training images with probability 1/2; None for the set's own.
-    """
-
-    source: str
-    folder: Path | None = None
-    size: int | None = None
-    channels: int | None = None
-    per_class: int | None = None
-    holdout: float | None = None
-    stream: bool = False
-    crop: Crop | None = None
-    flip: bool | None = None
+    source: str  # a name of congruency.datasets.SETS or a path
+    folder: Path | None = None  # of the data sets, for a name
+    size: int | None = None  # the side that the network sees
+    channels: int | None = None  # 1 or 3
+    per_class: int | None = None  # only so many training images per class
+    holdout: float | None = None  # test on this share of the images, for a set without test images
+    stream: bool = False  # decode files as they are needed
+    crop: Crop | None = None  # of the training images; None for the set's own
+    flip: bool | None = None  # mirror training images with probability 1/2; None for the set's own
 
     def __post_init__(self) -> None:
         if self.streamed and self.holdout is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.networks import DenseNet, ResNet9, ResNeXt, convnet, mlp, resnet18_cifar
 from congruency.modules import head
-from congruency.pretrained import PACKAGES, has_published_names, installed, read_weights, timm_names
+from congruency.pretrained import PACKAGES, has_published_names, installed, load_fitting, read_weights, timm_names
 
 Shape = tuple[int, int, int]
 
@@ -144,24 +144,8 @@ def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str
     last_modules = {name.rpartition(".")[0] for name in last}
     fits = all(name in weights and weights[name].shape == own[name].shape for name in last)
     wanted = [name for name in own if fits or name not in last]
-    missing = [name for name in wanted if name not in weights and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in weights if name not in own and name.rpartition(".")[0] not in last_modules]
-    mismatched = [name for name in wanted if name in weights and weights[name].shape != own[name].shape]
-    problems = []
-    if mismatched:
-        name = mismatched[0]
-        shapes = f"{name} is {tuple(weights[name].shape)} in the file and {tuple(own[name].shape)} in the network"
-        problems.append(f"{len(mismatched)} with another shape ({shapes})")
-    if missing:
-        problems.append(f"{len(missing)} missing ({missing[0]}, ...)")
-    if unexpected:
-        problems.append(f"{len(unexpected)} unexpected ({unexpected[0]}, ...)")
-    if problems:
-        raise ValueError(
-            f"the weights in {source} do not fit this {type(network).__name__}: {'; '.join(problems)}; "
-            "create the network that they were trained for"
-        )
-    network.load_state_dict({name: weights.get(name, own[name]) for name in wanted}, strict=False)
+    load_fitting(network, f"this {type(network).__name__}", weights, source, wanted, unexpected)
 
 
 def _torchvision_models() -> Any:

@@ -39,26 +39,18 @@ def initialise(network: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def mlp(classes: int, shape: tuple[int, int, int], width: int = 100, depth: int = 2) -> nn.Module:
-    """A multilayer perceptron; by default two hidden layers of 100, as in the paper's continual learning."""
-    layers: list[nn.Module] = [nn.Flatten()]
-    inputs = math.prod(shape)
-    for _ in range(depth):
-        layers += [nn.Linear(inputs, width), nn.ReLU()]
-        inputs = width
-    return nn.Sequential(*layers, nn.Linear(inputs, classes))
+def mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """A multilayer perceptron with two hidden layers of 100, as in the paper's continual learning."""
+    hidden = [nn.Linear(math.prod(shape), 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(100, classes))
 
 
-def convnet(classes: int, channels: int, width: int = 32) -> nn.Module:
+def convnet(classes: int, channels: int) -> nn.Module:
     """Two convolutions and a linear layer, for images of at least 8x8."""
     network = nn.Sequential(
-        normalised(channels, width),
-        nn.MaxPool2d(2),
-        normalised(width, 2 * width),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * width, classes),
-    )
+        normalised(channels, 32), nn.MaxPool2d(2), normalised(32, 64), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(256, classes),
+    )  # fmt: skip
     initialise(network)
     return network
 
@@ -80,34 +72,17 @@ class ResNet9(nn.Module):
     def __init__(self, classes: int, channels: int = 3, width: int = 64) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            normalised(channels, width),
-            normalised(width, 2 * width),
-            nn.MaxPool2d(2),
-            _Residual(2 * width),
-            normalised(2 * width, 4 * width),
-            nn.MaxPool2d(2),
-            normalised(4 * width, 8 * width),
-            nn.MaxPool2d(2),
-            _Residual(8 * width),
-            nn.AdaptiveMaxPool2d(1),
-            nn.Flatten(),
-            _Scaled(_FEATURE_SCALE),
-        )
+            normalised(channels, width), normalised(width, 2 * width), nn.MaxPool2d(2), _Residual(2 * width),
+            normalised(2 * width, 4 * width), nn.MaxPool2d(2),
+            normalised(4 * width, 8 * width), nn.MaxPool2d(2), _Residual(8 * width),
+            nn.AdaptiveMaxPool2d(1), nn.Flatten(),
+        )  # fmt: skip
         self.classifier = nn.Linear(8 * width, classes)
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
-        return self.classifier(self.features(images))  # type: ignore[no-any-return]
-
-
-class _Scaled(nn.Module):
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features * self.factor
+        return self.classifier(self.features(images) * _FEATURE_SCALE)  # type: ignore[no-any-return]
 
 
 class _Residual(nn.Module):
@@ -122,17 +97,17 @@ class _Residual(nn.Module):
 class ResNeXt(nn.Module):
     """ResNeXt-29, ``groups`` x ``width``d (Xie et al., 2017, section 5.3); 68.1 million parameters at 16x64d.
 
-    The width per group doubles in every stage; each has ``blocks`` bottlenecks, so the depth is 9 * blocks + 2.
+    The width per group doubles in every stage of three bottlenecks.
     """
 
-    def __init__(self, classes: int, groups: int = 16, width: int = 64, blocks: int = 3, channels: int = 3) -> None:
+    def __init__(self, classes: int, groups: int = 16, width: int = 64, channels: int = 3) -> None:
         super().__init__()
         self.stem = normalised(channels, 64)
         stages: list[nn.Module] = []
         inputs = 64
         for stage in range(3):
             outputs, inner = 256 << stage, (groups * width) << stage
-            for block in range(blocks):
+            for block in range(3):
                 stride = 2 if stage and not block else 1
                 stages.append(_Bottleneck(inputs, inner, outputs, groups, stride))
                 inputs = outputs

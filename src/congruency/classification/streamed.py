@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from congruency.classification.augmentation import Augmentation, augment, draw, resized_boxes
 from congruency.classification.batches import IGNORED, Plan, generator
 from congruency.datasets import Catalogue
-from congruency.datasets.decoding import open_image
+from congruency.datasets.images import open_image
 
 _MARGIN = 256 / 224  # evaluation takes the centre crop of an image this much larger, as usual for ImageNet
 
@@ -26,15 +26,8 @@ class StreamedBatches:
 
     Worker processes decode the files and take random resized crops with Pillow's antialiasing filter; flips and
     normalisation happen on the device. Batches depend only on the seed, the epoch and their number, whatever the number
-    of workers.
-
-    Args:
-        files: the data set.
-        batch_size: over all processes.
-        augmentation: its ``size`` is required.
-        workers: decoding processes, at most one per core; 0 decodes in this process.
-        device: where the batches are put.
-        plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
+    of workers (0: this process decodes). The augmentation needs a ``size``; ``plan`` are the other settings of
+    :class:`Plan`.
     """
 
     def __init__(

@@ -21,8 +21,6 @@ from congruency.datasets import Catalogue, LabelledImages
 from congruency.training.config import Correction, SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
-__all__ = ["Images", "Setup", "build", "describe", "error_counts", "evaluate", "ordered"]
-
 Images = LabelledImages | Catalogue
 """A set in memory, or one whose files are decoded as they are needed."""
 
@@ -31,28 +29,15 @@ Images = LabelledImages | Catalogue
 class Setup:
     """A network, its batches and its schedule: SGD, as in all of the paper's classification.
 
-    Attributes:
-        model, pretrained: see :func:`congruency.classification.models.create`.
-        augmentation: of the training images.
-        epochs: how long the schedule is.
-        batch_size: of all processes together.
-        learning_rate: the highest.
-        momentum, nesterov, weight_decay: of SGD.
-        schedule: ``"steps"`` multiplies by ``decay`` at each of the milestones (epochs, counted from 0); ``"cosine"``
-            rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
-        smoothing: of the labels.
-        seed, order, order_seed, drop_last: see :class:`congruency.classification.Plan`.
-        sample_order: which runs share the order, see :data:`congruency.training.SampleOrder`.
-        accumulate: batches per step, as in the training loop's settings.
-        evaluation_batch_size: None for that of training.
-        workers: processes that decode a set that is not in memory.
+    The schedule ``"steps"`` multiplies the learning rate by ``decay`` at each of the milestones (epochs, counted from
+    0); ``"cosine"`` rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
     """
 
     model: str
     augmentation: Augmentation
     epochs: int
-    batch_size: int = 128
-    learning_rate: float = 0.1
+    batch_size: int = 128  # of all processes together
+    learning_rate: float = 0.1  # the highest
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
@@ -60,16 +45,16 @@ class Setup:
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
     warmup: float = 0.0
-    smoothing: float = 0.0
-    pretrained: str | bool | None = None
+    smoothing: float = 0.0  # of the labels
+    pretrained: str | bool | None = None  # see congruency.classification.create
     seed: int = 0
-    order: Order = "shuffled"
-    sample_order: SampleOrder = "seed"
+    order: Order = "shuffled"  # see congruency.classification.Plan
+    sample_order: SampleOrder = "seed"  # which runs share the order
     order_seed: int | None = None
     drop_last: bool = False
-    accumulate: int = 1
-    evaluation_batch_size: int | None = None
-    workers: int = 4
+    accumulate: int = 1  # batches per step, as in the training loop's settings
+    evaluation_batch_size: int | None = None  # None for that of training
+    workers: int = 4  # processes that decode a set that is not in memory
 
     def __post_init__(self) -> None:
         if self.schedule not in ("steps", "cosine"):

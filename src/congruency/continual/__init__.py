@@ -10,23 +10,7 @@ from congruency.continual.scores import Outcome, Scores, scores
 from congruency.continual.streams import STREAMS, Stream, Task, incremental, permutations, rotations
 
 __all__ = [
-    "LEARNERS",
-    "STREAMS",
-    "EpisodicMemory",
-    "Learner",
-    "LearnerConfig",
-    "NarrowResNet18",
-    "Outcome",
-    "Scores",
-    "Setting",
-    "Stream",
-    "Task",
-    "incremental",
-    "learner",
-    "mlp",
-    "permutations",
-    "rotations",
-    "run",
-    "run_together",
+    "LEARNERS", "STREAMS", "EpisodicMemory", "Learner", "LearnerConfig", "NarrowResNet18", "Outcome", "Scores",
+    "Setting", "Stream", "Task", "incremental", "learner", "mlp", "permutations", "rotations", "run", "run_together",
     "scores",
-]
+]  # fmt: skip

@@ -16,8 +16,6 @@ from congruency.backends import backend_for
 from congruency.continual.batched_mlp import BatchedMLP, gram
 from congruency.continual.config import LearnerConfig
 
-__all__ = ["BatchedConstrainedLearner", "BatchedEWCLearner", "BatchedLearner"]
-
 
 class BatchedLearner(ABC):
     """All seeds of several learners of one kind; ``start`` (S, width) are each seed's initial weights."""

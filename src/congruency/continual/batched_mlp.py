@@ -14,8 +14,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = ["BatchedMLP", "count_and_loss", "gram", "write_gradients"]
-
 _SPAN = 1024  # elements of an inner product summed in their own precision; their sums are added in float64
 _LONG_SPAN = 8 * _SPAN  # the same for several runs
 

@@ -8,7 +8,6 @@ This is what the MNIST tables run. It is an implementation of its own, beside th
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -18,17 +17,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from congruency.constraints.memory import Policy
 from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner, BatchedLearner
 from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
-from congruency.continual.config import LearnerConfig, Policy, memory_slice
+from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.networks import initial_mlp
 from congruency.continual.scores import Outcome
 from congruency.continual.streams import Stream, Task
+from congruency.files import replacing
 
 if TYPE_CHECKING:
     from congruency.datasets import LabelledImages
-
-__all__ = ["BATCHED_KINDS", "BatchedRunner", "group", "learner_for", "run_together", "stream_shape"]
 
 BATCHED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
 
@@ -49,17 +48,14 @@ def run_together(
     progress: Callable[[int, int], Any] | None = None,
     resume: Path | None = None,
 ) -> Outcome:
-    """Train every learner on every stream.
+    """Train every learner, of the kinds in ``BATCHED_KINDS``, on every stream.
 
     Args:
         streams: One per seed, with the same number of tasks and samples.
-        configs: The learners, of the kinds in ``BATCHED_KINDS``.
-        hidden: Sizes of the hidden layers.
-        batch: Samples per step.
-        memory: Samples kept per task.
+        configs: The learners.
+        hidden, batch, memory: Sizes of the hidden layers; samples per step; samples kept per task.
         policy: Which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
-        device: Where to compute.
-        dtype: Precision of weights and inputs.
+        device, dtype: Where, and in which precision, to compute.
         progress: Called with the number of finished tasks and of all tasks.
         resume: Prefix of the files that hold the state after every task; an interrupted run continues from them.
     """
@@ -187,7 +183,7 @@ class BatchedRunner:
                     f"{path} holds another run (of other learners, streams or settings); remove it or choose another"
                 )
             learner.load_state_dict(past["learner"])
-            history = [_with_losses(*after) for after in past["history"]]
+            history = past["history"]
         first = len(history)
         for task in range(len(self.streams[0])):
             inputs, labels = self.training_samples(task)
@@ -203,7 +199,8 @@ class BatchedRunner:
                 accuracies, losses = self.scores(learner.weights)
                 history.append((accuracies, learner.agreement(), losses))
                 if path is not None:
-                    _save({"run": described, "learner": learner.state_dict(), "history": history}, path)
+                    with replacing(path) as file:
+                        torch.save({"run": described, "learner": learner.state_dict(), "history": history}, file)
             yield task, *history[task]
 
     def _described(self, learner: BatchedLearner) -> str:
@@ -313,17 +310,3 @@ def _tests_on_all(stream: Stream) -> bool:
     """Whether every task is tested on all test images in order, changed only by moving their pixels."""
     everything = torch.arange(len(stream.test_images))
     return all(t.pixels is not None and t.classes is None and torch.equal(t.test, everything) for t in stream.tasks)
-
-
-def _with_losses(accuracies: Tensor, agreement: Tensor, losses: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The saved results of a task; states saved before losses were recorded have none."""
-    return accuracies, agreement, torch.full_like(accuracies, torch.nan) if losses is None else losses
-
-
-def _save(state: dict[str, Any], path: Path) -> None:
-    aside = path.with_name(path.name + ".part")
-    with aside.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)

@@ -10,8 +10,6 @@ from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
 from congruency.corrector import Trigger
 
-__all__ = ["Kind", "LearnerConfig", "Policy", "memory_slice"]
-
 Kind = Literal["single", "independent", "multimodal", "ewc", "icarl", "gem", "agem", "dcl", "dcl_memory"]
 
 

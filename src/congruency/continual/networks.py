@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["NarrowResNet18", "initial_mlp", "mlp"]
-
 
 def mlp(sizes: Sequence[int] = (784, 100, 100, 10), seed: int = 0) -> nn.Sequential:
     """A ReLU perceptron over flattened images, with Xavier-uniform weights drawn by ``seed`` and zero biases."""
@@ -47,15 +45,10 @@ class NarrowResNet18(nn.Module):
         self.stages = nn.Sequential(*stages)
         self.fc = nn.Linear(width, classes)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """(N, C, 32, 32) -> (N, 8 * filters)."""
-        values = functional.relu(self.norm(self.stem(images)))
-        features: Tensor = self.stages(values).mean((2, 3))
-        return features
-
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, 32, 32) -> (N, classes)."""
-        outputs: Tensor = self.fc(self.forward_features(images))
+        values = functional.relu(self.norm(self.stem(images)))
+        outputs: Tensor = self.fc(self.stages(values).mean((2, 3)))
         return outputs
 
 

@@ -13,8 +13,6 @@ from congruency.continual.learners import Learner, Setting, learner
 from congruency.continual.scores import Outcome
 from congruency.continual.streams import Stream
 
-__all__ = ["run"]
-
 _EVALUATION_BATCH = 1000
 
 
@@ -35,8 +33,7 @@ def run(
         config: The learner.
         setting: The network and the size of the memory; ``setting.make`` must build the network on ``device``.
         batch: Samples per step.
-        device: Device of the images.
-        dtype: Precision of the images.
+        device, dtype: Of the images.
         progress: Called with the number of finished tasks and of all tasks.
     """
     if config.has_memory:

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from congruency._validate import check_choice
 
-__all__ = ["Average", "Outcome", "Scores", "scores"]
-
 Average = Literal["gem", "published"]
 
 

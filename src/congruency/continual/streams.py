@@ -18,8 +18,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from congruency.datasets import LabelledImages
 
-__all__ = ["STREAMS", "Stream", "Task", "incremental", "permutations", "rotations"]
-
 
 @dataclass(frozen=True, eq=False)
 class Task:

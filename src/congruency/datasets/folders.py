@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from congruency.datasets.decoding import EXTENSIONS
-from congruency.datasets.images import Catalogue
+from congruency.datasets.images import EXTENSIONS, Catalogue
 from congruency.datasets.tree import Tree
 
 _SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}

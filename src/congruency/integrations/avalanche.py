@@ -122,10 +122,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
                 "labels too; use DCLPlugin without a memory, or a model with one head"
             )
         episodes = EpisodicMemory(
-            strategy.model,
-            strategy._criterion,
-            size=memory.patterns_per_experience,
-            margin=memory.memory_strength,
+            strategy.model, strategy._criterion, size=memory.patterns_per_experience, margin=memory.memory_strength
         )
         for task in memory.memory_x:
             inputs, targets = memory.memory_x[task], memory.memory_y[task]

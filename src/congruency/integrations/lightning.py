@@ -50,10 +50,9 @@ class DCLCallback(Callback):
     (one problem each), ``accumulate_grad_batches`` (the accumulated gradient is corrected, once), mixed precision, DDP
     and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed flatten the parameters and are refused.
 
-    Clipping: Lightning clips right after the backward pass, so the *clipped* gradient is what is corrected. With
-    ``margin=0`` the correction is a projection onto a cone, which never increases the norm: what the optimizer uses is
-    within the clipped norm too. A positive margin may increase it. To clip the corrected gradient, use manual
-    optimization and ``congruency.DCL(..., attach=False)``.
+    Clipping: Lightning clips right after the backward pass, so the *clipped* gradient is what is corrected. Only a
+    positive margin can increase its norm again. To clip the corrected gradient, use manual optimization and
+    ``congruency.DCL(..., attach=False)``.
 
     Logged every ``log_every_n_steps`` steps to all loggers of the Trainer: ``dcl/congruency`` and
     ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean over references),

@@ -15,6 +15,7 @@ import congruency._torchvision_compat  # noqa: F401  # before transformers, whic
 from congruency.corrector import Stats
 from congruency.dcl import DCL
 from congruency.distributed import local, reduce_sum, reduction_groups, whole
+from congruency.files import replacing
 from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing
 
 try:
@@ -43,26 +44,23 @@ class DCLCallback(TrainerCallback):
         trainer.train(resume_from_checkpoint=True)  # resumes bit for bit, references included
 
     Equivalent to a plain loop with :class:`congruency.DCL` on the optimizer inside Accelerate's wrapper, with gradient
-    accumulation (the accumulated gradient is corrected, once), mixed precision and DDP. FSDP2 should work as in a plain
-    loop but is untested, since Accelerate shards on accelerators only; FSDP1 and DeepSpeed flatten the parameters and
-    are refused. (Your own loop with Accelerate needs no callback: give ``congruency.DCL`` the original optimizer, not
-    the one that ``accelerator.prepare`` returns.)
+    accumulation (the accumulated gradient is corrected, once), mixed precision and DDP. FSDP2 is untested; FSDP1 and
+    DeepSpeed flatten the parameters and are refused. (Your own loop with Accelerate needs no callback: give
+    ``congruency.DCL`` the original optimizer, not the one that ``accelerator.prepare`` returns.)
 
     Clipping: the Trainer clips to ``max_grad_norm``, by default 1.0, *before* the optimizer's step, so the clipped
-    gradient is what is corrected. With ``margin=0`` the correction never increases the norm: what the optimizer uses is
-    within ``max_grad_norm`` too. A positive margin may increase it.
+    gradient is what is corrected. Only a positive margin can increase its norm again.
 
     Logged with every training loss (``logging_steps``), in ``trainer.state.log_history`` and to the integrations in
     ``report_to``: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the step's cosine before and after the
     correction, mean over references), ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share``
-    (of all steps so far). Other steps do not wait for the device. Reporting callbacks are called before those in
-    ``Trainer(callbacks=[...])``, which is why :meth:`add_to` puts this one first; given in that list it corrects, saves
-    and writes ``log_history`` all the same.
+    (of all steps so far). Other steps do not wait for the device. Given in ``Trainer(callbacks=[...])`` instead of by
+    :meth:`add_to`, it is called after the reporting callbacks, which then do not see its metrics.
 
-    Checkpoints: the state is a separate file, ``dcl.pt``, in each ``checkpoint-N`` folder, written atomically
-    (references are copies of the weights, too large for ``trainer_state.json``). On resuming, the file is looked for in
-    ``resume_from``, else in ``args.resume_from_checkpoint``, else in ``args.output_dir``'s ``checkpoint-N`` of the step
-    resumed from; the weights must be those it was saved with. Without it, a warning says that the references restart.
+    Checkpoints: the state is a separate file, ``dcl.pt``, in each ``checkpoint-N`` folder. On resuming, it is read
+    from ``resume_from``, else ``args.resume_from_checkpoint``, else ``args.output_dir``'s ``checkpoint-N`` of the
+    step resumed from; the weights must be those it was saved with. Without it, a warning says that the references
+    restart.
 
     Args:
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`: the last layer in
@@ -132,9 +130,8 @@ class DCLCallback(TrainerCallback):
         if not folder.is_dir():
             warnings.warn(f"DCL's state is not saved: there is no {folder}", stacklevel=2)  # as in a search
             return
-        aside = folder / f".{STATE_FILE}.writing"
-        torch.save(saved, aside)
-        os.replace(aside, folder / STATE_FILE)
+        with replacing(folder / STATE_FILE) as file:
+            torch.save(saved, file)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any

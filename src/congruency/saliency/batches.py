@@ -15,15 +15,8 @@ class SaliencyBatches:
     """Batches ``(images, {"density", "fixations"})`` whose order depends only on the seed and the epoch.
 
     Images are uint8 (B, 3, h, w); densities (B, h, w) are blurred once, scaled to a maximum of 1 and kept in float16;
-    fixations are counts. The last batch of an epoch may be smaller. Each of several processes takes its share.
-
-    Args:
-        prepared: The data set with resized images.
-        batch: Images per batch, over all processes.
-        seed: Of the order.
-        device: Where the data are kept: the training device, or the CPU if they do not fit.
-        sigma: Standard deviation of the blur in original pixels; default: each image's own.
-        rank, world_size: Of this process.
+    fixations are counts. The last batch of an epoch may be smaller. ``batch`` is over all processes; each takes its
+    share. The data are kept on ``device``: the training device, or the CPU if they do not fit.
     """
 
     def __init__(
@@ -33,14 +26,13 @@ class SaliencyBatches:
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        sigma: float | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         if batch < 1 or batch % world_size:
             raise ValueError(f"batch must be a multiple of the {world_size} processes and positive, got {batch}")
         self.images = prepared.images.to(device)
-        self.fixations, self.density = _maps(prepared, sigma, torch.device(device))
+        self.fixations, self.density = _maps(prepared, torch.device(device))
         self._batch, self._seed, self._rank, self._world = batch, seed, rank, world_size
 
     def __len__(self) -> int:
@@ -63,7 +55,7 @@ class SaliencyBatches:
         return self.images[own], {"density": self.density[own].float(), "fixations": self.fixations[own].float()}
 
 
-def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tuple[Tensor, Tensor]:
+def _maps(prepared: Prepared, device: torch.device) -> tuple[Tensor, Tensor]:
     """(N, h, w) each: counts in uint8, and densities in float16 with a maximum of 1."""
     viewings = prepared.data.viewings
     height, width = prepared.images.shape[-2:]
@@ -73,7 +65,7 @@ def _maps(prepared: Prepared, sigma: float | None, device: torch.device) -> tupl
         part = viewings[start : start + _CHUNK]
         frames = [(v.height, v.width) for v in part]
         some = fixation_counts([v.points for v in part], (height, width), frames=frames, device=device)
-        maps = blurred(some, part, sigma)
+        maps = blurred(some, part)
         peak = maps.amax((-2, -1), keepdim=True)
         counts[start : start + _CHUNK] = some.clamp(max=255).to(torch.uint8)
         densities[start : start + _CHUNK] = (maps / peak.masked_fill(peak == 0, 1.0)).half()

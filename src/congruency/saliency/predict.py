@@ -54,17 +54,11 @@ def predict(
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``out/maps/<name>.png`` for every image; the names must differ.
+    """Write ``out/maps/<name>.png`` for every image, by the ``model.pt`` of a run; the names must differ.
 
-    Args:
-        images: Files of any format that Pillow reads.
-        checkpoint: The ``model.pt`` of a run.
-        out: The output folder.
-        device: Where the network runs.
-        longest: See :func:`saliency_of`.
-        bits: Of the grey maps, 8 or 16.
-        overlays: Also write ``out/overlays/<name>.png``.
-        values: Also write ``out/values/<name>.npy`` for KL, SIM and information gain, which grey maps change.
+    ``longest`` is as in :func:`saliency_of`, ``bits`` of the grey maps are 8 or 16. ``overlays`` also writes
+    ``out/overlays/<name>.png``, ``values`` also ``out/values/<name>.npy`` for KL, SIM and information gain, which grey
+    maps change.
     """
     _check_bits(bits)
     paths = [Path(image) for image in images]

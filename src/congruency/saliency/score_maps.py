@@ -8,12 +8,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from congruency._validate import check_choice
 from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, official_density, read_map
 from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 from congruency.saliency.metrics import Protocol, cc, kl, sim
-from congruency.saliency.scorer import METRICS, PAPER_METRICS, mean_scores, resized, score
+from congruency.saliency.scorer import PAPER_METRICS, mean_scores, resized, score
 
 Density = Literal["fixations", "official"]
 """What CC, KL and SIM compare with: the blurred fixations, or the published maps of the data set."""
@@ -28,28 +29,17 @@ _OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
 
 @dataclass(frozen=True)
 class MapScores:
-    """The scores of a folder of maps.
+    """The scores of a folder of maps, and counts of its images and maps."""
 
-    Attributes:
-        means: The mean of each metric over the images with fixations.
-        images: Image name -> metric -> score; nan for an image without fixations.
-        scored, without_fixations: Number of images with fixations, and of those without, excluded from the means.
-        resized: Number of maps that were resized to their image's size.
-        unused: Number of maps without an image in the data set.
-        pictures: Number of maps stored as images, whose black is the map's minimum, not its zero.
-        eight_bits: Number of those with only 256 levels.
-        data: One line about the data set.
-    """
-
-    means: dict[str, float]
-    images: dict[str, dict[str, float]]
-    scored: int
-    without_fixations: int
-    resized: int
-    unused: int
-    pictures: int
-    eight_bits: int
-    data: str
+    means: dict[str, float]  # of each metric over the images with fixations
+    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan for an image without fixations
+    scored: int  # images with fixations
+    without_fixations: int  # the others, excluded from the means
+    resized: int  # maps that were resized to their image's size
+    unused: int  # maps without an image in the data set
+    pictures: int  # maps stored as images, whose black is the map's minimum, not its zero
+    eight_bits: int  # those with only 256 levels
+    data: str  # one line about the data set
 
 
 def score_maps(
@@ -66,18 +56,14 @@ def score_maps(
 ) -> MapScores:
     """Score the maps of a folder: PNG, JPEG or .npy, one per image, named like the image.
 
-    Args:
-        maps: The folder.
-        fixations: A data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of fixation
-            points (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image.
-        metrics: Names in ``congruency.saliency.scorer.METRICS``.
-        split: The split of the data set: SALICON's (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed
-            split (default: all images).
-        density: What CC, KL and SIM compare with: ``"fixations"``, blurred by ``sigma``, or ``"official"``, the maps
-            published with SALICON and MIT1003 (:func:`congruency.saliency.data.official_density`).
-        sigma, protocol, seed, device: See :func:`congruency.saliency.scorer.score`.
+    ``fixations`` is a data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of points
+    (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image. ``split`` is SALICON's
+    (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). The rest is as in
+    :func:`congruency.saliency.scorer.score`.
     """
-    _check(metrics, protocol, density, sigma)
+    check_choice("density", density, get_args(Density))
+    if sigma is not None:
+        check_sigma(sigma)
     files = map_files(Path(maps))
     data = fixations if isinstance(fixations, SaliencyData) else _open(Path(fixations), files, split)
     _check_fit(Path(maps), files, data)
@@ -128,17 +114,6 @@ def map_files(folder: Path) -> dict[str, Path]:
             raise DataError(f"{folder} holds two maps for one image: {found[path.stem].name} and {path.name}")
         found[path.stem] = path
     return found
-
-
-def _check(metrics: Sequence[str], protocol: str, density: str, sigma: float | None) -> None:
-    """Raise ValueError for unknown choices before any file is read."""
-    choices = [("metric", name, METRICS) for name in metrics]
-    choices += [("protocol", protocol, get_args(Protocol)), ("density", density, get_args(Density))]
-    for what, name, known in choices:
-        if name not in known:
-            raise ValueError(f"there is no {what} {name!r}; choose among {', '.join(known)}")
-    if sigma is not None:
-        check_sigma(sigma)
 
 
 def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:

@@ -24,22 +24,13 @@ MIT_IMAGES = 10
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """The ground truth of a batch of images of one size.
+    """The ground truth of a batch of images of one size; maps are (B, H, W)."""
 
-    Attributes:
-        indices: Of the images in the data set.
-        fixations: (B, H, W) counts.
-        density: (B, H, W) blurred counts.
-        others: (B, H, W) counts of all other images' fixations, rescaled to this size.
-        negatives: (B, H, W) negatives of the shuffled AUC, by the protocol (:func:`ground_truths`).
-        sigma, protocol, seed: See :func:`score`.
-    """
-
-    indices: tuple[int, ...]
-    fixations: Tensor
-    density: Tensor
-    others: Tensor
-    negatives: Tensor
+    indices: tuple[int, ...]  # of the images in the data set
+    fixations: Tensor  # counts
+    density: Tensor  # blurred counts
+    others: Tensor  # counts of all other images' fixations, rescaled to this size
+    negatives: Tensor  # of the shuffled AUC, by the protocol
     sigma: float
     protocol: Protocol = "exact"
     seed: int = 0
@@ -152,15 +143,9 @@ def score(
 ) -> dict[str, Tensor]:
     """The scores of every image, in the data set's order: metric -> (N,), nan for an image without fixations.
 
-    Args:
-        predict: Image indices -> (B, h, w) maps, which are resized to the images' size.
-        data: The data set.
-        metrics: Names in ``METRICS``.
-        sigma: Standard deviation of the density's blur in pixels; default: the data set's.
-        device: Where the scores are computed.
-        batch: Images per batch.
-        protocol: Of the AUCs; it also determines the shuffled negatives (:func:`ground_truths`).
-        seed: Of the protocol's random draws.
+    ``predict`` maps image indices to (B, h, w) maps, which are resized to the images' size. ``sigma`` is the standard
+    deviation of the density's blur in pixels (default: the data set's). The protocol is that of the AUCs; it also
+    determines the shuffled negatives (:func:`ground_truths`), and the seed its random draws.
     """
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
     for truth in ground_truths(data, sigma=sigma, device=device, batch=batch, protocol=protocol, seed=seed):

@@ -23,11 +23,6 @@ from congruency.training import Build, Correction, Notice, Origin, Place, Sample
 from congruency.training.config import Accelerator, Precision, order_seed
 from congruency.training.processes import process_count
 
-__all__ = [
-    "METHODS", "SCORES_FILE", "Optimizer", "Recipe", "Trained", "build_task", "method_named", "scores_of",
-    "split_prepared", "train_network",
-]  # fmt: skip
-
 Optimizer = Literal["adam", "rmsprop"]
 Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
@@ -71,34 +66,21 @@ def method_named(name: str) -> Correction:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one network is trained; the defaults are the paper's.
+    """How one network is trained; the defaults are the paper's."""
 
-    Attributes:
-        model, backbone, weights, pretrained: See :func:`congruency.saliency.models.create`.
-        optimizer: ``"adam"`` (learning rate 2e-4) or ``"rmsprop"`` (5e-4, momentum 0.9); weight decay 1e-5 in both.
-        method: See :func:`method_named`; it corrects the last layer.
-        epochs: The paper's 12,500 steps on SALICON are 10.
-        halve_every: Epochs between halvings of the learning rate.
-        batch: Images per step.
-        loss: See :func:`congruency.saliency.losses.make_loss`.
-        lr: The learning rate; None for the optimizer's above.
-        sample_order: Which runs see the images in the same order, see :data:`congruency.training.SampleOrder`.
-        order_seed: Of the fixed order.
-    """
-
-    model: str = "dinet"
+    model: str = "dinet"  # this and the next three: see congruency.saliency.models.create
     backbone: str = "resnet50"
     weights: str | None = None
     pretrained: bool = False
-    optimizer: Optimizer = "adam"
-    method: str = "baseline"
-    epochs: int = 10
-    halve_every: int = 1
-    batch: int = 8
-    loss: str = "l1"
-    lr: float | None = None
-    sample_order: SampleOrder = "seed"
-    order_seed: int = 0
+    optimizer: Optimizer = "adam"  # or "rmsprop" with momentum 0.9; weight decay 1e-5 in both
+    method: str = "baseline"  # see method_named; it corrects the last layer
+    epochs: int = 10  # the paper's 12,500 steps on SALICON
+    halve_every: int = 1  # epochs between halvings of the learning rate
+    batch: int = 8  # images per step
+    loss: str = "l1"  # see congruency.saliency.losses.make_loss
+    lr: float | None = None  # None for the optimizer's usual, 2e-4 or 5e-4
+    sample_order: SampleOrder = "seed"  # which runs see the images in the same order
+    order_seed: int = 0  # of the fixed order
 
     def __post_init__(self) -> None:
         if self.model not in _MODEL_NAMES:
@@ -257,18 +239,7 @@ def train_network(
     """Train a network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
 
     A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
-    have one only after SIGTERM.
-
-    Args:
-        recipe: What to train.
-        seed: Of weights and order.
-        train_set: The images to train on.
-        test_set: The images to score.
-        folder: Of this run.
-        device, precision, progress: See :class:`congruency.training.TrainingConfig`.
-        capture: Replay the passes as CUDA graphs; None does so where it is possible.
-        keep_model: Write ``model.pt``.
-        notice, origin: See :func:`congruency.training.train`.
+    have one only after SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where that is possible.
     """
     folder = Path(folder)
     finished = folder / SCORES_FILE

@@ -8,23 +8,7 @@ from congruency.training.record import Origin, RecordError, RunRecord, read_reco
 from congruency.training.task import Build, Place, Task, TrainingData
 
 __all__ = [
-    "STOPPED_EXIT_CODE",
-    "Build",
-    "CheckpointError",
-    "Correction",
-    "Notice",
-    "Origin",
-    "Place",
-    "RecordError",
-    "Result",
-    "RunRecord",
-    "SampleOrder",
-    "Task",
-    "TrainingConfig",
-    "TrainingData",
-    "load_checkpoint",
-    "order_seed",
-    "read_record",
-    "train",
-    "without_times",
-]
+    "STOPPED_EXIT_CODE", "Build", "CheckpointError", "Correction", "Notice", "Origin", "Place", "RecordError", "Result",
+    "RunRecord", "SampleOrder", "Task", "TrainingConfig", "TrainingData", "load_checkpoint", "order_seed",
+    "read_record", "train", "without_times",
+]  # fmt: skip

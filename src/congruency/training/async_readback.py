@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AsyncReadback", "EpochMeans", "PendingStep", "StepClock", "seconds"]
-
 
 class AsyncReadback:
     """A queue of tensors copied to the host without waiting for the device.

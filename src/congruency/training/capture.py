@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["Captured"]
-
 _WARM_UP = 3  # batches that choose algorithms, compile kernels and fill caches before the capture
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["CheckpointError", "Checkpoints", "load_checkpoint"]
+from congruency.files import replacing
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
-_ASIDE = ".writing"
 
 
 class CheckpointError(RuntimeError):
@@ -22,11 +22,10 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of one run, named by their step; the last ``keep`` of them stay."""
+    """The checkpoints of one run, named by their step; the last two stay."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._keep = keep
         folder.mkdir(parents=True, exist_ok=True)
 
     def paths(self) -> list[Path]:
@@ -36,13 +35,10 @@ class Checkpoints:
     def save(self, state: Mapping[str, Any], step: int) -> Path | None:
         """Write a checkpoint; if that fails, warn, keep the earlier ones, and return None."""
         path = self.folder / f"checkpoint-{step:010d}.pt"
-        aside = path.with_name(path.name + _ASIDE)
         try:
-            _write(state, aside)
-            os.replace(aside, path)
-            _sync_folder(self.folder)
+            with replacing(path) as file:
+                torch.save(dict(state), file)
         except (OSError, RuntimeError) as reason:
-            aside.unlink(missing_ok=True)
             cause = _disk_error(reason)
             if cause is None:
                 raise
@@ -52,14 +48,14 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be written to {self.folder} ({cause}); {stays}", stacklevel=2
             )
             return None
-        for old in self.paths()[: -self._keep]:
+        for old in self.paths()[:-2]:
             old.unlink(missing_ok=True)
         return path
 
     def clean(self) -> None:
         """Remove partial files of a killed process; only for the one process that writes here."""
-        for left in self.folder.glob(f"*{_ASIDE}"):
-            left.unlink(missing_ok=True)
+        for left in self.folder.glob(".writing-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def load(self) -> tuple[Path, dict[str, Any]] | None:
         """The latest readable checkpoint, on the CPU; None if there is none.
@@ -106,19 +102,3 @@ def _disk_error(error: BaseException) -> str | None:
         reason = reason.__cause__ or reason.__context__
     # torch reports a short write without the system's reason
     return "the disk took only a part of it; is it full?" if "inline_container" in str(error) else None
-
-
-def _write(state: Mapping[str, Any], path: Path) -> None:
-    with open(path, "wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

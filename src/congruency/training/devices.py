@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -15,59 +14,52 @@ from congruency.training.processes import process_count
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-__all__ = ["compiled", "fabric_library", "make_fabric"]
+    from lightning.fabric.plugins import Precision
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
     """Fabric for a configuration: one process, or those that ``torchrun`` started."""
-    library = fabric_library()
+    import congruency._torchvision_compat  # noqa: F401 (lightning imports torchvision, which may need its help)
+
+    try:
+        from lightning.fabric import Fabric
+    except ModuleNotFoundError as reason:
+        raise ImportError("training needs lightning; install congruency[experiments]") from reason
     cuda = torch.cuda.is_available()
     if config.accelerator == "cuda" and not cuda:
         raise ValueError("accelerator 'cuda' needs a GPU, and torch sees none; use 'cpu' or 'auto'")
-    device = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
+    device: Literal["cuda", "cpu"] = "cuda" if cuda and config.accelerator != "cpu" else "cpu"
     processes = process_count()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if config.strategy == "fsdp" and processes == 1 and "LOCAL_RANK" not in os.environ:
         raise ValueError("strategy 'fsdp' is for several processes; start the command with torchrun")
-    fabric: Fabric = library.Fabric(
+    fabric = Fabric(
         accelerator=device,
         devices=local,
         num_nodes=max(1, processes // local),
-        strategy=_strategy(config, processes, library),
-        plugins=_precision(config, device, library),
+        strategy=_strategy(config, processes),
+        plugins=_precision(config, device),
     )
     fabric.launch()
     return fabric
 
 
-def fabric_library() -> Any:
-    """Lightning Fabric's package: that of ``lightning``, or the one that comes with ``pytorch-lightning``."""
-    import congruency._torchvision_compat  # noqa: F401 (lightning imports torchvision, which may need its help)
+def _strategy(config: TrainingConfig, processes: int) -> Any:
+    from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
-    for name in ("lightning.fabric", "lightning_fabric"):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as reason:
-            if reason.name not in (name, "lightning"):
-                raise
-    raise ImportError("training needs lightning; install congruency[experiments]")
-
-
-def _strategy(config: TrainingConfig, processes: int, library: Any) -> Any:
     if config.strategy == "fsdp":
-        sharding = importlib.import_module(f"{library.__name__}.strategies.model_parallel")
-        return sharding.ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
+        return ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
     return "ddp" if processes > 1 else "auto"
 
 
-def _precision(config: TrainingConfig, device: str, library: Any) -> Any:
-    plugins = importlib.import_module(f"{library.__name__}.plugins")
+def _precision(config: TrainingConfig, device: Literal["cuda", "cpu"]) -> Precision:
+    from lightning.fabric.plugins import MixedPrecision, Precision
+
     if config.precision == "32":
-        return plugins.Precision()
+        return Precision()
     if config.precision == "bf16":
-        return plugins.MixedPrecision("bf16-mixed", device)
-    return plugins.MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
+        return MixedPrecision("bf16-mixed", device)
+    return MixedPrecision("16-mixed", device, torch.amp.GradScaler(device))
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:

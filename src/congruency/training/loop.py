@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from congruency._version import __version__
 from congruency.training.async_readback import AsyncReadback
 from congruency.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint
 from congruency.training.config import TrainingConfig
-from congruency.training.devices import fabric_library, make_fabric
+from congruency.training.devices import make_fabric
 from congruency.training.processes import STOPPED_EXIT_CODE, StopSignal
 from congruency.training.progress import Progress, TensorBoardLog
 from congruency.training.record import RECORD_NAME, Origin, RecordWriter
@@ -28,8 +29,6 @@ from congruency.training.task import Build, Place
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-__all__ = ["Notice", "Result", "train"]
 
 Notice = Callable[[int, int], Any]
 """Called with the number of steps taken and of all steps of the run."""
@@ -280,7 +279,7 @@ def _header(run: TrainingRun, origin: Origin) -> dict[str, Any]:
         "versions": {
             "congruency": __version__,
             "torch": torch.__version__,
-            "lightning": fabric_library().__version__,
+            "lightning": version("lightning"),
             "python": platform.python_version(),
         },
     }

@@ -8,8 +8,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["STOPPED_EXIT_CODE", "StopSignal", "first_process", "process_count"]
-
 STOPPED_EXIT_CODE = 75
 """Exit code of a command that SIGTERM made checkpoint and stop: EX_TEMPFAIL, "try again" (resume)."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Progress", "TensorBoardLog"]
-
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 
 

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORD_NAME", "Origin", "RecordError", "RecordWriter", "RunRecord", "read_record", "without_times"]
-
 RECORD_NAME = "record.jsonl"
 
 _TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", "samples_per_second"})

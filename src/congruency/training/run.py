@@ -19,13 +19,11 @@ from congruency.training.config import TrainingConfig
 from congruency.training.correction import attach, check_length, float32, head_copy, parameters_of
 from congruency.training.devices import compiled
 from congruency.training.state import load_model, load_optimizer, random_state, restore_random_state
-from congruency.training.step_meter import StepMeter
+from congruency.training.step_meter import StepMeter, measures
 from congruency.training.task import Task
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-__all__ = ["TrainingRun"]
 
 _STATE_VERSION = 1
 
@@ -190,9 +188,9 @@ class TrainingRun:
         self._send()
         lines = []
         for (steps, names, marks), tensors in self._readback.receive(everything=everything):
-            measures = self.step_meter.measures(tensors[1]) if self.step_meter is not None else [{} for _ in steps]
-            for step, row, measured, mark in zip(steps, tensors[0].tolist(), measures, marks, strict=True):
-                lines.append(self._line(step, dict(zip(names, row, strict=True)), measured, seconds(mark)))
+            measured = [{}] * len(steps) if self.step_meter is None else list(map(measures, tensors[1].tolist()))
+            for step, row, found, mark in zip(steps, tensors[0].tolist(), measured, marks, strict=True):
+                lines.append(self._line(step, dict(zip(names, row, strict=True)), found, seconds(mark)))
         return lines
 
     def _send(self) -> None:

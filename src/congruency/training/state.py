@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from congruency.distributed import like
 
-__all__ = ["load_model", "load_optimizer", "random_state", "restore_random_state", "seed_everything"]
-
 _RANK_STRIDE = 1_000_003  # so that a rank's seed is not one that a user would choose
 
 

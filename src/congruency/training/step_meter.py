@@ -17,8 +17,6 @@ from torch import Tensor
 from congruency.backends import Basis, ParameterSlice, Passes
 from congruency.distributed import Groups, full, like, local, reduction_groups
 
-__all__ = ["StepMeter"]
-
 
 class StepMeter:
     """Measures parameters at every optimizer step, through the optimizer's hooks.
@@ -114,11 +112,6 @@ class StepMeter:
                 products[:, i] = part
         return products.sum(dim=1)
 
-    @staticmethod
-    def measures(products: Tensor) -> list[dict[str, float]]:
-        """What :meth:`gather` gave, once it is on the host, as the measures of each step."""
-        return [_measures(step) for step in products.tolist()]
-
     def state_dict(self) -> dict[str, Any]:
         """Where the parameters were at the start and at the step before, as whole tensors."""
         held = zip(self._start, self._previous, self._params, strict=True)
@@ -140,9 +133,6 @@ class StepMeter:
             previous.copy_(local(like(saved["previous"], param)))
         self._steps = int(state["steps"])
 
-    def __repr__(self) -> str:
-        return f"StepMeter({len(self._params)} parameters, step {self._steps})"
-
 
 def _shaped(part: Tensor, param: Tensor) -> Tensor:
     """A copy of this process's part as a tensor that is sharded as the parameter is."""
@@ -151,8 +141,11 @@ def _shaped(part: Tensor, param: Tensor) -> Tensor:
     return tensor
 
 
-def _measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Without a suffix from the start of the run; "previous": from the step before."""
+def measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The measures of a step from its inner products, a (4, 4) that :meth:`StepMeter.gather` gave, on the host.
+
+    Without a suffix from the start of the run; "previous": from the step before.
+    """
     (gg, gd, gs, gp), (_, dd, ds, dp), (*_, ss, _), (*_, pp) = products
     finite = math.isfinite(gg)
     cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # of the corrected gradient, g + d

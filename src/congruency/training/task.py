@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from congruency.training.config import Precision
 
-__all__ = ["Build", "Place", "Task", "TrainingData"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -1,7 +1,7 @@
 """Continual learners on any network, one run at a time."""
 
 from congruency.continual.config import Kind, LearnerConfig
-from congruency.continual.learners.base import IndependentLearner, Learner, MultimodalLearner, Setting, SingleLearner
+from congruency.continual.learners.base import IndependentLearner, Learner, MultimodalLearner, Setting
 from congruency.continual.learners.constrained import AGEMLearner, DCLGEMLearner, DCLLearner, GEMLearner
 from congruency.continual.learners.ewc import EWCLearner
 from congruency.continual.learners.icarl import ICaRLLearner
@@ -9,7 +9,7 @@ from congruency.continual.learners.icarl import ICaRLLearner
 __all__ = ["LEARNERS", "Learner", "Setting", "learner"]
 
 LEARNERS: dict[Kind, type[Learner]] = {
-    "single": SingleLearner,
+    "single": Learner,
     "independent": IndependentLearner,
     "multimodal": MultimodalLearner,
     "ewc": EWCLearner,

@@ -12,8 +12,6 @@ from torch.nn import functional
 from congruency.constraints.memory import Policy
 from congruency.continual.config import LearnerConfig
 
-__all__ = ["IndependentLearner", "Learner", "MultimodalLearner", "Setting", "SingleLearner", "masked"]
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -31,7 +29,7 @@ class Setting:
 
 
 class Learner:
-    """One network trained by plain SGD; the base of all learners.
+    """One network trained by plain SGD on one task after the other: the lower baseline, and the base of all learners.
 
     For each task: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`.
     """
@@ -92,10 +90,6 @@ class Learner:
 def masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
     """Outputs with the classes of other tasks at -inf."""
     return outputs if mask is None else outputs + mask
-
-
-class SingleLearner(Learner):
-    """Plain SGD on one task after the other: the lower baseline."""
 
 
 class IndependentLearner(Learner):

@@ -19,8 +19,6 @@ from congruency.continual.learners.base import Learner, Setting
 from congruency.corrector import Corrector
 from congruency.dcl import DCL
 
-__all__ = ["AGEMLearner", "DCLGEMLearner", "DCLLearner", "GEMLearner"]
-
 
 class DCLLearner(Learner):
     """Direction Concentration Learning within each task: references restart with every task."""

@@ -11,8 +11,6 @@ from congruency.continual.config import LearnerConfig
 from congruency.continual.learners.base import Learner, Setting, masked
 from congruency.modules import head
 
-__all__ = ["ICaRLLearner", "herding"]
-
 
 class ICaRLLearner(Learner):
     """iCaRL (Rebuffi et al., CVPR 2017) for tasks with disjoint classes.

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from congruency.saliency.data.viewings import DataError, Viewing
 
@@ -63,11 +62,10 @@ def map_bits(path: Path) -> int | None:
         return 16 if image.mode.startswith(("I", "F")) else 8
 
 
-def official_density(viewing: Viewing, size: tuple[int, int] | None = None) -> Tensor:
+def official_density(viewing: Viewing) -> Tensor:
     """The density map published with a data set (SALICON's ``maps/``, MIT1003's ``fixMap``): float32, 0 to 255.
 
-    Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels. The map
-    is resized to ``size`` = (height, width) if given.
+    Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels.
     """
     if viewing.density is None:
         raise DataError(
@@ -78,11 +76,7 @@ def official_density(viewing: Viewing, size: tuple[int, int] | None = None) -> T
     if tuple(read.shape) != (viewing.height, viewing.width):
         found, expected = tuple(read.shape), (viewing.height, viewing.width)
         raise DataError(f"{viewing.density} is {found} (height, width) and its image {expected}; download it again")
-    if size is None or tuple(size) == tuple(read.shape):
-        return read
-    return functional.interpolate(read[None, None], size=size, mode="bilinear", align_corners=False, antialias=True)[
-        0, 0
-    ]
+    return read
 
 
 def _array(path: Path) -> Tensor:

@@ -8,7 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, 
 
 _OSIE_PIXELS_PER_DEGREE = 24.0
 _MIT1003_PIXELS_PER_DEGREE = 35.0
-_MIT1003_RATE = 240  # gaze samples per second
 _WHITE = 127  # MIT1003's fixation points are white pixels that JPEG has blurred
 
 _Points = dict[str, dict[str, list[tuple[float, float]]]]
@@ -122,28 +121,15 @@ def osie_split(data: SaliencyData, *, train: int = 500, seed: int = 0) -> tuple[
 # MIT1003 (Judd et al., 2009): 1003 images of many sizes, each viewed by 15 people for three seconds.
 
 
-def mit1003(root: str | Path, fixations: Literal["maps", "viewers"] = "maps") -> SaliencyData:
-    """Load MIT1003 from a folder with ``ALLSTIMULI/``, ``ALLFIXATIONMAPS/`` and, for viewers, ``DATA/<viewer>/*.mat``.
+def mit1003(root: str | Path) -> SaliencyData:
+    """Load MIT1003 from a folder with ``ALLSTIMULI/`` and ``ALLFIXATIONMAPS/``.
 
-    Args:
-        root: The folder.
-        fixations: ``"maps"`` reads the official points, the white pixels of ``<image>_fixPts.jpg``: all viewers
-            together, several fixations on one pixel as one. ``"viewers"`` detects fixations in each viewer's gaze
-            samples (:func:`fixations_in_gaze`): needed to compare viewers, and slightly different from the official
-            points. The first fixation of each viewer, on the cross before the image, is dropped.
+    The official points are the white pixels of ``<image>_fixPts.jpg``: all viewers together, several fixations on one
+    pixel as one.
     """
-    root = Path(root)
-    if fixations not in ("maps", "viewers"):
-        raise ValueError(f"fixations must be 'maps' or 'viewers', got {fixations!r}")
-    images = image_files(root / "ALLSTIMULI")
+    images, folder = image_files(Path(root) / "ALLSTIMULI"), Path(root) / "ALLFIXATIONMAPS"
     if not images:
-        raise DataError(f"{root / 'ALLSTIMULI'} holds no images; unpack ALLSTIMULI.zip there")
-    read = _mit1003_from_maps if fixations == "maps" else _mit1003_from_gaze
-    return SaliencyData("MIT1003", tuple(read(root, images)), pixels_per_degree=_MIT1003_PIXELS_PER_DEGREE)
-
-
-def _mit1003_from_maps(root: Path, images: list[Path]) -> list[Viewing]:
-    folder = root / "ALLFIXATIONMAPS"
+        raise DataError(f"{Path(root) / 'ALLSTIMULI'} holds no images; unpack ALLSTIMULI.zip there")
     viewings = []
     for image in images:
         path, (size, grey) = folder / f"{image.stem}_fixPts.jpg", image_header(image)
@@ -152,73 +138,10 @@ def _mit1003_from_maps(root: Path, images: list[Path]) -> list[Viewing]:
         points = read_map(path)
         if tuple(points.shape) != size:
             raise DataError(f"{path} is {tuple(points.shape)} (height, width) and its image {size}; download it again")
+        density = folder / f"{image.stem}_fixMap.jpg"
         white = (points > _WHITE).nonzero().flip(1)
-        viewings.append(viewing(image, size, [white], density=_mit1003_map(folder, image), grey=grey))
-    return viewings
-
-
-def _mit1003_from_gaze(root: Path, images: list[Path]) -> list[Viewing]:
-    viewers = sorted(path for path in (root / "DATA").glob("*") if path.is_dir())
-    if not viewers:
-        raise DataError(f"{root / 'DATA'} holds no viewers' folders; unpack DATA.zip there")
-    viewings = []
-    for image in images:
-        files = [path for viewer in viewers if (path := viewer / f"{image.stem}.mat").is_file()]
-        fixations = [fixations_in_gaze(_gaze(path))[1:] for path in files]
-        viewings.append(_viewing(image, fixations, _mit1003_map(root / "ALLFIXATIONMAPS", image)))
-    return viewings
-
-
-def _mit1003_map(folder: Path, image: Path) -> Path | None:
-    path = folder / f"{image.stem}_fixMap.jpg"
-    return path if path.is_file() else None
-
-
-def _gaze(path: Path) -> Tensor:
-    """(samples, 2) zero-based gaze samples of a viewer's file: ``<image>.DATA(1).eyeData``."""
-    variables = list(load_mat(path).values())
-    if not variables:
-        raise DataError(f"{path} holds no variable")
-    members = structs(field(variables[0], "DATA", path))
-    if not members:
-        raise DataError(f"{path} has an empty DATA")
-    values = field(members[0], "eyeData", path)
-    try:
-        samples = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as reason:
-        raise DataError(f"{path} has eyeData that are not numbers ({reason})") from None
-    if samples.ndim != 2 or samples.shape[1] < 2:
-        raise DataError(f"{path} has eyeData of shape {samples.shape}; expected samples of x and y")
-    return torch.from_numpy(samples[:, :2].copy()) - 1.0
-
-
-def fixations_in_gaze(
-    gaze: Tensor, *, dispersion: float = _MIT1003_PIXELS_PER_DEGREE, seconds: float = 0.1, rate: int = _MIT1003_RATE
-) -> Tensor:
-    """Detect fixations in gaze samples by dispersion (the I-DT algorithm): (samples, 2) -> (fixations, 2).
-
-    A fixation is a maximal interval of at least ``seconds`` whose dispersion (range of x plus range of y) is at most
-    ``dispersion`` pixels; its position is the median of its samples. Samples that are nan, or left of or above the
-    image (written by the tracker during blinks), end a fixation.
-    """
-    points = np.asarray(gaze, dtype=np.float64)
-    valid = [bool(np.isfinite(point).all() and (point > -1.0).all()) for point in points]
-    shortest = max(1, round(seconds * rate))
-    found, start = [], 0
-    while start + shortest <= len(points):
-        end = start + shortest
-        low, high = points[start:end].min(0), points[start:end].max(0)
-        if not all(valid[start:end]) or (high - low).sum() > dispersion:
-            start += 1
-            continue
-        while end < len(points) and valid[end]:
-            low, high = np.minimum(low, points[end]), np.maximum(high, points[end])
-            if (high - low).sum() > dispersion:
-                break
-            end += 1
-        found.append(np.median(points[start:end], axis=0))
-        start = end
-    return torch.from_numpy(np.array(found, dtype=np.float64).reshape(-1, 2))
+        viewings.append(viewing(image, size, [white], density=density if density.is_file() else None, grey=grey))
+    return SaliencyData("MIT1003", tuple(viewings), pixels_per_degree=_MIT1003_PIXELS_PER_DEGREE)
 
 
 # SALICON (Jiang et al., 2015): COCO images with mouse-tracked attention, as JSON or as one .mat file per image.

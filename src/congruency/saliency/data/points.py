@@ -44,18 +44,18 @@ def fixation_counts(
     return counts.view(len(points), height, width)
 
 
-def density(counts: Tensor, sigma: float | tuple[float, float], *, truncate: float = 4.0) -> Tensor:
+def density(counts: Tensor, sigma: float | tuple[float, float]) -> Tensor:
     """Blur (B, H, W) counts with a Gaussian of standard deviation ``sigma`` pixels, or (vertical, horizontal).
 
     The separable convolution is computed as two products with banded matrices: fifteen times faster than a convolution
-    with so wide a kernel on a CPU. The kernel sums to 1 and is truncated at ``truncate`` standard deviations. There is
+    with so wide a kernel on a CPU. The kernel sums to 1 and is truncated at four standard deviations. There is
     zero padding, so a fixation at the border has less weight. The map is not normalised; losses and metrics do that.
     """
     widths = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     for width in widths:
         check_sigma(width)
     maps = counts if counts.dtype == torch.float64 else counts.float()
-    rows, columns = (_band(length, s, truncate, maps) for length, s in zip(maps.shape[-2:], widths, strict=True))
+    rows, columns = (_band(length, s, maps) for length, s in zip(maps.shape[-2:], widths, strict=True))
     return rows @ maps @ columns
 
 
@@ -65,9 +65,9 @@ def check_sigma(sigma: float) -> None:
         raise ValueError(f"sigma must be a positive number of pixels, at most {_MAX_SIGMA}, got {sigma}")
 
 
-def _band(length: int, sigma: float, truncate: float, like: Tensor) -> Tensor:
+def _band(length: int, sigma: float, like: Tensor) -> Tensor:
     """(length, length): the kernel centred at each pixel."""
-    radius = max(1, math.ceil(truncate * sigma))
+    radius = max(1, math.ceil(4 * sigma))
     kernel = torch.exp(-0.5 * (torch.arange(radius + 1, device=like.device, dtype=torch.float64) / sigma) ** 2)
     kernel = kernel / (2 * kernel.sum() - 1)
     places = torch.arange(length, device=like.device)
@@ -115,14 +115,13 @@ def collate(
     return Batch(images, counts, maps, frames)
 
 
-def blurred(counts: Tensor, viewings: Sequence[Viewing], sigma: float | None = None) -> Tensor:
-    """Blur (B, H, W) counts by ``sigma`` (default: the viewing's own) pixels of each original image.
+def blurred(counts: Tensor, viewings: Sequence[Viewing]) -> Tensor:
+    """Blur (B, H, W) counts by each viewing's own sigma, in pixels of its original image.
 
     For an image of h x w resized to H x W the blur is ``sigma H / h`` vertically and ``sigma W / w`` horizontally.
     """
     height, width = counts.shape[-2:]
-    widths = [v.sigma if sigma is None else sigma for v in viewings]
-    scaled = [(s * height / v.height, s * width / v.width) for s, v in zip(widths, viewings, strict=True)]
+    scaled = [(v.sigma * height / v.height, v.sigma * width / v.width) for v in viewings]
     maps = torch.empty_like(counts)
     for one in dict.fromkeys(scaled):
         places = torch.tensor([i for i, other in enumerate(scaled) if other == one], device=counts.device)

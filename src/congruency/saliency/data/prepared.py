@@ -47,12 +47,12 @@ def prepare_in_memory(data: SaliencyData, size: tuple[int, int] = (240, 320)) ->
     return Prepared(data, images)
 
 
-def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320), *, quality: int = 95) -> Path:
+def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320)) -> Path:
     """Write a data set to one file: images resized to (height, width) as JPEG, fixations in original coordinates.
 
     OSIE at 320x240 takes about 30 MB instead of 50. Read it with :func:`load_prepared`.
     """
-    encoded = [_encoded(v.image, size, quality) for v in data.viewings]
+    encoded = [_encoded(v.image, size) for v in data.viewings]
     content = {
         "format": _FORMAT,
         "name": data.name,
@@ -93,9 +93,8 @@ def load_prepared(path: str | Path) -> Prepared:
 
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
-    grey = content.get("grey", [False] * len(names))  # absent in files of older releases
     viewings = []
-    columns = names, content["frames"], content["fixations"], content["outside"], grey
+    columns = names, content["frames"], content["fixations"], content["outside"], content["grey"]
     for name, (height, width), viewers, outside, is_grey in zip(*columns, strict=True):
         points = tuple(p.double().reshape(-1, 2) for p in viewers)
         viewings.append(Viewing(Path(name), int(height), int(width), points, int(outside), grey=bool(is_grey)))
@@ -109,10 +108,10 @@ def _prepared(content: dict[str, Any]) -> Prepared:
     return Prepared(data, images)
 
 
-def _encoded(path: Path, size: tuple[int, int], quality: int) -> Tensor:
+def _encoded(path: Path, size: tuple[int, int]) -> Tensor:
     image = open_rgb(path).resize((size[1], size[0]), Image.Resampling.BILINEAR)
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, subsampling=0)
+    image.save(buffer, "JPEG", quality=95, subsampling=0)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 

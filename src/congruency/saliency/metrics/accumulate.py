@@ -61,12 +61,8 @@ class ImageMean(Metric):
 class NSS(ImageMean):
     """Mean :func:`congruency.saliency.metrics.nss` over images."""
 
-    def __init__(self, *, ddof: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.ddof = ddof
-
     def update(self, saliency: Tensor, fixations: Tensor) -> None:
-        self._add(density.nss(saliency, fixations, ddof=self.ddof), self._any(fixations))
+        self._add(density.nss(saliency, fixations), self._any(fixations))
 
 
 class CC(ImageMean):
@@ -81,12 +77,8 @@ class KL(ImageMean):
 
     higher_is_better = False
 
-    def __init__(self, *, epsilon: float = density.EPSILON, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.epsilon = epsilon
-
     def update(self, saliency: Tensor, truth: Tensor) -> None:
-        self._add(density.kl(saliency, truth, epsilon=self.epsilon), self._any(truth))
+        self._add(density.kl(saliency, truth), self._any(truth))
 
 
 class SIM(ImageMean):
@@ -99,13 +91,8 @@ class SIM(ImageMean):
 class InformationGain(ImageMean):
     """Mean :func:`congruency.saliency.metrics.information_gain` over images."""
 
-    def __init__(self, *, epsilon: float = density.EPSILON, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.epsilon = epsilon
-
     def update(self, saliency: Tensor, fixations: Tensor, baseline: Tensor) -> None:
-        scores = density.information_gain(saliency, fixations, baseline, epsilon=self.epsilon)
-        self._add(scores, self._any(fixations))
+        self._add(density.information_gain(saliency, fixations, baseline), self._any(fixations))
 
 
 class _AUC(ImageMean):
@@ -114,11 +101,7 @@ class _AUC(ImageMean):
     def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.protocol: Protocol = protocol
-        self.seed = seed
-
-    @property
-    def _draws(self) -> dict[str, Any]:
-        return {"protocol": self.protocol, "seed": self.seed}
+        self._draws: dict[str, Any] = {"protocol": protocol, "seed": seed}
 
 
 class AUCJudd(_AUC):

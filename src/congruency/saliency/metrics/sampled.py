@@ -16,20 +16,13 @@ _CHUNK = 2**23  # random numbers held at a time
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a toolkit.
+    """The settings of a toolkit."""
 
-    Attributes:
-        repeats: Number of random splits to average.
-        samples: Number of negatives to draw; None: as many as there are positives.
-        step: Between thresholds, which start at 0.
-        reaches_top: Whether the highest value of all positives and negatives may itself be a threshold.
-    """
-
-    repeats: int
-    samples: int | None
-    step: float
+    repeats: int  # random splits to average
+    samples: int | None  # negatives to draw; None: as many as there are positives
+    step: float  # between thresholds, which start at 0
     thresholds: tuple[float, ...]
-    reaches_top: bool
+    reaches_top: bool  # whether the highest value of all positives and negatives may itself be a threshold
 
 
 MIT = Recipe(100, None, 0.1, tuple(i / 10 for i in range(11)), reaches_top=True)
