@@ -110,6 +110,7 @@ def test_arrows_that_point_back_are_noticed():
         ("congruency.corrector", "congruency.training.run"),
         ("congruency.measure.meter", "congruency.constraints"),
         ("congruency.saliency.scorer", "congruency.continual"),
+        ("congruency.language.task", "congruency.classification.batches"),
         ("congruency.training.loop", "congruency.classification"),
         ("congruency.continual.streams", "congruency.studies.results"),
         ("congruency.files", "congruency.datasets"),

@@ -6,7 +6,6 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,6 @@ class Corpus:
         }
 
 
-@lru_cache(maxsize=2)
 def read_corpus(source: str | Path = STDLIB) -> Corpus:
     """Read a corpus: ``"stdlib"`` (the sources of Python's standard library, without its tests), a folder, or a file.
 
@@ -118,4 +116,5 @@ def _cut(path: Path) -> Corpus:
 
 def _corpus(name: str, train: bytes, held_out: bytes, files: tuple[int, int]) -> Corpus:
     digest = hashlib.sha256(hashlib.sha256(train).digest() + hashlib.sha256(held_out).digest()).hexdigest()[:16]
-    return Corpus(name, *(torch.frombuffer(bytearray(t), dtype=torch.uint8) for t in (train, held_out)), files, digest)
+    train_text, held_out_text = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in (train, held_out))
+    return Corpus(name, train_text, held_out_text, files, digest)

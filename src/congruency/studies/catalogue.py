@@ -16,8 +16,8 @@ __all__ = [
     "described_by_name", "lines", "runnable",
 ]  # fmt: skip
 
-Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
-"""The first three are subcommands of ``congruency reproduce``."""
+Family = Literal["continual", "classification", "saliency", "language", "analysis", "drawing"]
+"""The first four are subcommands of ``congruency reproduce``."""
 
 DATA_TITLES = {
     "mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny ImageNet",
@@ -259,6 +259,13 @@ CATALOGUE: tuple[Entry, ...] = (
             "--out {out}/osie_windows",
         ),
         data=("OSIE",),
+    ),
+    *(
+        _table(
+            "", size, f"a byte-level GPT of {parameters} million parameters: AdamW with each correction, rates tuned",
+            "language", folder=f"language_{size}", seeds=8,
+        )
+        for size, parameters in (("tiny", "0.1"), ("medium", "0.6"), ("10m", "10.8"), ("100m", "99.7"))
     ),
 )  # fmt: skip
 """In the order of the paper, tables first; our own last."""

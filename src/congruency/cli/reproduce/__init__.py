@@ -9,6 +9,7 @@ import typer
 from congruency.cli.options import Data, option
 from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
+from congruency.cli.reproduce.language import language
 from congruency.cli.reproduce.saliency import saliency
 
 __all__ = ["app"]
@@ -45,5 +46,5 @@ def reproduce(
     raise typer.Exit
 
 
-for family in (classification, continual, saliency):
+for family in (classification, continual, saliency, language):
     app.command()(family)
