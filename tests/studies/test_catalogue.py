@@ -50,7 +50,7 @@ def test_it_lists_exactly_what_the_families_can_run():
         "continual": set(TABLES),
         "classification": set(recipes.tables()) | set(GRIDS),
         "saliency": set(PAPER),
-        "language": set(SETUPS),
+        "language": set(SETUPS) - {"tiny", "medium"},  # these two show how it is done
     }
     for name, title in {**PAPER_TITLES, **GRID_TITLES}.items():
         assert runnable()[name].title == title
@@ -97,7 +97,7 @@ def test_commands_run_as_many_seeds_as_are_meant():
     meant = {entry.name: entry.seeds for entry in CATALOGUE if entry.seeds}
     assert meant == {
         "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
-            "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5, **dict.fromkeys(SETUPS, 8),
+            "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5, "10m": 8, "100m": 3,
     }  # fmt: skip
 
 

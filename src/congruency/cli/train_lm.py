@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import Corpus, Device, ModelSize, Precision, option
+from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def train_lm(
         "How several processes share the model; start them by torchrun -m congruency train-lm ...",
     )] = "auto",
     precision: Precision = "32",
-    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
-    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
+    compile: CompileFlag = False,
+    capture: CaptureFlag = False,
+    tf32: TF32Flag = False,
     measure: Annotated[Literal["head", "all", "none"], _machine(
         "The parameters whose congruency and magnitude are recorded.",
     )] = "head",
@@ -100,8 +101,9 @@ def train_lm(
         chosen = method_named(method)
         config = training_config(
             setup, chosen if window is None else replace(chosen, window=window), accelerator=device, strategy=strategy,
-            precision=precision, compile=compile, tf32=tf32, measure=measure, checkpoint_steps=checkpoint_steps,
-            tensorboard=tensorboard, progress=sys.stderr.isatty() if progress is None else progress,
+            precision=precision, compile=compile, capture=capture, tf32=tf32, measure=measure,
+            checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
+            progress=sys.stderr.isatty() if progress is None else progress,
         )  # fmt: skip
         code = run(corpus, setup, config, method, out, resume)
     raise typer.Exit(code)

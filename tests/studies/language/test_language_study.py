@@ -169,6 +169,7 @@ def test_the_study_refuses(texts, tmp_path, monkeypatch):
     assert pickle.loads(pickle.dumps(runner)) == runner, "other processes execute runs too"
     with pytest.raises(ValueError, match=r"has the hash .* here and 0000 where the study began"):
         LanguageRunner(folder=tmp_path, corpus=str(texts), corpus_hash="0000").text()
+    assert "capture needs a GPU" in flat(call(*SLICE, "--corpus", texts, "--capture", "--out", tmp_path).output)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "leave torchrun out" in flat(call(*SLICE, "--corpus", texts, "--out", tmp_path).output)
     assert list(tmp_path.iterdir()) == []

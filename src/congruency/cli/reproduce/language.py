@@ -36,8 +36,9 @@ def language(
         "Other windows of text per step. (default: the size's)", "N", min=1,
     )] = None,
     precision: options.Precision = "32",
-    compile: Annotated[bool, option("Run the network through torch.compile.", name="--compile")] = False,
-    tf32: Annotated[bool, option("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
+    compile: options.CompileFlag = False,
+    capture: options.CaptureFlag = False,
+    tf32: options.TF32Flag = False,
     device: options.Device = "auto",
     processes: options.Processes = 1,
     threads: options.Threads = None,
@@ -72,7 +73,7 @@ def language(
             setup = replace(setup, batch_size=batch_size)
         runner = LanguageRunner(
             folder=folder, corpus=corpus if corpus == "stdlib" else str(Path(corpus).expanduser().absolute()),
-            accelerator=device, precision=precision, compile=compile, tf32=tf32, command=typed(),
+            accelerator=device, precision=precision, compile=compile, capture=capture, tf32=tf32, command=typed(),
         )  # fmt: skip
         code = conduct_language(
             table, setup, choose_methods(rows or ()), runner, rates=tuple(dict.fromkeys(rate or RATES[table])),

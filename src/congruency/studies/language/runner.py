@@ -59,6 +59,7 @@ class LanguageRunner:
     accelerator: Accelerator = "auto"
     precision: Precision = "32"
     compile: bool = False
+    capture: bool = False
     tf32: bool = False
     study: str | None = None
     command: str | None = None
@@ -70,7 +71,7 @@ class LanguageRunner:
     @property
     def machine(self) -> dict[str, Any]:
         """How runs are computed: fields of the loop's configuration."""
-        return {"precision": self.precision, "compile": self.compile, "tf32": self.tf32}
+        return {name: getattr(self, name) for name in ("precision", "compile", "capture", "tf32")}
 
     def text(self) -> Corpus:
         """Return the corpus, read once per process.
@@ -87,6 +88,8 @@ class LanguageRunner:
         return corpus
 
     def prepare(self, runs: Sequence[Run[LanguageJob]]) -> None:
+        if self.capture and self.device != "cuda":
+            raise ValueError("capture needs a GPU; leave it off")
         for setup in {run.job.setup for run in runs}:
             build(setup, self.text())
 
