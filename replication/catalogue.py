@@ -10,8 +10,8 @@ from typing import Literal
 
 __all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
 
-Family = Literal["continual", "classification", "saliency", "analysis", "drawing"]
-"""The first three are subcommands of ``congruency reproduce``."""
+Family = Literal["continual", "classification", "saliency", "language", "analysis", "drawing"]
+"""The first four are subcommands of ``congruency reproduce``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +247,13 @@ CATALOGUE: tuple[Entry, ...] = (
             "--out {out}/osie_windows",
         ),
         data=("OSIE",),
+    ),
+    *(
+        _table(
+            "", size, f"a byte-level GPT of {parameters} million parameters: AdamW with each correction, rates tuned",
+            "language", folder=f"language_{size}", seeds=seeds,
+        )
+        for size, parameters, seeds in (("10m", "10.8", 8), ("100m", "99.7", 3))
     ),
 )  # fmt: skip
 """In the order of the paper, tables first; our own last."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
+from congruency.language import METHODS as LANGUAGE_METHODS
 from congruency.saliency.task import METHODS, Recipe
 from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
@@ -75,6 +76,8 @@ def definition(folder: str) -> Definition | None:
 def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
         return _continual(_STREAMS[folder])
+    if folder in ("language_10m", "language_100m"):
+        return [Row(name=name, jobs=(), settings=correction_settings(each)) for name, each in LANGUAGE_METHODS.items()]
     if folder in _ABLATIONS:
         return _ablation(_ABLATIONS[folder])
     if folder in _REPORTS:

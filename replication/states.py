@@ -52,6 +52,8 @@ _HELD = {
     "validation_loss": Held(
         ("validation_loss_tiny", "validation_loss_salicon", "icifar100"), ("icifar100_clean",)
     ),
+    "10m": Held(("language_10m",)),
+    "100m": Held(("language_100m",)),
     "osie_study": Held(("osie",)),
     "saliency_windows": Held(("osie_windows",)),
 }  # fmt: skip

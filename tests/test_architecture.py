@@ -15,7 +15,9 @@ CORE = {
     "_version": set(),
     "backends": {"cone", "distributed"},
     "constraints": {"backends", "distributed", "_validate"},  # of the backends: the type Basis; kernels for CUDA graphs
-    "corrector": {"constraints", "backends", "distributed", "_validate"},
+    "updates": {"distributed"},
+    "corrector": {"constraints", "backends", "distributed", "updates", "_validate"},
+    "cautious": {"corrector", "constraints"},
     "dcl": {"corrector", "constraints"},
     "gem": {"corrector", "constraints"},
     "measure": {"backends", "distributed", "modules", "_validate"},
@@ -110,6 +112,7 @@ def test_arrows_that_point_back_are_noticed():
         ("congruency.corrector", "congruency.training.run"),
         ("congruency.measure.meter", "congruency.constraints"),
         ("congruency.saliency.scorer", "congruency.continual"),
+        ("congruency.language.task", "congruency.classification.batches"),
         ("congruency.training.loop", "congruency.classification"),
         ("congruency.continual.streams", "congruency.studies.results"),
         ("congruency.files", "congruency.datasets"),

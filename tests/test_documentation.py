@@ -33,6 +33,7 @@ FAMILIES = (
     "congruency.continual",
     "congruency.classification",
     "congruency.datasets",
+    "congruency.language",
     "congruency.saliency.data",
     "congruency.saliency.metrics",
     "congruency.saliency.models",
@@ -135,7 +136,7 @@ def test_commands_are_understood(path, tmp_path, monkeypatch):
 
 
 def test_the_command_page_names_every_command():
-    named = set(re.findall(r"^\| `congruency (\w+)`", (DOCS / "command.md").read_text("utf-8"), re.MULTILINE))
+    named = set(re.findall(r"^\| `congruency ([\w-]+)`", (DOCS / "command.md").read_text("utf-8"), re.MULTILINE))
     assert named == set(typer.main.get_command(cli.build()).commands)
 
 

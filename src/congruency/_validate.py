@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter", "check_params",
-    "check_parts", "check_whole", "differs", "is_count",
+    "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter",
+    "check_params", "check_parts", "check_whole", "differs", "is_count",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -150,7 +151,7 @@ class Corrector:
             source.check_use(self.target, self.blocks, optimizer)
         if self.target == "update" and not attach:
             raise ValueError(
-                "correct='update' needs attach=True: the weights are saved before optimizer.step() and corrected after it"
+                "correct='update' needs attach=True: weights are saved before optimizer.step() and corrected after it"
             )
         self._selected = _Selection([], 0)
         self._checked: set[Tensor] = set()
@@ -234,7 +235,7 @@ class Corrector:
         self._count("steps", True, on_device=any(source.gate is not None for source in active))
 
     def _selection(self) -> _Selection:
-        """Which parameters: the selected ones, each with its group and block; the same list while they stay the same."""
+        """Which parameters: the selected ones, each with its group and block; one list while they stay the same."""
         now = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self._chosen is not None:
             now = [parameter for parameter in now if parameter in self._chosen]
@@ -265,9 +266,7 @@ class Corrector:
         self._slices = {}
         return self._selected
 
-    def _passes(
-        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int
-    ) -> Passes | RowPasses:
+    def _passes(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> Passes | RowPasses:
         """What the passes read: each target with its basis vectors, and the process groups it is sharded over."""
         slices = []
         for parameter, _, block in entries:
@@ -303,7 +302,8 @@ class Corrector:
                 if tensor.shape != shape:
                     raise ValueError(
                         f"a constraint source gave a tensor of shape {tuple(tensor.shape)} for a parameter whose "
-                        f"gradient here has shape {tuple(shape)}; ConstraintSource.basis must give tensors of that shape"
+                        f"gradient here has shape {tuple(shape)}; ConstraintSource.basis must give tensors of "
+                        "that shape"
                     )
         bases = own
         if before is not None:  # the weights that the step started from, where a basis names the parameter
@@ -313,9 +313,7 @@ class Corrector:
         self._slices[parameter] = (before, own, bases, groups)
         return bases, groups
 
-    def _problem(
-        self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool
-    ) -> Problem:
+    def _problem(self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool) -> Problem:
         """Which constraints: those of all sources stacked; made once per combination of sources."""
         key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
         if key not in self._problems:
@@ -445,7 +443,7 @@ class Corrector:
 
     @_disable_dynamo
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Correct the step that has just been made; without its beginning (an optimizer in an optimizer) there is none."""
+        """Correct the step that has just been made, if its beginning was seen."""
         if self._under_way:
             with torch.no_grad():
                 self._finish()
@@ -613,9 +611,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
 
 
-def _one_by_one(
-    bases: Sequence[Basis], active: Sequence[ConstraintSource]
-) -> tuple[list[Basis], list[list[float]]]:
+def _one_by_one(bases: Sequence[Basis], active: Sequence[ConstraintSource]) -> tuple[list[Basis], list[list[float]]]:
     """Each accumulated gradient as one basis vector times a factor, for blocks of one element."""
     single: list[Basis] = []
     factors: list[list[float]] = []
@@ -631,7 +627,7 @@ def _one_by_one(
             factors.append([sign] * n)
         else:
             parts = basis.tensors
-            vectors = [b - a for a, b in zip(parts, parts[1:], strict=False)] if basis.chained else list(parts)
+            vectors = [b - a for a, b in pairwise(parts)] if basis.chained else list(parts)
             mixed = torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))
             single.append(Basis(list(mixed)))
             factors.append([1.0] * n)

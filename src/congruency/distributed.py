@@ -50,7 +50,7 @@ def reduction_groups(tensor: Tensor) -> Groups:
 def splits_rows(tensor: Tensor) -> bool:
     """Whether a row of ``tensor`` (an index of its first dimension) may be spread over processes."""
     return isinstance(tensor, DTensor) and any(
-        placement.is_shard() and placement.dim != 0 for placement in tensor.placements
+        placement.is_shard() and not placement.is_shard(0) for placement in tensor.placements
     )
 
 

@@ -1,4 +1,4 @@
-"""The weights before a step, so that the step an optimizer made can be corrected: after momentum and preconditioning."""
+"""The weights before a step, so that the step an optimizer has made can be corrected."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
     flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
     if not decay or not (any(flags) if flags else type(optimizer).__name__ in _ALWAYS_DECOUPLED):
         return 1.0
-    rate = group["lr"]
+    rate: float | Tensor = group["lr"]
     if group.get("fixed_decay") or group.get("unscaled_wd"):
-        return 1.0 - decay
+        return 1.0 - float(decay)
     if group.get("corrected_weight_decay"):
         rate = rate**2 / optimizer.defaults["lr"]
-    return 1.0 - rate * decay
+    return 1.0 - rate * float(decay)
 
 
 class WeightsBefore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ class RowPasses:
             vectors = [target[start : start + rows].double()]
             for basis in item.bases:
                 parts = [t.reshape(target.shape)[start : start + rows].double() for t in basis.tensors]
-                vectors += [b - a for a, b in zip(parts, parts[1:], strict=False)] if basis.chained else parts
+                vectors += [b - a for a, b in pairwise(parts)] if basis.chained else parts
             count = vectors[0].shape[0]
             here = slice(item.block + start, item.block + start + count)
             yield here, target[start : start + rows], torch.stack([vector.reshape(count, -1) for vector in vectors])

@@ -144,9 +144,7 @@ def solve_with(
     )
 
 
-def _element(
-    item: ParameterSlice, rule: ElementRule, decay: Tensor
-) -> tuple[Tensor, list[Tensor], Tensor | None]:
+def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """y with its margins, the constraints, and the weights before the step, if it is an update that is corrected."""
     dtype = working_dtype(item.target)
     vectors = []
@@ -255,6 +253,7 @@ def _difference(end: Tensor, start: Tensor | None, out: Tensor) -> None:
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
+    """The precision that a tensor is corrected in: float64 for float64, float32 for all that is shorter."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 

@@ -266,10 +266,9 @@ def _element(
                     cc += c * c
             if WRITE:
                 if HAS_SCALE or MASK_DECAY:
+                    result = tl.where(kept, scale * y, 0.0)
                     if UPDATE:
-                        result = base - tl.where(kept, scale * y, 0.0)
-                    else:
-                        result = tl.where(kept, scale * y, 0.0)
+                        result = base - result
                 else:
                     result = tl.where(kept, value, base)
                 tl.store(target + places, result.to(T), mask=there)

@@ -43,6 +43,7 @@ def build() -> "typer.Typer":
     from congruency.cli.many_values import ManyValuesCommand
     from congruency.cli.reproduce import app as reproduce
     from congruency.cli.saliency import app as saliency
+    from congruency.cli.train_lm import train_lm
 
     app = typer.Typer(
         help="Measure how well gradients agree with those accumulated so far, and correct those that disagree (DCL).",
@@ -67,6 +68,7 @@ def build() -> "typer.Typer":
 
     for name in _COMMANDS:
         app.command()(getattr(import_module(f"congruency.cli.{name}"), name))
+    app.command("train-lm")(train_lm)
     app.command(cls=ManyValuesCommand)(ablate)
     app.add_typer(reproduce, name="reproduce")
     app.add_typer(saliency, name="saliency")

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from congruency.studies.executor import Place
 
 __all__ = [
-    "ORDERS", "SETS", "BatchSize", "Budget", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "LearningRate",
-    "Mode", "Model", "Modes", "OrderName", "OrderSeed", "Precision", "PrecisionName", "Pretrained",
-    "Processes", "Ray", "Rows", "Scope", "Scopes", "Seeds", "TableOut", "Threads", "check_order_seed",
-    "data_folder", "dataset_path", "option", "place_of", "where",
+    "ORDERS", "SETS", "BatchSize", "Budget", "CaptureFlag", "CompileFlag", "Corpus", "Data", "Dataset", "Device",
+    "Epochs", "FirstSeed", "LearningRate", "Mode", "Model", "ModelSize", "Modes", "OrderName",
+    "OrderSeed", "Precision", "PrecisionName", "Pretrained", "Processes", "Ray", "Rows", "Scope",
+    "Scopes", "Seeds", "TF32Flag", "TableOut", "Threads", "check_order_seed", "data_folder", "dataset_path",
+    "option", "place_of", "where",
 ]  # fmt: skip
 
 
@@ -94,6 +95,18 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], option(
 )]  # fmt: skip
 Precision = Annotated[PrecisionName, option("Number format of training; bf16 and 16 are mixed precision.")]
 OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
+CaptureFlag = Annotated[bool, option(
+    "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
+)]  # fmt: skip
+CompileFlag = Annotated[bool, option("Run the network through torch.compile.", name="--compile")]
+TF32Flag = Annotated[bool, option("Let a GPU round float32 products to TF32.", name="--tf32")]
+Corpus = Annotated[str, option(
+    "Text to train on: stdlib (the sources of Python's standard library), a folder of text files, or one file.",
+    "stdlib|PATH",
+)]  # fmt: skip
+ModelSize = Annotated[Literal["tiny", "medium", "10m", "100m"], option(
+    "Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
+)]  # fmt: skip
 Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
 Threads = Annotated[int | None, where(
     "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,

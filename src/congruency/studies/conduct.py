@@ -19,7 +19,7 @@ from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import print_table
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
-__all__ = ["FAILED_EXIT_CODE", "Figures", "conduct"]
+__all__ = ["FAILED_EXIT_CODE", "Derived", "Figures", "conduct"]
 
 FAILED_EXIT_CODE = 1
 
@@ -31,6 +31,13 @@ class Figures(Protocol[JobT]):
         self, study: Study[JobT], results: Results, finished: Mapping[tuple[str, int], RunResult]
     ) -> tuple[Sequence[Figure], str]:
         """Return the charts and how to read them."""
+
+
+class Derived(Protocol[JobT]):
+    """Adds columns to a study's results that a run alone does not have."""
+
+    def __call__(self, study: Study[JobT], results: Results, finished: Mapping[tuple[str, int], RunResult]) -> Results:
+        """Return the results with further columns."""
 
 
 def conduct(
@@ -45,6 +52,7 @@ def conduct(
     remembered: Mapping[str, Any] | None = None,
     made: str | Callable[[], str] = "",
     figures: Figures[JobT] | None = None,
+    derived: Derived[JobT] | None = None,
     bounds: Results | None = None,
     pictures: Callable[[], Mapping[str, str]] | None = None,
     console: Console | None = None,
@@ -58,6 +66,7 @@ def conduct(
         remembered: Written down beside the settings the first time.
         made: How and on what the runs were computed, for the page; a function is called after the runs.
         figures: The family's own charts; those of the paired differences where None.
+        derived: Adds columns that depend on several runs.
         bounds: Rows without runs that the table ends with.
         pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
             ``table.md``.
@@ -83,7 +92,8 @@ def conduct(
     if not first_process():
         return 0
     finished = store.load()
-    results = {**collect(study, finished), **(bounds or {})}
+    results = collect(study, finished)
+    results = {**(results if derived is None else derived(study, results, finished)), **(bounds or {})}
     charts, note = (None, "") if figures is None else figures(study, results, finished)
     page = compose(
         study, results, command=command, made=made if isinstance(made, str) else made(), figures=charts,

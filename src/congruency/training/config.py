@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from congruency._validate import check_choice, check_whole
+from congruency._validate import check_choice, check_floor, check_whole
 from congruency.constraints.references import Accumulate, Mode
-from congruency.corrector import Trigger
+from congruency.corrector import Blocks, Correct, Trigger
 
 __all__ = [
     "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig", "order_seed",
 ]  # fmt: skip
 
-CorrectionName = Literal["baseline", "dcl", "gem"]
+CorrectionName = Literal["baseline", "dcl", "gem", "cautious"]
 Scope = Literal["head", "all"]
 Measure = Literal["head", "all", "none"]
 Accelerator = Literal["auto", "cpu", "cuda"]
@@ -35,20 +35,22 @@ The epochs of a run always differ from each other. An epoch's order depends on o
 """
 
 _ONE_OR_NONE = "a whole number of at least 1 or None"
-_MARGINS = {"baseline": 0.0, "dcl": 0.0, "gem": 0.5}
+_MARGINS = {"baseline": 0.0, "dcl": 0.0, "gem": 0.5, "cautious": 0.0}
+# Fields that came after the first records: left out of what is written and hashed where they have their defaults.
+_LATER_FIELDS = ("floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale")
 # Fields that may differ when a run is resumed: they change neither a weight nor a line of the record.
 _FREE_TO_CHANGE = {"flush_every", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """How gradients are corrected: not at all, by the accumulated gradient, or by a memory.
+    """How gradients or updates are corrected: not at all, by the accumulated gradient, by a memory, or cautiously.
 
     Finished runs are found on disk by a digest of these fields: renaming one makes them unfindable.
 
     Attributes:
-        name: ``"baseline"``, ``"dcl"``, or ``"gem"``: the paper's classification GEM (its section 5.1.5), a memory of
-            the last layer's features of the first sample(s) of every epoch.
+        name: ``"baseline"``, ``"dcl"``, ``"cautious"``, or ``"gem"``: the paper's classification GEM (its section
+            5.1.5), a memory of the last layer's features of the first sample(s) of every epoch.
         scope: The corrected parameters: the last layer's (``"head"``, the paper's choice) or ``"all"``.
         references: DCL's N_r; see :class:`congruency.DCL` for this and the next four.
         window: DCL's beta_w, None for infinity.
@@ -59,6 +61,12 @@ class Correction:
             authors do, the second for GEM.
         accumulate: DCL's displacements from ``"weights"`` or from ``"gradients"``.
         memory: Samples in GEM's memory, each one constraint.
+        floor: DCL's floor of congruency. None, the paper's form, is the default here, since records are of it.
+        returning: DCL's rule beside the floor.
+        correct: DCL's target, the ``"gradient"`` or the ``"update"``.
+        blocks: DCL's blocks.
+        cautious: Apply :class:`congruency.Cautious` to the update as well, after DCL or GEM.
+        rescale, mask_decay, max_rescale: Of :class:`congruency.Cautious` (its ``decay`` is ``mask_decay`` here).
     """
 
     name: CorrectionName = "baseline"
@@ -71,6 +79,14 @@ class Correction:
     trigger: Trigger | None = None
     accumulate: Accumulate = "weights"
     memory: int = 1
+    floor: float | None = None
+    returning: bool = True
+    correct: Correct = "gradient"
+    blocks: Blocks = "joint"
+    cautious: bool = False
+    rescale: bool = True
+    mask_decay: bool = False
+    max_rescale: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("method", self.name, get_args(CorrectionName))
@@ -78,6 +94,9 @@ class Correction:
         check_choice("mode", self.mode, get_args(Mode))
         check_choice("trigger", self.effective_trigger, get_args(Trigger))
         check_choice("accumulate", self.accumulate, get_args(Accumulate))
+        check_choice("correct", self.correct, get_args(Correct))
+        check_choice("blocks", self.blocks, get_args(Blocks))
+        check_floor(self.floor)
         check_whole("references", self.references, least=1)
         check_whole("offset", self.offset, least=0)
         check_whole("memory", self.memory, least=1)
@@ -85,6 +104,11 @@ class Correction:
             check_whole("window", self.window, _ONE_OR_NONE, least=1)
         if self.margin is not None and not 0.0 <= self.margin < math.inf:
             raise ValueError(f"margin must be finite and at least 0, or None, got {self.margin}")
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON-serialisable values: what records hold and digests are made of."""
+        plain = {each.name: each.default for each in fields(self)}
+        return {k: v for k, v in asdict(self).items() if k not in _LATER_FIELDS or v != plain[k]}
 
     @property
     def effective_margin(self) -> float:
@@ -182,7 +206,7 @@ class TrainingConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-serialisable values, for the record and the checkpoints."""
-        return asdict(self)
+        return {**asdict(self), "method": self.method.settings()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
@@ -212,5 +236,5 @@ def order_seed(order: SampleOrder, seed: int, method: Correction, fixed: int = 0
         return seed
     if order == "fixed":
         return fixed
-    mixed = hashlib.blake2b(repr((seed, sorted(asdict(method).items()))).encode(), digest_size=4).digest()
+    mixed = hashlib.blake2b(repr((seed, sorted(method.settings().items()))).encode(), digest_size=4).digest()
     return int.from_bytes(mixed, "little") >> 1

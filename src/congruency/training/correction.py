@@ -1,4 +1,4 @@
-"""What corrects the gradients of a run: nothing, DCL, or the paper's GEM for batch learning."""
+"""What corrects the gradients or updates of a run: nothing, DCL, the paper's GEM for batch learning, Cautious."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from congruency.cautious import Cautious
 from congruency.constraints.directions import Directions
 from congruency.corrector import Corrector
 from congruency.dcl import DCL
@@ -72,17 +73,42 @@ def attach(
     *,
     layer_copy: nn.Module | None,
     autocast: Autocast,
-) -> tuple[Corrector | None, EpochMemory | None]:
-    """Have ``optimizer.step()`` correct gradients; the corrector, and GEM's memory."""
-    if correction.name == "baseline":
-        return None, None
+) -> tuple[Corrector | None, EpochMemory | None, Cautious | None]:
+    """Have ``optimizer.step()`` correct gradients or updates; the corrector, GEM's memory, and what is cautious."""
+    if correction.name == "baseline" and not correction.cautious:
+        return None, None, None
     params = parameters_of(model, correction.scope)
+    corrector, memory = _attach_first(correction, model, optimizer, params, loss, layer_copy, autocast)
+    if not (correction.cautious or correction.name == "cautious"):
+        return corrector, memory, None
+    cautious = Cautious(
+        optimizer, params, rescale=correction.rescale, decay=correction.mask_decay, max_rescale=correction.max_rescale
+    )
+    return corrector, memory, cautious
+
+
+def _attach_first(
+    correction: Correction,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    params: list[Tensor],
+    loss: Loss,
+    layer_copy: nn.Module | None,
+    autocast: Autocast,
+) -> tuple[Corrector | None, EpochMemory | None]:
+    """What comes before Cautious: DCL, GEM or nothing."""
+    if correction.name in ("baseline", "cautious"):
+        return None, None
     margin, trigger = correction.effective_margin, correction.effective_trigger
     if correction.name == "dcl":
-        dcl = DCL(
-            optimizer, params, references=correction.references, window=correction.window, offset=correction.offset,
-            mode=correction.mode, margin=margin, trigger=trigger, accumulate=correction.accumulate,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "floor=None is the paper's form")  # the record says that it was asked for
+            dcl = DCL(
+                optimizer, params, references=correction.references, window=correction.window,
+                offset=correction.offset, mode=correction.mode, margin=margin, trigger=trigger,
+                accumulate=correction.accumulate, floor=correction.floor, returning=correction.returning,
+                correct=correction.correct, blocks=correction.blocks,
+            )  # fmt: skip
         return dcl, None
     layer = head(model) if correction.scope == "head" else None
     memory = EpochMemory(

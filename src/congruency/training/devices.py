@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -63,12 +64,15 @@ def _precision(config: TrainingConfig, device: Literal["cuda", "cpu"]) -> Precis
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
-    """FSDP2: every child of the network is gathered, used and freed by itself."""
+    """FSDP2: every child of the network is gathered, used and freed by itself; those that share weights stay whole."""
     from torch.distributed.fsdp import fully_shard
 
     data_parallel = mesh["data_parallel"]
-    for part in _parts(model):
-        fully_shard(part, mesh=data_parallel)
+    parts = _parts(model)
+    owners = Counter(id(parameter) for part in parts for parameter in part.parameters())
+    for part in parts:
+        if all(owners[id(parameter)] == 1 for parameter in part.parameters()):
+            fully_shard(part, mesh=data_parallel)
     fully_shard(model, mesh=data_parallel)
     return model
 

@@ -87,10 +87,11 @@ class TrainingRun:
             self.step_meter = StepMeter(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
             self.step_meter.watch_before(self.optimizer)
         loss = task.loss if task.head_loss is None or config.method.scope == "all" else task.head_loss
-        self.corrector, self._memory = attach(
+        self.corrector, self._memory, self.cautious = attach(
             config.method, self.bare, self.optimizer, loss, layer_copy=self._head_copy, autocast=self.fabric.autocast
         )
-        if self.step_meter is not None and self.corrector is not None:
+        gradients = self.corrector is not None and self.corrector.target == "gradient"
+        if self.step_meter is not None and gradients:
             self.step_meter.watch_after(self.optimizer)
         self.schedule = None if task.schedule is None else task.schedule(self.optimizer)
 
@@ -221,7 +222,8 @@ class TrainingRun:
         evaluated, evaluation_seconds = self._evaluate()
         if self.schedule is not None and self.task.schedule_every == "epoch":
             self.schedule.step()
-        corrected = 0 if self.corrector is None else int(self.corrector.stats.corrected_steps)
+        corrector = self.corrector or self.cautious
+        corrected = 0 if corrector is None else int(corrector.stats.corrected_steps)
         epoch = self._means
         means = epoch.means()
         means.pop("corrected", None)
@@ -277,6 +279,7 @@ class TrainingRun:
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.fabric.strategy.precision.state_dict(),
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
+            "cautious": None if self.cautious is None else self.cautious.state_dict(),
             "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
             "means": self._means.state_dict(),
             "corrected_before": self._corrected_before,
@@ -314,7 +317,8 @@ class TrainingRun:
         load_model(self.bare, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["scaler"])
-        for part, name in ((self.schedule, "schedule"), (self.corrector, "method"), (self.step_meter, "gauge")):
+        parts = ((self.schedule, "schedule"), (self.corrector, "method"), (self.cautious, "cautious"))
+        for part, name in (*parts, (self.step_meter, "gauge")):
             if part is not None:
                 part.load_state_dict(state[name])
         self._means.load_state_dict(state["means"])

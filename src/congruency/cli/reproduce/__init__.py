@@ -9,6 +9,7 @@ import typer
 from congruency.cli.options import option
 from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
+from congruency.cli.reproduce.language import language
 from congruency.cli.reproduce.saliency import saliency
 
 __all__ = ["app"]
@@ -50,5 +51,5 @@ def reproduce(
     raise typer.Exit
 
 
-for command in (classification, continual, saliency):
+for command in (classification, continual, saliency, language):
     app.command()(command)

@@ -96,7 +96,7 @@ class ImageJob:
             del setup["sample_order"], setup["order_seed"]
         data = asdict(self.data)
         data["made_up"] = data.pop("synthetic")  # its first name, for the same reason
-        described = [setup, asdict(self.method), data, dict(self.columns), self.steps]
+        described = [setup, self.method.settings(), data, dict(self.columns), self.steps]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 

@@ -1,0 +1,82 @@
+"""``congruency reproduce language``: methods compared on a byte-level GPT, each at its own best learning rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+__all__ = ["language"]
+
+
+def language(
+    table: Annotated[Literal["tiny", "medium", "10m", "100m"], typer.Argument(
+        help="Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
+    )],
+    seeds: options.Seeds = 8,
+    first_seed: options.FirstSeed = 0,
+    tuning_seeds: Annotated[int, option("Seeds that learning rates are tuned on.", "N", min=1)] = 2,
+    rows: Annotated[list[str] | None, option(
+        "Run only this method, such as dcl-50, beside the baseline; may be repeated. (default: all)", "NAME",
+        name="--row",
+    )] = None,
+    rate: Annotated[list[float] | None, option(
+        "A learning rate of the grid; may be repeated, and one alone is not tuned. (default: five of the size's own)",
+        "NUMBER",
+    )] = None,
+    corpus: options.Corpus = "stdlib",
+    out: options.TableOut = None,
+    steps: Annotated[int | None, option("Other steps per run. (default: the size's)", "N", min=1)] = None,
+    batch_size: Annotated[int | None, option(
+        "Other windows of text per step. (default: the size's)", "N", min=1,
+    )] = None,
+    precision: options.Precision = "32",
+    compile: options.CompileFlag = False,
+    capture: options.CaptureFlag = False,
+    tf32: options.TF32Flag = False,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+) -> None:  # fmt: skip
+    """Compare corrections on a byte-level GPT trained with AdamW.
+
+        congruency reproduce language tiny --row dcl-50 --seeds 3
+
+    Every method first runs with every learning rate of one grid, on seeds of
+    their own; then all methods are compared at their best rates on fresh
+    seeds. The same command resumes after an interruption.
+    """
+    folder = (out or Path(f"congruency-language-{table}")).absolute()
+    check_folder(folder, "--out")
+    check_accelerator(device)
+    place = options.place_of(processes, threads, ray)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from dataclasses import replace
+
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.language.runner import FIRST_TUNING_SEED, LanguageRunner, conduct_language
+        from congruency.studies.language.study import RATES, SETUPS, choose_methods
+
+        setup = SETUPS[table]
+        if steps is not None:
+            every = steps // 10 if steps % 10 == 0 else steps
+            setup = replace(setup, steps=steps, evaluate_steps=every, warmup=steps // 10)
+        if batch_size is not None:
+            setup = replace(setup, batch_size=batch_size)
+        runner = LanguageRunner(
+            folder=folder, corpus=corpus if corpus == "stdlib" else str(Path(corpus).expanduser().absolute()),
+            accelerator=device, precision=precision, compile=compile, capture=capture, tf32=tf32, command=typed(),
+        )  # fmt: skip
+        code = conduct_language(
+            table, setup, choose_methods(rows or ()), runner, rates=tuple(dict.fromkeys(rate or RATES[table])),
+            seeds=range(first_seed, first_seed + seeds),
+            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place,
+            command=command_line(),
+        )  # fmt: skip
+    raise typer.Exit(code)

@@ -1,0 +1,185 @@
+"""``congruency train-lm``: a byte-level language model trained with one choice of method."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+if TYPE_CHECKING:
+    from congruency.language import LanguageSetup
+    from congruency.report.tables import Table
+    from congruency.training import Result, TrainingConfig
+
+__all__ = ["train_lm"]
+
+_schedule = partial(option, panel="How long and how fast")
+_machine = partial(option, panel="The machine")
+
+
+def train_lm(
+    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
+    corpus: Corpus = "stdlib",
+    model: ModelSize = "tiny",
+    context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
+    untied: Annotated[bool, option("Give the last layer weights of its own.", name="--untied")] = False,
+    method: Annotated[str, option(
+        "baseline (no correction), dcl-W (the paper's equations with a window of W steps) or anchor-W (its published "
+        "code); W is 10, 50 or 200.", "NAME",
+    )] = "baseline",
+    window: Annotated[int | None, option("Another window for the method, such as 100.", "STEPS", min=1)] = None,
+    resume: Annotated[bool, option(
+        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+    )] = False,
+    seed: Annotated[int, option("The seed of weights and batches.", "N", min=0)] = 0,
+    steps: Annotated[int, _schedule("Optimizer steps.", "N", min=1)] = 1000,
+    batch_size: Annotated[int, _schedule("Windows of text per step, over all processes.", "N", min=1)] = 64,
+    accumulate: Annotated[int, _schedule(
+        "Divide the windows of a step into so many batches, to save memory.", "N", min=1,
+    )] = 1,
+    lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.001,
+    warmup: Annotated[int | None, _schedule(
+        "Steps over which the rate rises. (default: a tenth, at most 100)", "STEPS", min=0,
+    )] = None,
+    final_rate: Annotated[float, _schedule("The rate at the end, as a share of --lr.", "SHARE")] = 0.1,
+    weight_decay: Annotated[float, _schedule("Weight decay of AdamW, on matrices only.", "NUMBER", min=0.0)] = 0.1,
+    clip: Annotated[float, _schedule("Clip gradients to this norm; 0 for no clipping.", "NORM", min=0.0)] = 1.0,
+    evaluate_every: Annotated[int | None, _schedule(
+        "Steps between evaluations on held-out text, a divisor of --steps. (default: a tenth of --steps, or all)",
+        "STEPS", min=1,
+    )] = None,
+    device: Device = "auto",
+    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
+        "How several processes share the model; start them by torchrun -m congruency train-lm ...",
+    )] = "auto",
+    precision: Precision = "32",
+    compile: CompileFlag = False,
+    capture: CaptureFlag = False,
+    tf32: TF32Flag = False,
+    measure: Annotated[Literal["head", "all", "none"], _machine(
+        "The parameters whose congruency and magnitude are recorded.",
+    )] = "head",
+    checkpoint_steps: Annotated[int | None, _machine(
+        "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
+    )] = None,
+    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
+    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+) -> None:  # fmt: skip
+    """Train a byte-level GPT with AdamW, plainly or with a correction.
+
+        congruency train-lm --model tiny --steps 200 --method dcl-50 --out runs/lm
+
+    Without --corpus it reads the sources of Python's standard library. The
+    record (record.jsonl) has loss, congruency and times of every step and the
+    validation loss of every evaluation; --resume continues after an
+    interruption to the same weights as if there had been none.
+    """
+    check_folder(out, "--out")
+    check_accelerator(device)
+    with (
+        interruptible("interrupted; the same command with --resume continues from the last checkpoint"),
+        plain_errors(),
+    ):
+        from dataclasses import replace
+
+        from congruency.language import PRESETS, LanguageSetup, method_named, training_config
+
+        shape = PRESETS[model] if context is None else replace(PRESETS[model], context=context)
+        setup = LanguageSetup(
+            shape=shape, tied=not untied, steps=steps, evaluate_steps=evaluate_every or _tenth(steps),
+            batch_size=batch_size, accumulate=accumulate, learning_rate=lr,
+            warmup=min(100, steps // 10) if warmup is None else warmup, final_rate=final_rate,
+            weight_decay=weight_decay, clip=clip or None, seed=seed,
+        )  # fmt: skip
+        chosen = method_named(method)
+        config = training_config(
+            setup, chosen if window is None else replace(chosen, window=window), accelerator=device, strategy=strategy,
+            precision=precision, compile=compile, capture=capture, tf32=tf32, measure=measure,
+            checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
+            progress=sys.stderr.isatty() if progress is None else progress,
+        )  # fmt: skip
+        code = run(corpus, setup, config, method, out, resume)
+    raise typer.Exit(code)
+
+
+def _tenth(steps: int) -> int:
+    return steps // 10 if steps % 10 == 0 else steps
+
+
+def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, out: Path, resume: bool) -> int:
+    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it."""
+    from rich.console import Console
+
+    from congruency.language import build, describe, read_corpus
+    from congruency.studies.console import plain_warnings, typed
+    from congruency.training import Origin, read_record, train
+    from congruency.training.processes import first_process
+    from congruency.training.record import RECORD_NAME
+
+    held = (out / RECORD_NAME).exists()
+    if held and not resume:
+        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    console = Console(quiet=not first_process(), highlight=False)
+    with plain_warnings(first_process()):
+        text = read_corpus(corpus)
+        if held:
+            _check_same(out, read_record(out).run.get("task", {}), describe(setup, text))
+        console.print(
+            f"GPT of width {setup.shape.width} and {setup.shape.layers} layers on {len(text.train):,} bytes of "
+            f"{text.name}, validated on {len(text.held_out):,}; {setup.steps} steps of {setup.batch_size} windows of "
+            f"{setup.shape.context} bytes, method {method}.",
+            markup=False,
+        )
+        result = train(
+            build(setup, text), config, out, resume=resume, origin=Origin(command=typed(), data=text.name, row=method)
+        )
+    if first_process():
+        _report(result, setup, console)
+    return result.exit_code
+
+
+def _check_same(out: Path, began: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse to resume another run; the loop checks its own settings itself."""
+    here = json.loads(json.dumps(here))
+    different = [name for name in here if name in began and began[name] != here[name]]
+    if different:
+        listed = "; ".join(f"{name} was {began[name]!r} and is {here[name]!r}" for name in different)
+        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
+
+
+def _report(result: Result, setup: LanguageSetup, console: Any) -> None:
+    from congruency.report.tables import to_rich
+    from congruency.training import read_record
+
+    epochs = read_record(result.record).epochs
+    if epochs:
+        console.print(to_rich(_summary(epochs, setup.shape.context)))
+    if not result.finished:
+        console.print("stopped; the same command with --resume resumes where it stopped", markup=False)
+    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
+
+
+def _summary(epochs: list[dict[str, Any]], context: int) -> Table:
+    from congruency.report.numbers import fixed
+    from congruency.report.tables import Table
+
+    def shown(value: float | None, digits: int) -> str:
+        return fixed(float("nan") if value is None else value, digits)
+
+    rows = [
+        [
+            str(line["step"]), shown(line["loss"], 4), shown((line["evaluation"] or {}).get("loss"), 4),
+            shown(line.get("congruency"), 3), shown(100 * line["corrected_share"], 0),
+            shown(None if line["samples_per_second"] is None else context * line["samples_per_second"], 0),
+        ]
+        for line in epochs
+    ]  # fmt: skip
+    columns = ["Step", "loss", "validation loss", "congruency", "corrected, %", "bytes/s"]
+    return Table("Losses in nats per byte; the training loss is the mean since the line before.", columns, rows)

@@ -1,0 +1,24 @@
+"""Language modelling on bytes: a small GPT, a corpus from any folder of text, and both as a task of the training loop.
+
+The embedded corpus is the source code of Python's standard library, which every machine has.
+"""
+
+from congruency.language.corpus import Corpus, read_corpus
+from congruency.language.methods import METHODS, method_named
+from congruency.language.model import GPT, PRESETS, Shape
+from congruency.language.task import LanguageSetup, Windows, build, describe, training_config
+
+__all__ = [
+    "GPT",
+    "METHODS",
+    "PRESETS",
+    "Corpus",
+    "LanguageSetup",
+    "Shape",
+    "Windows",
+    "build",
+    "describe",
+    "method_named",
+    "read_corpus",
+    "training_config",
+]

@@ -1,0 +1,215 @@
+"""Executing the study of language models: the runner, and both stages from tuning to page."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
+from congruency.studies.conduct import conduct
+from congruency.studies.executor import Batch, Place, Stopped, Within
+from congruency.studies.language.study import (
+    LanguageJob,
+    best_rates,
+    comparison_study,
+    learning_curves,
+    rate_curves,
+    tuning_study,
+    with_steps_saved,
+)
+from congruency.studies.plan import Run
+from congruency.studies.results import collect
+from congruency.studies.store import RunResult, Store
+from congruency.training import Correction, Origin, RunRecord, read_record, train
+from congruency.training.config import Accelerator, Precision
+from congruency.training.processes import process_count
+
+__all__ = ["FIRST_TUNING_SEED", "LanguageRunner", "conduct_language"]
+
+FIRST_TUNING_SEED = 10_000
+"""Seeds from here on tune learning rates; those below compare methods."""
+
+_SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageRunner:
+    """Trains one model per run; each has a folder of its own.
+
+    Attributes:
+        corpus: What :func:`congruency.language.read_corpus` reads.
+        corpus_hash: That the text must have, whichever machine reads it; None for any.
+        command: What was typed after ``congruency``, for the records of the runs.
+    """
+
+    folder: Path
+    corpus: str = "stdlib"
+    corpus_hash: str | None = None
+    accelerator: Accelerator = "auto"
+    precision: Precision = "32"
+    compile: bool = False
+    capture: bool = False
+    tf32: bool = False
+    study: str | None = None
+    command: str | None = None
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """How runs are computed: fields of the loop's configuration."""
+        return {name: getattr(self, name) for name in ("precision", "compile", "capture", "tf32")}
+
+    def text(self) -> Corpus:
+        """Return the corpus, read once per process.
+
+        Raises:
+            ValueError: It is not the one that the study began with.
+        """
+        corpus = _read(self.corpus)
+        if self.corpus_hash not in (None, corpus.digest):
+            raise ValueError(
+                f"the corpus {corpus.name} has the hash {corpus.digest} here and {self.corpus_hash} where the study "
+                "began (another release of Python?); use one folder of text on all machines"
+            )
+        return corpus
+
+    def prepare(self, runs: Sequence[Run[LanguageJob]]) -> None:
+        if self.capture and self.device != "cuda":
+            raise ValueError("capture needs a GPU; leave it off")
+        for setup in {run.job.setup for run in runs}:
+            build(setup, self.text())
+
+    def batches(self, runs: Sequence[Run[LanguageJob]]) -> list[Batch[LanguageJob]]:
+        return [(run,) for run in runs]
+
+    def run(self, batch: Batch[LanguageJob], within: Within | None) -> Iterator[tuple[Run[LanguageJob], RunResult]]:
+        (run,) = batch
+        setup = replace(run.job.setup, seed=run.seed)
+
+        def notice(step: int, steps: int) -> None:
+            if within is not None:
+                within(f"step {step} of {steps}, {run.title}", step / steps)
+
+        config = training_config(
+            setup, run.job.method, accelerator=self.accelerator, measure="none", record_steps=0,
+            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT else 5, **self.machine,
+        )  # fmt: skip
+        text = self.text()
+        folder = self.folder / "runs" / f"{re.sub('[^A-Za-z0-9.-]+', '_', run.row)}-{run.job.digest()}-seed{run.seed}"
+        origin = Origin(command=self.command, data=text.name, table=self.study, row=run.row)
+        result = train(build(setup, text), config, folder, resume=True, origin=origin, notice=notice)
+        if not result.finished:
+            raise Stopped
+        gc.collect()  # hooks refer to each other, and hold a model's memory
+        yield run, _result(read_record(result.record), setup)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the result is kept
+        if result.asked_to_stop:
+            raise Stopped
+
+
+@lru_cache(maxsize=2)
+def _read(source: str) -> Corpus:
+    return read_corpus(source)
+
+
+def _parameters(setup: LanguageSetup) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in GPT(setup.shape, tied=setup.tied).parameters())
+
+
+def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
+    lines = record.epochs
+    seconds = sum(line["seconds"] for line in lines[1:] or lines)  # the first interval warms up
+    samples = sum(line["samples"] for line in lines[1:] or lines)
+    curves = {
+        "steps": [line["step"] for line in lines],
+        "validation_loss": [_number((line["evaluation"] or {}).get("loss")) for line in lines],
+        "train_loss": [_number(line["loss"]) for line in lines],
+    }
+    return RunResult(
+        {
+            "validation_loss": curves["validation_loss"][-1],
+            "train_loss": curves["train_loss"][-1],
+            "corrected_share": sum(line["corrected_share"] for line in lines) / len(lines),
+            "bytes_per_second": setup.shape.context * samples / seconds if seconds else math.nan,
+        },
+        curves,
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def conduct_language(
+    size: str,
+    setup: LanguageSetup,
+    methods: Mapping[str, Correction],
+    runner: LanguageRunner,
+    *,
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    tuning_seeds: Sequence[int],
+    place: Place,
+    command: str,
+    console: Console | None = None,
+) -> int:
+    """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
+
+    Args:
+        size: What the model is called on the pages.
+        rates: The grid of learning rates; with one there is nothing to tune.
+        seeds, tuning_seeds: Of the comparison, and of the tuning; they must differ.
+    """
+    if process_count() > 1:
+        raise ValueError("this study shares its work by --processes; leave torchrun out")
+    if set(seeds) & set(tuning_seeds):
+        raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
+    console, out = console or Console(), runner.folder
+    runner = replace(runner, corpus_hash=runner.text().digest, study=size)
+    settings = {"study": "language", "setup": _plain(setup), "corpus": runner.corpus_hash, "machine": runner.machine}
+    remembered = {"device_name": _device_name(runner.device), "torch": torch.__version__}
+
+    def made(folder: Path) -> str:
+        held = Store(folder).settings() or remembered
+        how = ", compiled" if runner.compile else ""
+        return f"from runs on {held['device_name']} in precision {runner.precision}{how}, with PyTorch {held['torch']}"
+
+    chosen = dict.fromkeys(methods, rates[0])
+    if len(rates) > 1:
+        study, folder = tuning_study(size, setup, methods, rates), out / "tuning"
+        code = conduct(
+            study, replace(runner, folder=folder), tuning_seeds, folder, place=place, settings=settings,
+            remembered=remembered, command=command, made=lambda: made(folder), figures=rate_curves, console=console,
+        )  # fmt: skip
+        if code or Store(folder).pending(study.runs(tuning_seeds)):
+            return code
+        chosen = best_rates(study, collect(study, Store(folder).load()))
+    return conduct(
+        comparison_study(size, setup, methods, chosen, rates), runner, seeds, out, place=place, settings=settings,
+        remembered=remembered, command=command, made=lambda: made(out), figures=learning_curves,
+        derived=with_steps_saved, console=console,
+    )  # fmt: skip
+
+
+def _plain(setup: LanguageSetup) -> dict[str, Any]:
+    """What all runs of a folder share, as JSON has it."""
+    shared = {name: value for name, value in asdict(setup).items() if name not in ("seed", "learning_rate")}
+    return {**shared, "betas": list(setup.betas)}
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
