@@ -16,7 +16,7 @@ CORE = {
     "backends": {"cone", "distributed"},
     "constraints": {"backends", "distributed", "_validate"},  # of the backends: the type Basis; kernels for CUDA graphs
     "updates": {"distributed"},
-    "corrector": {"constraints", "backends", "distributed", "updates", "_validate"},
+    "corrector": {"constraints", "backends", "distributed", "updates", "watch", "_validate"},
     "cautious": {"corrector", "constraints"},
     "dcl": {"corrector", "constraints"},
     "gem": {"corrector", "constraints"},

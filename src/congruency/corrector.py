@@ -29,6 +29,7 @@ from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Prob
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.distributed import Groups, full, local, reduction_groups, splits_rows
 from congruency.updates import WeightsBefore, decay_factor
+from congruency.watch import Watch
 
 __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
 
@@ -166,6 +167,9 @@ class Corrector:
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._held: tuple[list[object], _Prepared] | None = None
+        concentrates = [source for source in self.sources if source.concentrates]
+        watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
+        self._watch = Watch(concentrates[0].period) if watched else None
         self._handles: list[RemovableHandle] = []
         if attach:
             self._attach()
@@ -228,6 +232,8 @@ class Corrector:
                 self._count("corrected", changed := self._solution.applied.any())
                 if changed.device.type == "cpu" and changed:
                     self._mark_written(entries)
+                if self._watch is not None:
+                    self._watch.note(self._counts["corrected"])
             finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
         if finite is not None:
             self._count("nonfinite", ~finite)
@@ -625,7 +631,14 @@ class Corrector:
         return f"{settings}, step {steps}, {corrected} corrected"
 
     def __getstate__(self) -> dict[str, Any]:
-        transient: dict[str, Any] = {"_handles": [], "_solution": None, "_problems": {}, "_slices": {}, "_held": None}
+        transient: dict[str, Any] = {
+            "_handles": [],
+            "_solution": None,
+            "_problems": {},
+            "_slices": {},
+            "_held": None,
+            "_watch": None,
+        }
         return {**self.__dict__, **transient, "_attached": bool(self._handles)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -29,6 +29,9 @@ class ConstraintSource(ABC):
         floor: Constraint i counts only in steps with ``-floor <= cos(c_i, y)``; None: in all.
         returning: Constraint i counts only in steps before which ``|a_i|`` did not grow. Only together with a floor.
         needs_update: Whether the source makes sense for updates only.
+        concentrates: Whether it removes what points back along the displacement of the weights: then a corrector that
+            changes nearly every step warns.
+        period: Steps after which its constraints start over, or None.
         gate: () bool on the device: whether the constraints count in this step, where only the device knows (CUDA
             graphs).
 
@@ -55,6 +58,8 @@ class ConstraintSource(ABC):
     floor: float | None = None
     returning: bool = False
     needs_update: bool = False
+    concentrates: bool = False
+    period: int | None = None
     gate: Tensor | None = None
 
     @property
