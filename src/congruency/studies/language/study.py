@@ -66,8 +66,10 @@ _NOTES = (
         "lowest mean validation loss is used for the seeds of the comparison.",
     ),
     (
-        "dcl-W, anchor-W",
-        "DCL on all parameters with a window of W steps: the paper's equations, and its published code (margin 0.5).",
+        "The methods",
+        "cautious: congruency.Cautious; plain: without rescaling; decay: weight decay only where it agrees with the "
+        "update. dcl-W, floor-W, paper-W: DCL on all parameters with a window of W steps: by default, with the floor "
+        "alone, and by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
     ),
 )
 
