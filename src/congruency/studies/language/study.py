@@ -66,8 +66,9 @@ _NOTES = (
         "lowest mean validation loss is used for the seeds of the comparison.",
     ),
     (
-        "dcl-W, anchor-W",
-        "DCL on all parameters with a window of W steps: the paper's equations, and its published code (margin 0.5).",
+        "dcl-W, floor-W, paper-W, update-W, anchor-W",
+        "DCL on all parameters with a window of W steps: as by default, with its floor alone, by the equations of the "
+        "paper, as by default on the update, and as in the published code (margin 0.5).",
     ),
 )
 
