@@ -77,6 +77,31 @@ def test_a_source_with_too_few_vectors_is_refused():
         optimizer.step()
 
 
+def test_references_that_restart_beside_another_source_forget_their_distances():
+    """A direction that no gradient opposes changes nothing: not which steps count as returning either."""
+
+    def path(*others):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        references = congruency.References(window=8, floor=1.0)
+        corrector = congruency.Corrector(optimizer, constraints=[references, *others])
+        for other in others:
+            other.set([[torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)]], [weight])
+        points = []
+        for _ in range(200):
+            weight.grad = torch.randn(3, dtype=torch.float64)
+            weight.grad[2].abs_().mul_(0.01)
+            optimizer.step()
+            points.append(weight.detach().clone())
+        return torch.stack(points), int(corrector.stats.corrected_steps)
+
+    alone, corrected = path()
+    beside, _ = path(congruency.Directions())
+    assert corrected > 10
+    torch.testing.assert_close(beside, alone, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -218,7 +218,7 @@ def test_grad_scaler(fused, accumulate, references, device):
 def test_grad_scaler_overflow_with_fused_optimizer(device):
     model = network(torch.float32, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, fused=True)
-    dcl = congruency.DCL(optimizer, accumulate="gradients", window=9)
+    dcl = congruency.DCL(optimizer, accumulate="gradients", window=9, floor=None)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     for step in range(8):
         optimizer.zero_grad()
@@ -238,7 +238,7 @@ def test_grad_scaler_overflow_with_fused_optimizer(device):
 def test_nonfinite_gradient_passes_untouched(bad, accumulate, references, device):
     model = network(device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    dcl = congruency.DCL(optimizer, references=references, accumulate=accumulate, margin=0.1, attach=False)
+    dcl = congruency.DCL(optimizer, references=references, accumulate=accumulate, margin=0.1, floor=None, attach=False)
     for step in range(6):
         optimizer.zero_grad()
         loss_of(model, step).backward()
@@ -391,20 +391,23 @@ def test_detach_leaves_the_optimizer_as_before():
     assert torch.equal(path, torch.stack(expected))
 
 
-def test_reset_starts_over():
+@pytest.mark.parametrize("floor", [None, 1.0])
+def test_reset_starts_over(floor):
     """After reset() the next steps are those of a DCL newly made at that point."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    dcl = congruency.DCL(optimizer, references=2, margin=0.1)
+    settings = {"references": 2, "margin": 0.1, "floor": floor}
+    dcl = congruency.DCL(optimizer, **settings)
     train(model, optimizer, range(7))
     fresh = copy.deepcopy(model)
     dcl.reset()
     assert torch.isnan(dcl.stats.congruency).all()
     fresh_optimizer = torch.optim.SGD(fresh.parameters(), lr=0.2)
-    congruency.DCL(fresh_optimizer, references=2, margin=0.1)
+    fresh_dcl = congruency.DCL(fresh_optimizer, **settings)
     assert torch.equal(
         torch.stack(train(model, optimizer, range(7, 15))), torch.stack(train(fresh, fresh_optimizer, range(7, 15)))
     )
+    assert int(fresh_dcl.stats.corrected_steps) > 0
 
 
 def test_deepcopy_of_model_and_optimizer():
@@ -533,7 +536,7 @@ def test_congruent_gradient_keeps_its_bits(device):
     p = nn.Parameter(torch.zeros(1000, device=device))
     optimizer = torch.optim.SGD([p], lr=0.1)
     for references in (1, 3):
-        dcl = congruency.DCL(optimizer, references=references, attach=False)
+        dcl = congruency.DCL(optimizer, references=references, floor=None, attach=False)
         for _ in range(references):
             p.grad = torch.ones_like(p)
             dcl.correct()

@@ -11,11 +11,12 @@ import congruency
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 SETTINGS = [
-    {"window": 6},
+    {"window": 6, "floor": None},
+    {"window": 6, "floor": 1.0, "returning": False},
     {"window": None, "offset": 2, "mode": "anchor", "margin": 0.05},
-    {"window": 7, "references": 3},
+    {"window": 7, "references": 3, "floor": None},
     {"window": 6, "references": 2, "accumulate": "gradients", "mode": "anchor", "margin": 0.05},
-    {"window": 5, "blocks": "tensor", "trigger": "violated", "margin": 0.1},
+    {"window": 5, "blocks": "tensor", "trigger": "violated", "margin": 0.1, "floor": None},
 ]
 WARM, STEPS = 3, 25
 
@@ -95,8 +96,8 @@ def test_capturable_without_capture(settings):
 
 
 def test_reduce_overhead_training_step():
-    expected, _ = eager_path({"window": 6})
-    model, optimizer, _ = make({"window": 6}, capturable=False)
+    expected, _ = eager_path({"window": 6, "floor": None})
+    model, optimizer, _ = make({"window": 6, "floor": None}, capturable=False)
     forward = torch.compile(model, mode="reduce-overhead")
     for step in range(STEPS):
         inputs, targets = data(step)

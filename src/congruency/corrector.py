@@ -206,7 +206,7 @@ class Corrector:
         active = [source for source in self.sources if source.active]
         self._layout = _layout(self.sources)
         self._solution = self._agreement = None
-        if not active and self._lengths is not None:
+        if self._lengths is not None and all(source.floor is None for source in active):
             self._lengths = None  # the references start over: no distance is known
 
         # gram, solve, apply

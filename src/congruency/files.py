@@ -2,23 +2,63 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+_PREFIX = ".writing-"
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces ``path``, synced to disk, when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
-        aside = Path(folder) / path.name
+    """Open a temporary file that replaces ``path``, safe from power failures, when the block ends without an error."""
+    with _temporary(path.parent) as folder:
+        aside = folder / path.name
         with aside.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
+        if os.name == "posix":
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)  # the new name
+            finally:
+                os.close(handle)
+
+
+@contextlib.contextmanager
+def _temporary(parent: Path) -> Iterator[Path]:
+    """A new folder in ``parent`` (created if missing), without those that killed processes left there."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        with _locked(parent, wait=True):  # or another process might take a new folder, not yet locked, for abandoned
+            for left in parent.glob(f"{_PREFIX}*"):
+                with _locked(left) as abandoned:
+                    if abandoned:
+                        shutil.rmtree(left, ignore_errors=True)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent)))
+            stack.enter_context(_locked(folder))
+        yield folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Lock a folder, until the block or the process ends; False where it is locked, or nothing can be."""
+    handle, held = None, False
+    with contextlib.suppress(ImportError, OSError):  # Windows; a lock held elsewhere; a file system without locks
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        held = True
+    try:
+        yield held
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def write_together(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
@@ -27,7 +67,6 @@ def write_together(folder: Path, contents: Mapping[str, str | bytes]) -> list[Pa
     All are written to temporary files first and renamed at the end, so an interruption or a full disk leaves the old
     files in place.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     return write_apart({folder / name: content for name, content in contents.items()})
 
 
@@ -37,9 +76,7 @@ def write_apart(contents: Mapping[Path, str | bytes]) -> list[Path]:
         temporary: dict[Path, Path] = {}
         for path, content in contents.items():
             if path.parent not in temporary:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                made = stack.enter_context(tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent))
-                temporary[path.parent] = Path(made)
+                temporary[path.parent] = stack.enter_context(_temporary(path.parent))
             data = content.encode("utf-8") if isinstance(content, str) else content
             (temporary[path.parent] / path.name).write_bytes(data)
         for path in contents:

@@ -15,7 +15,7 @@ STRATEGIES = ("ddp", "fsdp")
 
 def run(strategy, texts, folder):
     setup = small(accumulate=2)
-    config = training_config(setup, METHODS["dcl-10"], accelerator="cpu", strategy=strategy)
+    config = training_config(setup, METHODS["paper-10"], accelerator="cpu", strategy=strategy)
     train(build(setup, read_corpus(texts)), config, folder)
 
 

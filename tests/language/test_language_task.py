@@ -35,7 +35,7 @@ def assert_same_weights(a, b, **tolerance):
 
 
 def test_it_learns_and_records_what_it_trained_on(corpus, tmp_path):
-    record, _ = trained(small(steps=120, evaluate_steps=40), corpus, tmp_path, "dcl-10")
+    record, _ = trained(small(steps=120, evaluate_steps=40), corpus, tmp_path, "paper-10")
     losses = [line["evaluation"]["loss"] for line in record.epochs]
     assert len(losses) == 3
     assert losses[-1] < 2.5 < 5.0 < record.steps[0]["loss"]
@@ -73,7 +73,7 @@ def test_processes_share_the_windows_of_one(corpus):
     assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("method", ["baseline", "dcl-10"])
+@pytest.mark.parametrize("method", ["baseline", "paper-10"])
 def test_accumulation_equals_the_large_batch(method, corpus, tmp_path):
     record, one = trained(small(), corpus, tmp_path / "one", method)
     divided, four = trained(small(accumulate=4), corpus, tmp_path / "four", method)
@@ -87,7 +87,7 @@ class PowerFailure(Exception):
     """Stands for a power failure."""
 
 
-@pytest.mark.parametrize("method", ["baseline", "dcl-10", "anchor-10"])
+@pytest.mark.parametrize("method", ["baseline", "paper-10", "anchor-10"])
 def test_resume_bit_for_bit(method, corpus, tmp_path, monkeypatch):
     setup = small(steps=24, evaluate_steps=8, accumulate=2)
     expected, whole = trained(setup, corpus, tmp_path / "whole", method, checkpoint_steps=3)
@@ -124,7 +124,7 @@ def killed(self, epoch, start=0):
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch
 Windows.train_batches = killed
-config = training_config(small(), METHODS["dcl-10"], accelerator="cpu", flush_every=4, checkpoint_steps=5)
+config = training_config(small(), METHODS["paper-10"], accelerator="cpu", flush_every=4, checkpoint_steps=5)
 train(build(small(), read_corpus(sys.argv[1])), config, sys.argv[2])
 """
 
@@ -139,8 +139,8 @@ def test_killed_and_resumed(tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        record, resumed = trained(small(), read_corpus(folder), tmp_path / "killed", "dcl-10", checkpoint_steps=5)
-        expected, whole = trained(small(), read_corpus(folder), tmp_path / "whole", "dcl-10", checkpoint_steps=5)
+        record, resumed = trained(small(), read_corpus(folder), tmp_path / "killed", "paper-10", checkpoint_steps=5)
+        expected, whole = trained(small(), read_corpus(folder), tmp_path / "whole", "paper-10", checkpoint_steps=5)
     finally:
         torch.set_num_threads(threads)
     assert_same_weights(resumed, whole)
@@ -209,5 +209,5 @@ def test_what_does_not_fit_is_refused(corpus, tmp_path):
         build(small(), short)
     with pytest.raises(ValueError, match=r"accumulated batches times processes, got 8 and 1 \* 3"):
         build(small(), corpus)(Place(CPU.device, 0, 3))
-    with pytest.raises(ValueError, match="there is no method 'magic'; choose one of baseline, dcl-10"):
+    with pytest.raises(ValueError, match="there is no method 'magic'; choose one of baseline, cautious"):
         method_named("magic")

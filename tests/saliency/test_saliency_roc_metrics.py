@@ -15,7 +15,7 @@ from saliency_maps import (
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, sampled, shuffled_negatives
+from congruency.saliency.metrics import auc_borji, auc_judd, auc_shuffled, roc, sampled, shuffled_negatives
 
 LEVELS = [None, 2, 5]
 
@@ -53,6 +53,29 @@ def test_exact_areas_equal_scikit_learn_and_scipy(levels):
         positive, negative = repeated(s, f), s.ravel()
         u = stats.mannwhitneyu(positive, negative).statistic
         assert auc_borji(saliency, counts)[i].item() == pytest.approx(u / positive.size / negative.size, abs=1e-6)
+
+
+@pytest.mark.parametrize("levels", LEVELS)
+@pytest.mark.parametrize("fixations", [1, 9, 300])
+def test_the_device_implementation_gives_the_same_areas(levels, fixations):
+    """The implementation for accelerators, run on the CPU."""
+    saliency, counts = (x.flatten(1) for x in problem(fixations=fixations, levels=levels))
+    negatives = {"unfixated": (counts == 0).float(), "all": torch.ones_like(counts)}
+    for kind, weights in negatives.items():
+        torch.testing.assert_close(
+            roc._area_of_pixels(saliency, counts, weights), roc._exact(saliency, counts, kind), equal_nan=True
+        )
+    torch.testing.assert_close(
+        roc._area_of_pixels(saliency, counts, counts.flip(0)), roc._exact(saliency, counts, counts.flip(0))
+    )
+
+
+def test_the_device_implementation_handles_undefined_areas():
+    saliency, counts = (x.flatten(1) for x in problem())
+    saliency[0, 3], counts[1] = torch.nan, 0
+    assert roc._area_of_pixels(saliency, counts, (counts == 0).float()).isnan().tolist() == [True, True, False]
+    counts[2, 5] = -1
+    assert roc._area_of_pixels(saliency, counts, torch.ones_like(counts)).isnan().tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("grow", [torch.exp, lambda s: s**3, lambda s: 255 * s - 4, torch.logit])

@@ -31,8 +31,8 @@ def train_lm(
     context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
     untied: Annotated[bool, option("Give the last layer weights of its own.", name="--untied")] = False,
     method: Annotated[str, option(
-        "baseline (no correction), dcl-W (the paper's equations with a window of W steps) or anchor-W (its published "
-        "code); W is 10, 50 or 200.", "NAME",
+        "baseline (no correction), cautious, dcl-W (DCL with a window of W steps), paper-W (by the paper's equations), "
+        "anchor-W (as its published code); W is 10, 50 or 200; or another method of the study.", "NAME",
     )] = "baseline",
     window: Annotated[int | None, option("Another window for the method, such as 100.", "STEPS", min=1)] = None,
     resume: Annotated[bool, option(

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["Notify", "command_line", "plain_warnings", "progress", "typed"]
+__all__ = ["Notify", "command_line", "paper_form", "plain_warnings", "progress", "typed"]
 
 Notify = Callable[[str, float, float], None]
 """Called with what was done last or is being done, how much is done, and how much there is in all."""
@@ -92,4 +92,12 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("default", module=r"congruency\.")
+        yield
+
+
+@contextmanager
+def paper_form() -> Iterator[None]:
+    """Without the warning that the paper's form can diverge with momentum: for results that say they are of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "floor=None is the paper's form")
         yield

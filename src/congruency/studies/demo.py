@@ -30,7 +30,7 @@ from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import counted
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import to_rich
-from congruency.studies.console import progress
+from congruency.studies.console import paper_form, progress
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Study
@@ -103,8 +103,8 @@ def methods(settings: Settings) -> tuple[Method, ...]:
         Method(
             "DCL concentrate",
             "the paper's equations: a gradient may not oppose the gradient accumulated since the reference point "
-            "(margin 0, offset 0)",
-            {**common, "mode": "concentrate", "margin": 0.0, "offset": 0},
+            "(margin 0, offset 0, no floor)",
+            {**common, "mode": "concentrate", "margin": 0.0, "offset": 0, "floor": None},
         ),
         Method(
             "DCL anchor",
@@ -142,7 +142,8 @@ def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callab
     model = network(seed)
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    dcl = None if method.dcl is None else congruency.DCL(optimizer, **method.dcl)
+    with paper_form():
+        dcl = None if method.dcl is None else congruency.DCL(optimizer, **method.dcl)
 
     since_start = CongruencyMeter(model.parameters(), reference="start")
     since_previous = CongruencyMeter(model.parameters(), reference="previous")

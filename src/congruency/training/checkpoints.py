@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,11 +50,6 @@ class Checkpoints:
         for old in self.paths()[:-2]:
             old.unlink(missing_ok=True)
         return path
-
-    def clean(self) -> None:
-        """Remove partial files of a killed process; only for the one process that writes here."""
-        for left in self.folder.glob(".writing-*"):
-            shutil.rmtree(left, ignore_errors=True)
 
     def load(self) -> tuple[Path, dict[str, Any]] | None:
         """The latest readable checkpoint, on the CPU; None if there is none.

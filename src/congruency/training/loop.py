@@ -113,7 +113,6 @@ class _Session:
             run.load(state)
         if self._fabric.is_global_zero:
             self._record = RecordWriter(self._record_path, 0 if state is None else state["record"])
-            self._checkpoints.clean()  # the record is locked: no other process writes here
         if state is None:
             self._append([_header(run, origin)])
         wanted = run.config.tensorboard and self._fabric.is_global_zero

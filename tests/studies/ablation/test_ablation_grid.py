@@ -39,7 +39,8 @@ def test_inactive_cells_are_those_in_which_dcl_never_corrects(window, references
     optimizer = torch.optim.SGD([weight], lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = {name: getattr(cell.method, name) for name in ("window", "references", "offset", "mode", "margin")}
+        names = ("window", "references", "offset", "mode", "margin", "floor")
+        settings = {name: getattr(cell.method, name) for name in names}
         dcl = congruency.DCL(optimizer, **settings)
     for _ in range(30):
         weight.grad = torch.randn(6)

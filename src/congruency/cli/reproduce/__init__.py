@@ -39,11 +39,13 @@ def reproduce(
         return
     from congruency.studies.continual.tables import TABLES
     from congruency.studies.image_tables import TITLES
+    from congruency.studies.language.study import SETUPS
     from congruency.studies.saliency.study import TITLES as SALIENCY
 
     titles = {f"continual {name}": table.title for name, table in TABLES.items()}
     titles |= {f"classification {name}": title for name, title in TITLES.items()}
     titles |= {f"saliency {name}": title for name, title in SALIENCY.items() if name in _PLACES}
+    titles |= {f"language {size}": f"AdamW with each correction on a byte-level GPT, {size}" for size in SETUPS}
     for name, title in titles.items():
         where = _PLACES.get(name.split()[1])
         typer.echo(f"  {name:30}  {title}{f' ({where} of the paper)' if where else ''}")

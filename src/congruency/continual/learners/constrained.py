@@ -21,13 +21,13 @@ from congruency.dcl import DCL
 
 
 class DCLLearner(Learner):
-    """Direction Concentration Learning within each task: references restart with every task."""
+    """Direction Concentration Learning, the paper's form, within each task: references restart with every task."""
 
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         self.corrector = DCL(
             self.optimizer, references=config.references, window=config.window, offset=config.offset, mode=config.mode,
-            margin=config.reference_margin, trigger=config.trigger,
+            margin=config.reference_margin, floor=None, trigger=config.trigger,
         )  # fmt: skip
 
     def begin(self, task: int, mask: Tensor | None) -> None:
@@ -67,7 +67,7 @@ class DCLGEMLearner(GEMLearner):
         config = self.config
         self.references = References(
             config.references, window=config.window, offset=config.offset, mode=config.mode,
-            margin=config.reference_margin,
+            margin=config.reference_margin, floor=None,
         )  # fmt: skip
         return [self.memory, self.references]
 

@@ -1,8 +1,7 @@
 """Metrics of saliency maps against human fixations.
 
 Maps are (B, H, W), or (H, W) for one image; fixations and negatives are **counts**, the number of fixations on each
-pixel. Every function returns one value per image, on the device of its inputs. The value-based ones do not wait for the
-device; the exact areas under the curve are computed on the CPU.
+pixel. Every function returns one value per image, on the device of its inputs, without synchronising.
 
 Undefined values are treated alike in all metrics. An image without a ground truth (no fixations, or a constant density
 for CC) has the score nan; the classes exclude it from their means and count it (``left_out``). A constant saliency map
