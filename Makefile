@@ -43,7 +43,7 @@ test-torch: $(READY)
 
 # The core installed where there is no C compiler.
 test-no-compiler: .venv-no-compiler/.ready
-	test -z "$$(find .venv-no-compiler -path '*/congruency/*' -name '_native.*')"
+	test -z "$$(find .venv-no-compiler -path '*/congruency/*' -name '_native*.so')"
 	.venv-no-compiler/bin/python -m pytest $(CORE)
 
 # The plugin for Avalanche, in the environment that has it; `make test` says that it left this file out.

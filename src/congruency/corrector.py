@@ -153,7 +153,7 @@ class Corrector:
             raise ValueError(
                 "correct='update' needs attach=True: weights are saved before optimizer.step() and corrected after it"
             )
-        self._selected = _Selection([], 0)
+        self._selected = _Selection([], [], 0)
         self._checked: set[Tensor] = set()
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
         self._before = WeightsBefore()
@@ -166,6 +166,7 @@ class Corrector:
         self._elements = 0  # how many elements the agreement is of
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
+        self._held: tuple[list[object], _Prepared] | None = None
         self._handles: list[RemovableHandle] = []
         if attach:
             self._attach()
@@ -182,7 +183,7 @@ class Corrector:
 
     def _begin(self) -> None:
         """Before the step: which parameters, and the sources record what they need of them."""
-        parameters = [entry.parameter for entry in self._selection().entries]
+        parameters = self._selection().parameters
         if self.target == "update":
             self._before.save(parameters)
         for source in self.sources:
@@ -210,21 +211,24 @@ class Corrector:
         all_finite: Tensor | bool = True
         finite: Tensor | None = None
         if entries and active and self.target == "update":
-            self._before.check([entry.parameter for entry in selection.entries])
+            self._before.check(selection.parameters)
             scale = None
             if not (self.blocks == "element" and all(source.needs_update for source in active)):
                 self._before.decay([entry.parameter for entry in entries], self._decay_factors(entries))
         if entries and self.blocks == "element":
             finite = self._mask(entries, active)
         elif entries and (active or self.target == "gradient"):
-            passes = self._passes(entries, active, selection.blocks)
+            prepared = self._prepared(entries, active, selection.blocks)
+            passes = prepared.passes
             gram = passes.gram()
             if active:
                 update = self.target == "update"
                 problem = self._problem(active, gram.shape[0], gram.device, update)
                 self._solution = passes.solve(gram[:, 1:, 1:].contiguous() if update else gram, problem, scale)
                 passes.apply(self._solution.for_update() if update else self._solution)
-                self._count("corrected", self._solution.applied.any())
+                self._count("corrected", changed := self._solution.applied.any())
+                if changed.device.type == "cpu" and changed:
+                    self._mark_written(entries)
             finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
         if finite is not None:
             self._count("nonfinite", ~finite)
@@ -241,7 +245,7 @@ class Corrector:
         if self._chosen is not None:
             now = [parameter for parameter in now if parameter in self._chosen]
         held = self._selected
-        if len(now) == len(held.entries) and all(map(operator.is_, now, (entry.parameter for entry in held.entries))):
+        if len(now) == len(held.parameters) and all(map(operator.is_, now, held.parameters)):
             return held
         group_of = {p: i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
         for position, parameter in enumerate(now):
@@ -263,12 +267,30 @@ class Corrector:
         else:
             blocks, total = list(range(len(now))), len(now)
         entries = [_Entry(p, group_of[p], block) for p, block in zip(now, blocks, strict=True)]
-        self._selected = _Selection(entries, total)
+        self._selected = _Selection(entries, now, total)
         self._slices = {}
         return self._selected
 
-    def _passes(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> Passes | RowPasses:
-        """What the passes read: each target with its basis vectors, and the process groups it is sharded over."""
+    def _prepared(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
+        """What the passes read, as it was at the last step if it still lies where it did."""
+        layouts = [source.layout for source in active]
+        key: list[object] | None = None
+        if None not in layouts and self.blocks != "row":
+            gradients = [local(entry.parameter.grad) for entry in entries if entry.parameter.grad is not None]
+            key = [self._selected.blocks, len(entries), torch.get_num_threads(), *layouts]
+            key += [gradient.data_ptr() for gradient in gradients]
+            key += [gradient.stride() for gradient in gradients]
+            key += [local(parameter).data_ptr() for parameter, _, _ in entries]
+            if self._held is not None and self._held[0] == key:
+                return self._held[1]
+        made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
+        self._held = None
+        if key is not None and made.passes.reusable:
+            self._held = (key, made._replace(slices=()))  # without them: a gradient that is held is not freed
+        return made
+
+    def _slices_of(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
+        """Each target with its basis vectors, and the process groups it is sharded over."""
         slices = []
         for parameter, _, block in entries:
             bases, groups = self._bases(parameter, active)
@@ -281,8 +303,13 @@ class Corrector:
             slices.append((item, groups))
         size = sum(source.active for source in active) + (self.target == "update")
         if self.blocks == "row":
-            return RowPasses([item for item, _ in slices], size, blocks)
-        return Passes(slices, size, blocks)
+            return _Prepared(RowPasses([item for item, _ in slices], size, blocks), slices)
+        return _Prepared(Passes(slices, size, blocks), slices)
+
+    def _mark_written(self, entries: Sequence[_Entry]) -> None:
+        """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
+        targets = (p if self.target == "update" else p.grad for p, _, _ in entries)
+        torch.autograd.graph.increment_version([local(target) for target in targets if target is not None])
 
     def _bases(self, parameter: Tensor, active: Sequence[ConstraintSource]) -> tuple[list[Basis], Groups]:
         """A parameter's basis vectors, checked when they are new, and the process groups it is sharded over."""
@@ -359,30 +386,25 @@ class Corrector:
             factors = [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
         return [factors[entry.group] for entry in entries]
 
-    def _mask(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> Tensor | None:
-        """Blocks of one element: keep what opposes no constraint; whether all was finite."""
-        if not active:
-            return None
+    def _elements(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> _Prepared:
+        """Each target with every constraint as one vector, for blocks of one element, and the rule that corrects it."""
         update = self.target == "update"
-        slices, signs, margins = [], [], []
+        factors = [_factors(source.combination()) for source in active]
+        slices = []
         for i, (parameter, _, _) in enumerate(entries):
             bases, groups = self._bases(parameter, active)
-            single, factors = _one_by_one(bases, active)
+            single = [part for basis, source in zip(bases, active, strict=True) for part in _one_by_one(basis, source)]
             if update:
                 item = ParameterSlice(local(parameter), [Basis([self._before.of(parameter)]), *single], i)
             else:
                 assert parameter.grad is not None
                 item = ParameterSlice(local(parameter.grad), single, i)
             slices.append((item, groups))
-            signs = [source.sign * factor for source, part in zip(active, factors, strict=True) for factor in part]
-        margins = [source.margin for source in active for _ in range(source.active)]
         device = slices[0][0].target.device
-        decays: list[float | Tensor] = [1.0] * len(entries)
-        if update and all(source.needs_update for source in active):
-            decays = self._decay_factors(entries)
-        if any(margins) and update:
-            margins = [margin * float(self._rates(1, device).max()) for margin in margins]
-        passes = Passes(slices, len(signs) + update, len(entries))
+        margins = [source.margin for source in active for _ in range(source.active)]
+        if update and any(margins):
+            margins = [margin * float(self._rates(self._selected.blocks, device).max()) for margin in margins]
+        signs = [source.sign * factor for source, part in zip(active, factors, strict=True) for factor in part]
         rule = ElementRule(
             signs=torch.tensor(signs, dtype=torch.float64, device=device),
             margins=torch.tensor(margins, dtype=torch.float64),
@@ -390,14 +412,34 @@ class Corrector:
             strict=self._strict,
             mask_decay=self._mask_decay,
         )
-        decay = _as_tensor(decays, device)
+        # what is made here, not only looked up, must not be taken for what lies there at the next step
+        made = any(_suffix_sign(source.combination()) is None or not basis.chained for basis, source in
+                   zip(bases, active, strict=True) if len(_factors(source.combination())) > 1)  # fmt: skip
+        passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
+        sizes = torch.tensor([parameter.numel() for parameter, _, _ in entries], dtype=torch.float64).to(device)
+        return _Prepared(passes, slices, rule, sizes)
+
+    def _mask(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> Tensor | None:
+        """Blocks of one element: keep what opposes no constraint; whether all was finite."""
+        if not active:
+            return None
+        prepared = self._prepared(entries, active, 0)
+        passes, rule, sizes = prepared.passes, prepared.rule, prepared.sizes
+        assert isinstance(passes, Passes)
+        assert rule is not None
+        assert sizes is not None
+        decays: list[float | Tensor] = [1.0] * len(entries)
+        if rule.update and all(source.needs_update for source in active):
+            decays = self._decay_factors(entries)
+        decay = _as_tensor(decays, sizes.device)
         self._agreement = passes.agreement(rule, decay) if self._rescales else passes.mask(rule, decay)
         if self._rescales:
-            passes.mask(rule, decay, self._scale(self._agreement, _sizes(entries, device)))
-        finite = torch.isfinite(self._agreement).all()
+            passes.mask(rule, decay, self._scale(self._agreement, sizes))
+        if sizes.device.type == "cpu":
+            self._mark_written(entries)
         self._elements = sum(parameter.numel() for parameter, _, _ in entries)
         self._count("corrected", self._agreement[:, 0].sum() < self._elements)
-        return finite
+        return torch.isfinite(self._agreement).all()
 
     _strict = _mask_decay = _rescales = False
 
@@ -512,7 +554,7 @@ class Corrector:
         Args:
             full_tensors: Gather sharded references into whole tensors on every process (a collective call).
         """
-        parameters = [entry.parameter for entry in self._selection().entries]
+        parameters = self._selection().parameters
         state = {
             "version": _STATE_VERSION,
             "settings": self._settings(),
@@ -528,7 +570,7 @@ class Corrector:
         Raises:
             ValueError: The state is of other settings, shapes or parameters. Nothing is changed then.
         """
-        parameters = [entry.parameter for entry in self._selection().entries]
+        parameters = self._selection().parameters
         self._check_state(state, parameters)
         with torch.no_grad():
             for source, saved in zip(self.sources, state["sources"], strict=True):
@@ -585,7 +627,7 @@ class Corrector:
         return f"{settings}, step {steps}, {corrected} corrected"
 
     def __getstate__(self) -> dict[str, Any]:
-        transient: dict[str, Any] = {"_handles": [], "_solution": None, "_problems": {}, "_slices": {}}
+        transient: dict[str, Any] = {"_handles": [], "_solution": None, "_problems": {}, "_slices": {}, "_held": None}
         return {**self.__dict__, **transient, "_attached": bool(self._handles)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -604,8 +646,20 @@ class _Entry(NamedTuple):
 
 
 class _Selection(NamedTuple):
+    """The selected parameters and how many blocks they make."""
+
     entries: list[_Entry]
+    parameters: list[Tensor]
     blocks: int
+
+
+class _Prepared(NamedTuple):
+    """What a step reads and writes, ready for the backends; used again while no tensor moves."""
+
+    passes: Passes | RowPasses
+    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
+    rule: ElementRule | None = None
+    sizes: Tensor | None = None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -613,27 +667,31 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
 
 
-def _one_by_one(bases: Sequence[Basis], active: Sequence[ConstraintSource]) -> tuple[list[Basis], list[list[float]]]:
-    """Each accumulated gradient as one basis vector times a factor, for blocks of one element."""
-    single: list[Basis] = []
-    factors: list[list[float]] = []
-    for basis, source in zip(bases, active, strict=True):
-        combination = source.combination()
-        n = len(combination)
-        sign = float(combination[0, -1])
-        if torch.equal(combination, combination.diag().diag()):
-            single.append(basis)
-            factors.append(combination.diag().tolist())
-        elif basis.chained and torch.equal(combination, sign * torch.ones_like(combination).triu()):
-            single += [Basis([basis.tensors[i], basis.tensors[-1]], chained=True) for i in range(n)]
-            factors.append([sign] * n)
-        else:
-            parts = basis.tensors
-            vectors = [b - a for a, b in pairwise(parts)] if basis.chained else list(parts)
-            mixed = torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))
-            single.append(Basis(list(mixed)))
-            factors.append([1.0] * n)
-    return single, factors
+def _suffix_sign(combination: Tensor) -> float | None:
+    """s where the combination is s times suffix sums (an upper triangle of ones), else None."""
+    sign = float(combination[0, -1])
+    return sign if torch.equal(combination, sign * torch.ones_like(combination).triu()) else None
+
+
+def _factors(combination: Tensor) -> list[float]:
+    """What each vector of :func:`_one_by_one` is multiplied by to be an accumulated gradient."""
+    if torch.equal(combination, combination.diag().diag()):
+        return [float(value) for value in combination.diag()]
+    sign = _suffix_sign(combination)
+    return [1.0 if sign is None else sign] * len(combination)
+
+
+def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
+    """Each accumulated gradient as one basis vector, up to its factor, for blocks of one element."""
+    combination, parts = source.combination(), basis.tensors
+    if len(combination) == 1 or torch.equal(combination, combination.diag().diag()):
+        return [basis]
+    if basis.chained and _suffix_sign(combination) is not None:
+        return [Basis([parts[i], parts[-1]], chained=True) for i in range(len(combination))]
+    vectors = [b - a for a, b in pairwise(parts)] if basis.chained else list(parts)
+    if _suffix_sign(combination) is not None:
+        combination = torch.ones_like(combination).triu()
+    return [Basis(list(torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))))]
 
 
 def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
@@ -641,11 +699,6 @@ def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor
     if any(isinstance(value, Tensor) for value in values):
         return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device).view(()) for value in values])
     return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
-
-
-def _sizes(entries: Sequence[_Entry], device: torch.device) -> Tensor:
-    """(n,) how many elements each parameter has, over all processes."""
-    return torch.tensor([entry.parameter.numel() for entry in entries], dtype=torch.float64).to(device)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:

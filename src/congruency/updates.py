@@ -43,17 +43,20 @@ class WeightsBefore:
 
     def __init__(self) -> None:
         self._held: dict[Tensor, Tensor] = {}
-        self._saved: list[Tensor] = []
+        self._saved: Sequence[Tensor] = []
+        self._lists: tuple[list[Tensor], list[Tensor]] = ([], [])
 
     def save(self, parameters: Sequence[Tensor]) -> None:
         """Copy the weights; the memory is kept for the next step."""
-        for parameter in parameters:
-            held = self._held.get(parameter)
-            if held is None or held.shape != local(parameter).shape or held.device != parameter.device:
-                self._held[parameter] = torch.empty_like(local(parameter))
-        self._saved = list(parameters)
+        own = [local(parameter) for parameter in parameters]
+        if self._saved is not parameters or any(
+            a.data_ptr() != b.data_ptr() for a, b in zip(own, self._lists[1], strict=True)
+        ):
+            self._held = {p: torch.empty_like(part) for p, part in zip(parameters, own, strict=True)}
+            self._saved = parameters
+        self._lists = (list(self._held.values()), own)
         if parameters:
-            torch._foreach_copy_([self._held[p] for p in parameters], [local(p).detach() for p in parameters])
+            torch._foreach_copy_(*self._lists)
 
     def check(self, parameters: Sequence[Tensor]) -> None:
         """Refuse a step that replaced the parameters it began with."""

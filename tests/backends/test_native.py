@@ -321,11 +321,14 @@ def test_a_vector_may_be_the_gradient_itself(dtype: torch.dtype) -> None:
 
 
 def test_autograd_learns_that_a_gradient_has_changed() -> None:
-    weight = torch.randn(10, requires_grad=True)
-    (gradient,) = torch.autograd.grad(weight.pow(3).sum(), weight, create_graph=True)
-    penalty = gradient.pow(2).sum()
-    with torch.no_grad():
-        backend([make_slice(gradient, [(1, True)])], 1).apply(solution([[1.0]], 1))
+    weight = torch.nn.Parameter(torch.randn(10))
+    (weight.grad,) = torch.autograd.grad(weight.pow(3).sum(), weight, create_graph=True)
+    penalty = weight.grad.pow(2).sum()
+    directions = congruency.Directions()
+    directions.set([[-weight.grad.detach()]], [weight])
+    corrector = congruency.Corrector(torch.optim.SGD([weight]), constraints=[directions], attach=False)
+    corrector.correct()
+    assert bool(corrector.stats.corrected)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         penalty.backward()
 

@@ -54,16 +54,21 @@ class Passes:
         slices: The slices, each with the process groups that its parameter is sharded over.
         size: How many basis vectors every slice has.
         blocks: How many blocks the slices belong to.
+        plain: Use plain torch operations everywhere.
     """
 
-    def __init__(self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1) -> None:
+    def __init__(
+        self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1, *, plain: bool = False
+    ) -> None:
         places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
         for item, groups in slices:
             places.setdefault((item.target.device, groups), []).append(item)
         self._groups = [groups for _, groups in places]
         self._backends = [
-            (place, backend_for(place.type)(held, size, blocks, place)) for (place, _), held in places.items()
+            (place, (TorchBackend if plain else backend_for(place.type))(held, size, blocks, place))
+            for (place, _), held in places.items()
         ]
+        self.reusable = all(backend.reusable for _, backend in self._backends)
 
     def grams(self, *, wide: bool = False) -> list[Tensor]:
         """The inner products of each place on its own device, before any process has heard of another's."""

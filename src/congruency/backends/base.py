@@ -146,8 +146,8 @@ class ElementRule:
 class Backend(Protocol):
     """The work of one step in one place: two passes over the parameters, and the small problem between them.
 
-    On an accelerator nothing waits for the device. What both passes need is prepared once, so that an instance must not
-    outlive its step.
+    On an accelerator nothing waits for the device. What both passes need is prepared once. A ``reusable`` instance
+    holds addresses, not tensors: the caller keeps these, and may use it again while they lie where they did.
 
     Args:
         slices: The gradients and their basis vectors, all on ``device``.
@@ -155,6 +155,8 @@ class Backend(Protocol):
         blocks: How many blocks the slices belong to.
         device: Where the inner products are wanted.
     """
+
+    reusable: bool
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None: ...
 

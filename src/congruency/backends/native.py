@@ -37,12 +37,15 @@ class NativeBackend:
     """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
-        self._slices, self._size, self._blocks = slices, size, blocks
+        self._slices: Sequence[ParameterSlice] = ()
+        self._size, self._blocks = size, blocks
         self._rest: TorchBackend | None = None
         job = _native.prepare(slices, size, blocks, torch.get_num_threads(), False)
+        self.reusable = job is not None
         if job is not None:
             self._jobs = [job]
             return
+        self._slices = slices
         groups, rest = _split(slices)
         jobs = [_native.prepare(group, size, blocks, torch.get_num_threads(), True) for group in groups]
         self._jobs = [job for job in jobs if job is not None]
@@ -103,8 +106,6 @@ class NativeBackend:
             self._rest.apply(solution)
         for job in self._jobs:
             _native.apply(job, coefficients.data_ptr(), flags.data_ptr())
-        # torch did not see the gradients change: a graph that has saved one of them must not be used any more
-        torch.autograd.graph.increment_version([item.target for item in self._slices if applied[item.block]])
 
     def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
         return self._elements(rule, decay, None, write=False)
@@ -113,7 +114,7 @@ class NativeBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        if len(self._jobs) != 1 or self._rest is not None or not rule.plain:
+        if not self.reusable:
             rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
             return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
         sums = torch.empty(self._blocks, 4, dtype=torch.float64)
@@ -121,8 +122,6 @@ class NativeBackend:
             self._jobs[0], rule.update, rule.strict, rule.mask_decay, write, rule.signs.data_ptr(), decay.data_ptr(),
             0 if scale is None else scale.data_ptr(), sums.data_ptr(),
         )  # fmt: skip
-        if write:
-            torch.autograd.graph.increment_version([item.target for item in self._slices])
         return sums
 
     @staticmethod

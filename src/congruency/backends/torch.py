@@ -26,6 +26,8 @@ _DEVICE_CHUNK = 1 << 22
 class TorchBackend:
     """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
 
+    reusable = False
+
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
         self._slices = [item for item in slices if item.target.numel()]
         self._size, self._blocks, self._device = size, blocks, device

@@ -585,7 +585,8 @@ class TritonBackend:
         ours, others = _split(slices) if size <= MOST_CONSTRAINTS else ({}, list(slices))
         self._launches = [_launch(entries, kind, size, blocks, device) for kind, entries in ours.items()]
         self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
-        self._slices = slices
+        self.reusable = self._others is None
+        self._slices = () if self.reusable else slices
 
     def gram(self, *, wide: bool = False) -> Tensor:
         parts = [_launch_gram(launch, self._size, self._blocks, self._device, wide) for launch in self._launches]
@@ -619,8 +620,6 @@ class TritonBackend:
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
         launches, others = self._launches, self._others
-        if not rule.plain:
-            launches, others = [], TorchBackend(self._slices, self._size, self._blocks, self._device)
         parts = []
         for launch in launches:
             plan = launch.plan

@@ -67,6 +67,14 @@ class ConstraintSource(ABC):
     def active(self) -> int:
         """How many constrain the step that has begun: all (:attr:`capacity`) or none (0)."""
 
+    @property
+    def layout(self) -> object | None:
+        """Equal as long as :meth:`basis` gives the same memory for the same parameters and gradients; None: unknown.
+
+        What is prepared of a step, such as tables of addresses, is used again while it stays equal.
+        """
+        return None
+
     @abstractmethod
     def combination(self) -> Tensor:
         """(active, active) in float64 on the CPU: accumulated gradients from basis vectors."""

@@ -37,6 +37,7 @@ class Descent(ConstraintSource):
 
     needs_update = True
     capacity = active = 1
+    layout = "the gradient"
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if correct != "update":

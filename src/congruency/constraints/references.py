@@ -98,6 +98,7 @@ class References(ConstraintSource):
         self.capturable = capturable
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
+        self._layout = 0
         self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
         self.step = 0
         self._active = False
@@ -115,6 +116,10 @@ class References(ConstraintSource):
     @property
     def active(self) -> int:
         return self.count if self._active else 0
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        return id(self), self._layout
 
     def combination(self) -> Tensor:
         return self._combination
@@ -216,6 +221,7 @@ class References(ConstraintSource):
         for parameter in parameters:
             if parameter not in self._slots and (parameter.requires_grad or parameter.grad is not None):
                 self._slots[parameter] = self._room(parameter)
+                self._layout += 1
 
     def _room(self, parameter: Tensor) -> list[Tensor]:
         if self.accumulate == "weights":
@@ -280,6 +286,7 @@ class References(ConstraintSource):
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         self._slots.clear()
         self._bases.clear()
+        self._layout += 1
         for i, tensors in state["slots"].items():
             slots = self._slots[parameters[int(i)]] = self._room(parameters[int(i)])
             for slot, tensor in zip(slots, tensors, strict=True):
