@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from congruency.dcl import DCL
-from congruency.studies.console import paper_form
 
 __all__ = [
     "MODES", "OPTIMIZERS", "SURFACES", "Descent", "Illustration", "Mode", "Path", "Surface", "descend", "find",
@@ -171,9 +170,8 @@ def descend(surface: Surface, descent: Descent, mode: Mode, rate: float) -> Path
     weights = torch.tensor(surface.start, dtype=torch.float64, requires_grad=True)
     optimizer = getattr(torch.optim, descent.kind)([weights], lr=rate, **descent.settings)
     dcl = None
-    if mode == "concentrate":  # by the paper's equations
-        with paper_form():
-            dcl = DCL(optimizer, window=descent.window, floor=None)
+    if mode == "concentrate":
+        dcl = DCL(optimizer, window=descent.window)
     elif mode == "anchor":  # as the published code
         dcl = DCL(optimizer, window=descent.window, mode="anchor", margin=0.5, trigger="violated")
     points = [weights.detach().clone()]
