@@ -223,3 +223,16 @@ def test_memory_is_the_references_and_nothing_else(references, accumulate):
         dcl.correct()
     assert bool(dcl.stats.corrected)
     assert mode.largest <= torch_backend._HOST_CHUNK * 8 * 2  # one chunk of scratch, whatever the model's size
+
+
+def test_the_kept_share_survives_zero_grad():
+    """It is of the step that was made, whatever has become of the gradients since."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    cautious = congruency.Cautious(optimizer)
+    train(model, optimizer, range(5))
+    before = cautious.stats
+    optimizer.zero_grad()
+    after = cautious.stats
+    assert 0 < before.kept < 1
+    assert (after.kept, after.corrected) == (before.kept, before.corrected)

@@ -164,6 +164,7 @@ class Corrector:
         self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
+        self._element_count = 0  # how many elements the agreement is of
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._held: tuple[list[object], _Prepared] | None = None
@@ -442,7 +443,8 @@ class Corrector:
             passes.mask(rule, decay, self._scale(self._agreement, sizes))
         if sizes.device.type == "cpu":
             self._mark_written(entries)
-        self._count("corrected", self._agreement[:, 0].sum() < sum(parameter.numel() for parameter, _, _ in entries))
+        self._element_count = sum(parameter.numel() for parameter, _, _ in entries)
+        self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
         return torch.isfinite(self._agreement).all()
 
     _strict = _mask_decay = _rescales = False
@@ -526,7 +528,9 @@ class Corrector:
         if self._agreement is not None:
             count, product, norm2, length2 = self._agreement.sum(0)
             parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
-            kept = count / sum(p.numel() for p, _, _ in selection.entries if p.grad is not None)
+            kept = (
+                count / self._element_count
+            )  # not of the gradients that are there now: zero_grad may have been called
             applied = (kept < 1).unsqueeze(0)
         if joint:
             parts = [part[0] for part in parts]

@@ -18,8 +18,8 @@ def test_nothing_is_imported_early():
     assert not [name for name in imported if name.startswith("congruency.integrations.")]
     rooms = {name.split(".")[1] for name in imported if name.startswith("congruency.")}
     assert rooms <= {
-        "_validate", "_version", "backends", "cone", "constraints", "corrector", "dcl", "distributed", "gem",
-        "integrations", "measure", "modules",
+        "_validate", "_version", "backends", "cautious", "cone", "constraints", "corrector", "dcl", "distributed",
+        "gem", "integrations", "measure", "modules", "updates",
     }  # fmt: skip
     assert not imported & {*FRAMEWORKS, "torchvision", "timm", "wandb", "tensorboard"}
 

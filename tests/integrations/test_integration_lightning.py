@@ -22,7 +22,7 @@ from lightning_models import (
 from torch import nn
 
 import congruency
-from congruency.integrations.lightning import DCLCallback, _framework
+from congruency.integrations.lightning import CautiousCallback, DCLCallback, _framework
 
 import lightning  # isort: skip
 import pytorch_lightning  # isort: skip
@@ -87,7 +87,7 @@ def test_several_optimizers_have_a_dcl_each():
     assert torch.equal(found, expected)
     assert [corrected(callback.dcls[i]) for i in (0, 1)] == [corrected(dcls[i]) for i in (0, 1)]
     assert callback.dcls[1].stats.steps == 2 * BATCHES
-    with pytest.raises(RuntimeError, match="there are 2 DCLs"):
+    with pytest.raises(RuntimeError, match="there are 2 correctors"):
         _ = callback.stats
 
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     run.fit(Regression(), loader())
     run.save_checkpoint(tmp_path / "end.ckpt")
     with pytest.raises(ValueError, match="window was 6 when this state was saved and is 7 here"):
-        fit(Regression(), DCLCallback(window=7, references=2), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")
+        fit(Regression(), DCLCallback(**{**OPTIONS, "window": 7}), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")
 
 
 def test_a_second_fit_restarts_and_the_optimizer_is_detached():
@@ -275,3 +275,74 @@ def test_frozen_parameters_of_the_head_are_left_out():
     )
     _, callback = fit(module, DCLCallback("head", **OPTIONS))
     assert callback.state_dict()["dcls"][0]["sources"][0]["parameters"] == 1
+
+
+def by_hand(*corrections):
+    """Weights and stats of a loop of one's own: each correction is a class and its options."""
+    net = Regression().net
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
+    made = [kind(optimizer, **options) for kind, options in corrections]
+    for inputs, targets in batches():
+        optimizer.zero_grad()
+        (net(inputs) - targets).square().mean().backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(net.parameters()), [each.stats for each in made]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"floor": 0.5, "returning": False},
+        {"mode": "anchor", "margin": 0.5, "correct": "update"},
+        {"floor": None, "blocks": "row"},
+        {"correct": "update", "blocks": "element"},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:floor=None is the paper's form")
+def test_every_option_of_dcl_reaches_it(options):
+    options = {"window": 6, **options}
+    expected, (stats,) = by_hand((congruency.DCL, options))
+    run = trainer(DCLCallback(**options), log_every_n_steps=BATCHES)
+    run.fit(module := Regression(), loader())
+    assert torch.equal(nn.utils.parameters_to_vector(module.net.parameters()), expected)
+    assert int(stats.corrected_steps) > 0
+    assert ("dcl/kept" in run.callback_metrics) == ("element" in options.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"rescale": False, "decay": True}, {"max_rescale": 1.2}], ids=str)
+def test_cautious_equals_the_plain_loop_and_is_logged(options):
+    expected, (stats,) = by_hand((congruency.Cautious, options))
+    run = trainer(CautiousCallback(**options), log_every_n_steps=BATCHES)
+    run.fit(module := Regression(), loader())
+    assert torch.equal(nn.utils.parameters_to_vector(module.net.parameters()), expected)
+    assert not torch.equal(expected, by_hand()[0])
+    logged = {name: float(v) for name, v in run.callback_metrics.items() if name.startswith("cautious/")}
+    wanted = {"cautious/kept": float(stats.kept), "cautious/congruency": float(stats.congruency)}
+    assert logged == pytest.approx(wanted, rel=1e-6)
+    assert 0 < logged["cautious/kept"] < 1
+
+
+def test_cautious_beside_dcl_is_resumed_from_a_checkpoint(tmp_path):
+    def both(**settings):
+        dcl, cautious = DCLCallback(**OPTIONS), CautiousCallback()
+        callbacks = [cautious, *settings.pop("callbacks", [])]
+        return fit(Daily(), dcl, callbacks=callbacks, **settings)[0], dcl.stats, cautious.stats
+
+    expected, (dcl, cautious) = by_hand((congruency.DCL, OPTIONS), (congruency.Cautious, {}))
+    found, _, _ = both(callbacks=[ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)])
+    resumed, dcl_resumed, cautious_resumed = both(enable_checkpointing=False, ckpt_path=tmp_path / "epoch=7.ckpt")
+    assert torch.equal(found, expected)
+    assert torch.equal(resumed, expected)
+    assert int(dcl_resumed.corrected_steps) == int(dcl.corrected_steps) > 0
+    assert cautious_resumed.steps == BATCHES
+    assert int(cautious_resumed.corrected_steps) == int(cautious.corrected_steps) > 0
+
+
+def test_invalid_options_of_cautious_are_refused():
+    with pytest.raises(ValueError, match="max_rescale must be at least 1"):
+        CautiousCallback(max_rescale=0.5)
+    with pytest.raises(
+        TypeError, match=r"unknown option\(s\) window; Cautious's options are decay, max_rescale, rescale"
+    ):
+        CautiousCallback(window=5)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import congruency
-from congruency.integrations.transformers import DCLCallback
+from congruency.integrations.transformers import CautiousCallback, DCLCallback
 
 from accelerate import Accelerator  # isort: skip
 from accelerate.optimizer import AcceleratedOptimizer  # isort: skip
@@ -19,7 +19,7 @@ from transformers import set_seed, trainer as trainer_module  # isort: skip
 trainer_module.is_datasets_available = lambda: False
 
 STEPS, BATCH = 12, 4
-OPTIONS = {"window": 6, "references": 2}
+OPTIONS = {"window": 6, "references": 2, "returning": False}  # corrects more often than the default
 
 
 def text(size=64):
@@ -70,12 +70,12 @@ def train(folder, model=None, callback=None, **settings):
     return flat(model), callback, run
 
 
-def plain(*, accumulate=1, autocast=None, params="all"):
+def plain(*, accumulate=1, autocast=None, params="all", kind=congruency.DCL, options=OPTIONS):
     """By hand: the loss (the model gets the number of samples of a step), clipping, the step, the scheduler; logs."""
     model = classifier()
     model.train()
     optimizer, scheduler = optimizer_and_scheduler(model)
-    dcl = congruency.DCL(optimizer, None if params == "all" else congruency.head(model).parameters(), **OPTIONS)
+    dcl = kind(optimizer, None if params == "all" else congruency.head(model).parameters(), **options)
     batches = [text()[i : i + BATCH] for i in range(0, 64, BATCH)]
     log = []
     for step in range(STEPS):
@@ -98,6 +98,8 @@ def plain(*, accumulate=1, autocast=None, params="all"):
                 "dcl/corrected_congruency": float(stats.corrected_congruency.mean()),
                 "dcl/magnitude": float(stats.magnitude.mean()),
                 "dcl/corrected_share": int(stats.corrected_steps) / (step + 1),
+                "cautious/congruency": float(stats.congruency.mean()),
+                "cautious/kept": float(stats.kept),
             }
         )
     return flat(model), dcl, [{name: v for name, v in row.items() if not math.isnan(v)} for row in log]
@@ -266,3 +268,30 @@ def test_invalid_options_are_refused_on_construction():
         DCLCallback(window=0)
     with pytest.raises(RuntimeError, match="no stats before"):
         _ = DCLCallback().stats
+
+
+@pytest.mark.parametrize("options", [{}, {"decay": True, "max_rescale": 1.5}], ids=str)
+def test_cautious_equals_the_plain_loop_is_logged_and_resumed(options, tmp_path):
+    expected, _, log = plain(kind=congruency.Cautious, options=options)
+    found, _, run = train(tmp_path, callback=CautiousCallback(**options), save_strategy="steps", save_steps=4)
+    assert torch.equal(found, expected)
+    assert not torch.equal(expected, plain(options={"offset": STEPS + 1, "window": None})[0])
+    logged = [{name: row[name] for name in row if name.startswith("cautious/")} for row in run.state.log_history[:-1]]
+    assert logged == [{name: row[name] for name in row if name.startswith("cautious/")} for row in log]
+    assert all(0 < row["cautious/kept"] <= 1 for row in logged)
+    callback = CautiousCallback(**options)
+    resumed, _, _ = train(tmp_path, classifier(seed=9), callback, resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert torch.equal(resumed, expected)
+    assert callback.stats.steps == STEPS
+
+
+def test_the_options_of_dcl_reach_it_beside_cautious(tmp_path):
+    options = {"window": 6, "floor": 0.5, "returning": False, "correct": "update", "blocks": "tensor"}
+    run = trainer(tmp_path, classifier())
+    dcl, cautious = DCLCallback(**options).add_to(run), CautiousCallback().add_to(run)
+    run.train()
+    references = dcl.dcl.references
+    assert (references.floor, references.returning, dcl.dcl.target, dcl.dcl.blocks) == (0.5, False, "update", "tensor")
+    assert int(dcl.stats.corrected_steps) > 0
+    assert {"dcl/congruency", "cautious/kept"} <= run.state.log_history[-2].keys()
+    assert cautious.stats.steps == STEPS

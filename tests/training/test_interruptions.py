@@ -34,6 +34,11 @@ METHODS = {
     "gradients": Correction(name="dcl", scope="all", mode="anchor", margin=0.1, accumulate="gradients"),
     "gem": Correction(name="gem", memory=2),
     "gem all": Correction(name="gem", scope="all"),
+    "floor": Correction(name="dcl", scope="all", window=5, floor=0.3),
+    "row": Correction(name="dcl", scope="all", window=5, floor=0.9, returning=False, blocks="row"),
+    "update": Correction(name="dcl", scope="all", window=5, correct="update", blocks="element"),
+    "cautious": Correction(name="cautious", scope="all", mask_decay=True, max_rescale=3.0),
+    "dcl and cautious": Correction(name="dcl", window=5, references=2, cautious=True),
 }
 
 
@@ -81,7 +86,7 @@ def test_killed_at_random_moments(tmp_path):
     torch.set_num_threads(1)
     for method in METHODS_KILLED:
         whole = tmp_path / "whole" / method
-        train(partial(build, dropout=0.2, noise=True, optimizer=adam), settings(method), whole)
+        train(partial(build, dropout=0.2, noise=True, optimizer=adam), settings(METHODS_KILLED[method]), whole)
         assert_same(everything(tmp_path / "killed" / method), everything(whole))
     torch.set_num_threads(threads)
 
@@ -96,6 +101,8 @@ def test_interrupted_and_resumed(method, changes, tmp_path):
             train(interrupted, settings, tmp_path / "broken", resume=True)
     train(interrupted, settings, tmp_path / "broken", resume=True)
     assert_same(everything(tmp_path / "broken"), everything(tmp_path / "whole"))
+    kept = [line.get("kept", 0.0) for line in read_record(tmp_path / "whole").steps]
+    assert any(0 < share < 1 for share in kept) == ("cautious" in method)
 
 
 def test_a_scaler_is_resumed(tmp_path):

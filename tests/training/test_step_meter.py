@@ -19,7 +19,8 @@ def test_against_the_meter(corrects):
     for meter in (start, previous):
         optimizer.register_step_pre_hook(lambda *_, meter=meter: meter.update())
     if corrects:
-        dcl = congruency.DCL(optimizer, window=6)
+        with pytest.warns(UserWarning, match="floor=None is the paper's form"):
+            dcl = congruency.DCL(optimizer, window=6, floor=None)
         step_meter.watch_after(optimizer)
     optimizer.register_step_pre_hook(lambda *_: after.update())
     taken, corrected = [], []

@@ -98,10 +98,13 @@ def test_equals_a_loop_by_hand(tmp_path):
 
 @pytest.mark.parametrize("scope", ["head", "all"])
 @pytest.mark.parametrize("settings", [{"window": 5}, {"mode": "anchor", "margin": 0.1, "references": 2}])
+@pytest.mark.filterwarnings("ignore:floor=None is the paper's form")
 def test_dcl(scope, settings, tmp_path):
+    """In the paper's form, which is the default of a Correction."""
+
     def correct(model, optimizer):
         module = congruency.head(model) if scope == "head" else model
-        return congruency.DCL(optimizer, module.parameters(), **settings)
+        return congruency.DCL(optimizer, module.parameters(), floor=None, **settings)
 
     result = train(build, config(method=Correction(name="dcl", scope=scope, **settings), measure=scope), tmp_path)
     model, losses, _, dcl = by_hand(correct)
@@ -391,7 +394,7 @@ def test_configuration_is_checked(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "ewc"}, "method must be one of 'baseline', 'dcl', 'gem', got 'ewc'"),
+        ({"name": "ewc"}, "method must be one of 'baseline', 'dcl', 'gem', 'cautious', got 'ewc'"),
         ({"window": 0}, "window must be a whole number of at least 1 or None, got 0"),
         ({"margin": -1.0}, "margin must be finite and at least 0"),
         ({"scope": "body"}, "scope must be one of 'head', 'all'"),

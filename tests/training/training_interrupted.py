@@ -18,7 +18,15 @@ from training_toy import build
 from congruency.training import Correction, TrainingConfig, train
 from congruency.training.devices import make_fabric
 
-METHODS = ("dcl", "gem")
+METHODS = {
+    "dcl": Correction(name="dcl", window=17, scope="all"),
+    "gem": Correction(name="gem", scope="all"),
+    "floor": Correction(name="dcl", window=17, scope="all", floor=0.3, blocks="tensor"),
+    "update-cautious": Correction(
+        name="dcl", window=17, scope="all", correct="update", blocks="element", cautious=True
+    ),
+    "cautious": Correction(name="cautious", scope="all"),
+}
 KILLS, LONGEST_LIFE = 5, 0.2
 PAUSE = 0.007  # at every batch: 180 of them outlast all lives that end with a kill
 
@@ -32,7 +40,7 @@ def settings(method, **changes):
         epochs=30,
         seed=3,
         accelerator="cpu",
-        method=Correction(name=method, window=17 if method == "dcl" else None, scope="all"),
+        method=method,
         flush_every=7,
         checkpoint_steps=5,
         **changes,
@@ -44,7 +52,7 @@ def live(folder, method):
     code = 1
     try:
         task = partial(build, dropout=0.2, noise=True, optimizer=adam, pause=PAUSE)
-        code = train(task, settings(method), folder, resume=True).exit_code
+        code = train(task, settings(METHODS[method]), folder, resume=True).exit_code
     except BaseException:
         traceback.print_exc()
     finally:
@@ -71,7 +79,7 @@ def killed_again_and_again(folder, method, chance):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    make_fabric(settings("baseline"))  # imports lightning, before the forks
+    make_fabric(settings(Correction()))  # imports lightning, before the forks
     times = random.Random(int(sys.argv[2]))
     for method in METHODS:
         code = killed_again_and_again(Path(sys.argv[1]) / method, method, times)

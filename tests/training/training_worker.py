@@ -24,6 +24,13 @@ METHODS = {
     },
     "gem": {"method": Correction(name="gem")},
     "accumulate": {"method": Correction(name="dcl", mode="anchor", margin=0.2, scope="all"), "accumulate": 4},
+    "cautious": {"method": Correction(name="cautious", scope="all")},
+    "update-cautious": {
+        "method": Correction(
+            name="dcl", scope="all", window=5, mode="anchor", margin=0.1, correct="update", cautious=True
+        )
+    },
+    "floor": {"method": Correction(name="dcl", window=5, floor=0.3, returning=False)},
 }
 
 

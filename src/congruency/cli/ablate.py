@@ -41,6 +41,19 @@ def ablate(
     scope: Annotated[list[options.Scopes] | None, _grid(
         "Correct the last layer, as in the paper, or the whole network. (default: head)",
     )] = None,
+    floor: Annotated[list[str] | None, _grid(
+        "Floors of congruency, such as 0.1 0.3; none: the paper's form. (default: none)", "NUMBER|none",
+    )] = None,
+    returning: Annotated[list[options.YesNo] | None, _grid(
+        "With a floor: whether steps are corrected only after a step that did not move away from the reference. "
+        "(default: yes)",
+    )] = None,
+    correct: Annotated[list[options.Corrects] | None, _grid(
+        "Correct the gradient, or the update that the optimizer makes of it. (default: gradient)",
+    )] = None,
+    blocks: Annotated[list[options.BlockNames] | None, _grid(
+        "One problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
+    )] = None,
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     out: Annotated[Path, options.option(
@@ -109,6 +122,10 @@ def ablate(
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
+            "floors": tuple(map(options.floor_of, floor or ())),
+            "returning": tuple(each.value == "yes" for each in returning or ()),
+            "corrects": tuple(each.value for each in correct or ()),
+            "blocks": tuple(each.value for each in blocks or ()),
         }  # fmt: skip
         if recipe is not None:
             base = from_recipe(recipe, budget, dataset, per_class, changes)

@@ -11,13 +11,15 @@ import typer
 
 if TYPE_CHECKING:
     from congruency.studies.executor import Place
+    from congruency.training import Correction
 
 __all__ = [
-    "ORDERS", "SETS", "BatchSize", "Budget", "CaptureFlag", "CompileFlag", "Corpus", "Data", "Dataset", "Device",
-    "Epochs", "FirstSeed", "LearningRate", "Mode", "Model", "ModelSize", "Modes", "OrderName",
-    "OrderSeed", "Precision", "PrecisionName", "Pretrained", "Processes", "Ray", "Rows", "Scope",
-    "Scopes", "Seeds", "TF32Flag", "TableOut", "Threads", "check_order_seed", "data_folder", "dataset_path",
-    "option", "place_of", "where",
+    "ORDERS", "SETS", "BatchSize", "BlockNames", "Blocks", "Budget", "CaptureFlag", "CautiousFlag", "CompileFlag",
+    "Corpus", "Correct", "Corrects", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "Floor", "LearningRate",
+    "MaskDecay", "MaxRescale", "Mode", "Model", "ModelSize", "Modes", "OrderName", "OrderSeed", "Precision",
+    "PrecisionName", "Pretrained", "Processes", "Ray", "Rescale", "Returning", "Rows", "Scope", "Scopes", "Seeds",
+    "TF32Flag", "TableOut", "Threads", "YesNo", "check_order_seed", "data_folder", "dataset_path", "floor_of", "method",
+    "option", "place_of", "refined", "where",
 ]  # fmt: skip
 
 
@@ -35,6 +37,7 @@ def option(
 
 
 where = partial(option, panel="Where runs are executed")
+method = partial(option, panel="The method")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
@@ -65,6 +68,60 @@ class Scopes(str, Enum):
     head = "head"
     all = "all"
 
+
+class Corrects(str, Enum):
+    """What is corrected, for an option that may be repeated."""
+
+    gradient = "gradient"
+    update = "update"
+
+
+class BlockNames(str, Enum):
+    """The blocks, for an option that may be repeated."""
+
+    joint = "joint"
+    group = "group"
+    tensor = "tensor"
+    row = "row"
+    element = "element"
+
+
+class YesNo(str, Enum):
+    """A switch, for an option that may be repeated."""
+
+    yes = "yes"
+    no = "no"
+
+
+Floor = Annotated[str | None, method(
+    "DCL corrects a step only where its congruency is below 0 and not below minus this, such as 0.1: strong "
+    "disagreement brings the weights back and must act. none is the paper's form, which can diverge with momentum. "
+    "(default: 0.3, or that of a named method)",
+    "NUMBER|none",
+)]  # fmt: skip
+Returning = Annotated[bool | None, method(
+    "With a floor, DCL corrects a step only if the step before did not move the weights away from the reference. "
+    "(default: --returning)",
+)]  # fmt: skip
+Correct = Annotated[Literal["gradient", "update"] | None, method(
+    "DCL corrects the gradient, or the update that the optimizer makes of it. (default: gradient)",
+)]  # fmt: skip
+Blocks = Annotated[Literal["joint", "group", "tensor", "row", "element"] | None, method(
+    "DCL solves one problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
+)]  # fmt: skip
+CautiousFlag = Annotated[bool | None, method(
+    "Make the optimizer cautious too: elements of the update that go against the gradient are left out, after DCL or "
+    "GEM has corrected the gradient.", name="--cautious",
+)]  # fmt: skip
+Rescale = Annotated[bool | None, method(
+    "Divide what a cautious optimizer keeps of a tensor by the share that it keeps. (default: --rescale)",
+)]  # fmt: skip
+MaxRescale = Annotated[float | None, method(
+    "The most that a cautious optimizer multiplies by to rescale, such as 10. (default: no bound)", "FACTOR", min=1.0,
+)]  # fmt: skip
+MaskDecay = Annotated[bool | None, method(
+    "Let a cautious optimizer's weight decay act only where it agrees with the update.", name="--mask-decay",
+)]  # fmt: skip
 
 Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
 FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
@@ -121,6 +178,48 @@ def check_order_seed(order: str | None, order_seed: int | None) -> None:
     """Refuse a seed of the order that would be without effect."""
     if order_seed is not None and order != "fixed":
         raise typer.BadParameter("is for --order fixed; the other orders follow the seeds", param_hint="--order-seed")
+
+
+def floor_of(word: str) -> float | None:
+    """Return a floor of congruency, None for the paper's form."""
+    if word.lower() == "none":
+        return None
+    try:
+        floor = float(word)
+    except ValueError:
+        floor = 0.0
+    if not 0.0 < floor <= 1.0:
+        raise typer.BadParameter(
+            f"must be above 0 and at most 1, or none for the paper's form, got {word!r}", param_hint="--floor"
+        )
+    return floor
+
+
+def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
+    """Return a correction with the options that were given, not None; refuse one that would be without effect."""
+    from dataclasses import replace
+
+    changes = {name: value for name, value in given.items() if value is not None}
+    changes |= {} if floor is None else {"floor": floor_of(floor)}
+    found = replace(base, **changes)
+    dcl, concentrates = found.name == "dcl", found.mode == "concentrate" and found.blocks != "element"
+    cautious = found.cautious or found.name == "cautious"
+    wanted = {  # what each option needs, and whether it has it
+        "floor": ("DCL in mode concentrate, by joint, group, tensor or row", dcl and concentrates),
+        "returning": ("DCL in mode concentrate with a floor", dcl and concentrates and found.floor is not None),
+        "correct": ("DCL", dcl),
+        "blocks": ("DCL", dcl),
+        "cautious": ("DCL or GEM", found.name in ("dcl", "gem")),
+        "rescale": ("a cautious optimizer", cautious),
+        "mask_decay": ("a cautious optimizer", cautious),
+        "max_rescale": ("a cautious optimizer that rescales", cautious and found.rescale),
+    }
+    for name, value in changes.items():
+        needs, has = wanted[name]
+        if not has:
+            flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+            raise typer.BadParameter(f"needs {needs}; choose another --method, or leave it out", param_hint=flag)
+    return found if concentrates else replace(found, floor=None)
 
 
 def data_folder(data: Path | None) -> Path | None:

@@ -14,16 +14,25 @@ import typer
 from congruency.cli.options import (
     ORDERS,
     SETS,
+    Blocks,
+    CautiousFlag,
+    Correct,
     Data,
     Device,
+    Floor,
+    MaxRescale,
     Mode,
     OrderName,
     OrderSeed,
     PrecisionName,
+    Rescale,
+    Returning,
     Scope,
     check_order_seed,
     option,
+    refined,
 )
+from congruency.cli.options import method as _method
 from congruency.cli.terminal import check_accelerator, check_folder, given, interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -34,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
-_method = partial(option, panel="The method")
 _schedule = partial(option, panel="How long and how fast")
 _images = partial(option, panel="The images")
 _machine = partial(option, panel="The machine")
@@ -67,10 +75,13 @@ def train(
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
     order: Annotated[OrderName, option(ORDERS)] = "seed",
     order_seed: OrderSeed = None,
-    method: Annotated[Literal["baseline", "dcl", "gem"], _method(
-        "No correction; by the accumulated gradient (DCL); or by a remembered sample (GEM).",
+    method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
+        "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
+        "present gradient (Cautious).",
     )] = "baseline",
-    scope: Annotated[Scope, _method("Correct the last layer, as in the paper, or the whole network.")] = "head",
+    scope: Annotated[Scope | None, _method(
+        "Correct the last layer, as in the paper, or the whole network. (default: head; all for cautious)",
+    )] = None,
     window: Annotated[int | None, _method(
         "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
     )] = None,
@@ -86,7 +97,14 @@ def train(
     trigger: Annotated[Literal["always", "violated"] | None, _method(
         "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
     )] = None,
+    floor: Floor = None,
+    returning: Returning = None,
+    correct: Correct = None,
+    blocks: Blocks = None,
     memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
+    cautious: CautiousFlag = None,
+    rescale: Rescale = None,
+    max_rescale: MaxRescale = None,
     epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
     batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
     lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.1,
@@ -143,9 +161,11 @@ def train(
     tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
     progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
 ) -> None:  # fmt: skip
-    """Train an image classifier, plainly or with DCL or GEM.
+    """Train an image classifier, plainly or with DCL, GEM or Cautious.
 
         congruency train --dataset digits --method dcl --window 50 --epochs 3 --out runs/first
+
+        congruency train --dataset digits --method cautious --max-rescale 10 --epochs 3 --out runs/second
 
     The record (record.jsonl) has loss, error, congruency and times of every
     step; --resume continues after an interruption to the same weights as if
@@ -164,15 +184,21 @@ def train(
         plain_errors(),
     ):
         from congruency.classification.image_options import ImageOptions
+        from congruency.constraints.references import DEFAULT_FLOOR
         from congruency.training import Correction, TrainingConfig
 
         images = ImageOptions(
             source=dataset, folder=data, size=size, channels=channels, per_class=per_class, holdout=holdout,
             stream=stream, crop=crop, flip=flip,
         )  # fmt: skip
-        chosen = Correction(
-            name=method, scope=scope, references=references, window=window, offset=offset, mode=mode, margin=margin,
-            trigger=trigger, memory=memory,
+        base = Correction(
+            name=method, scope=scope or ("all" if method == "cautious" else "head"), references=references,
+            window=window, offset=offset, mode=mode, margin=margin, trigger=trigger, memory=memory,
+            floor=DEFAULT_FLOOR if method == "dcl" else None,
+        )  # fmt: skip
+        chosen = refined(
+            base, floor, returning=returning, correct=correct, blocks=blocks, cautious=cautious, rescale=rescale,
+            max_rescale=max_rescale,
         )  # fmt: skip
         config = TrainingConfig(
             epochs=epochs, seed=seed, method=chosen, accelerator=device, strategy=strategy, precision=precision,
@@ -258,16 +284,20 @@ def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
 
 def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
     from congruency.report.numbers import counted
+    from congruency.studies.analysis.runs import in_words, later_settings
     from congruency.training.processes import process_count
 
     train_images, test_images = sets
     method = config.method
-    scope = "the last layer" if method.scope == "head" else "the whole network"
-    how = "plainly" if method.name == "baseline" else f"with {method.name.upper()} on {scope}"
+    name = {"dcl": "DCL", "gem": "GEM", "cautious": "Cautious"}.get(method.name)
+    details = in_words(later_settings(method.settings()))
     if method.name == "dcl":
         window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
         references = counted(method.references, "reference")
-        how += f" ({method.mode}, margin {method.effective_margin:g}, {references}, {window})"
+        details = [method.mode, f"margin {method.effective_margin:g}", references, window, *details]
+    more = f" ({', '.join(details)})" if details else ""
+    scope = "the last layer" if method.scope == "head" else "the whole network"
+    how = "plainly" if name is None else f"with {name} on {scope}{more}"
 
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (

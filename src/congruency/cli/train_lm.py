@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from congruency.cli import options
 from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
@@ -30,11 +31,21 @@ def train_lm(
     model: ModelSize = "tiny",
     context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
     untied: Annotated[bool, option("Give the last layer weights of its own.", name="--untied")] = False,
-    method: Annotated[str, option(
-        "baseline (no correction), cautious, dcl-W (DCL with a window of W steps), paper-W (by the paper's equations), "
-        "anchor-W (as its published code); W is 10, 50 or 200; or another method of the study.", "NAME",
+    method: Annotated[str, options.method(
+        "baseline (no correction), cautious, dcl-W (DCL with a window of W steps), paper-W (the paper's equations) or "
+        "anchor-W (its published code); W is 10, 50 or 200. The options below change one setting of it.", "NAME",
     )] = "baseline",
-    window: Annotated[int | None, option("Another window for the method, such as 100.", "STEPS", min=1)] = None,
+    window: Annotated[int | None, options.method(
+        "Another window for the method, such as 100.", "STEPS", min=1,
+    )] = None,
+    floor: options.Floor = None,
+    returning: options.Returning = None,
+    correct: options.Correct = None,
+    blocks: options.Blocks = None,
+    cautious: options.CautiousFlag = None,
+    rescale: options.Rescale = None,
+    max_rescale: options.MaxRescale = None,
+    mask_decay: options.MaskDecay = None,
     resume: Annotated[bool, option(
         "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
     )] = False,
@@ -76,6 +87,8 @@ def train_lm(
 
         congruency train-lm --model tiny --steps 200 --method dcl-50 --out runs/lm
 
+        congruency train-lm --model tiny --steps 200 --method cautious --mask-decay --out runs/cautious
+
     Without --corpus it reads the sources of Python's standard library. The
     record (record.jsonl) has loss, congruency and times of every step and the
     validation loss of every evaluation; --resume continues after an
@@ -98,11 +111,14 @@ def train_lm(
             warmup=min(100, steps // 10) if warmup is None else warmup, final_rate=final_rate,
             weight_decay=weight_decay, clip=clip or None, seed=seed,
         )  # fmt: skip
-        chosen = method_named(method)
+        named = method_named(method)
+        chosen = options.refined(
+            named if window is None else replace(named, window=window), floor, returning=returning, correct=correct,
+            blocks=blocks, cautious=cautious, rescale=rescale, max_rescale=max_rescale, mask_decay=mask_decay,
+        )  # fmt: skip
         config = training_config(
-            setup, chosen if window is None else replace(chosen, window=window), accelerator=device, strategy=strategy,
-            precision=precision, compile=compile, capture=capture, tf32=tf32, measure=measure,
-            checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
+            setup, chosen, accelerator=device, strategy=strategy, precision=precision, compile=compile,
+            capture=capture, tf32=tf32, measure=measure, checkpoint_steps=checkpoint_steps, tensorboard=tensorboard,
             progress=sys.stderr.isatty() if progress is None else progress,
         )  # fmt: skip
         code = run(corpus, setup, config, method, out, resume)
@@ -118,6 +134,7 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
     from rich.console import Console
 
     from congruency.language import build, describe, read_corpus
+    from congruency.studies.analysis.runs import method_name
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin, read_record, train
     from congruency.training.processes import first_process
@@ -127,6 +144,7 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
     if held and not resume:
         raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
     console = Console(quiet=not first_process(), highlight=False)
+    words = method_name(config.method.settings())
     with plain_warnings(first_process()):
         text = read_corpus(corpus)
         if held:
@@ -134,7 +152,7 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
         console.print(
             f"GPT of width {setup.shape.width} and {setup.shape.layers} layers on {len(text.train):,} bytes of "
             f"{text.name}, validated on {len(text.held_out):,}; {setup.steps} steps of {setup.batch_size} windows of "
-            f"{setup.shape.context} bytes, method {method}.",
+            f"{setup.shape.context} bytes, method {method}{'' if words == method else f' ({words})'}.",
             markup=False,
         )
         result = train(

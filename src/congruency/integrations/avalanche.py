@@ -28,6 +28,7 @@ except ModuleNotFoundError as reason:
 __all__ = ["DCLPlugin"]
 
 _KEPT = ("memory_x", "memory_y", "memory_tid")
+_COMMON = ("correct", "trigger", "blocks")  # of all constraint sources together
 
 
 class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not there when types are checked
@@ -61,8 +62,8 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`); or a function from
             the model to parameters.
         memory: Avalanche's GEMPlugin, or None for DCL alone.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
-            accumulate. ``trigger`` holds for the memory as well; GEM's own is ``"violated"``.
+        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
+            trigger, blocks and accumulate. ``trigger`` holds for the memory as well; GEM's own is ``"violated"``.
     """
 
     def __init__(self, params: Params = "all", *, memory: Any = None, **options: Unpack[Options]) -> None:
@@ -85,7 +86,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
     def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Attach a new corrector; the model and the optimizer are ready for the experience, new units included."""
         self._detach()
-        common: Any = {name: value for name, value in self.options.items() if name in ("trigger", "blocks")}
+        common: Any = {name: value for name, value in self.options.items() if name in _COMMON}
         self.corrector = Corrector(
             strategy.optimizer, chosen(strategy.model, self.params), constraints=self._sources(strategy), **common
         )
@@ -105,7 +106,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             self.memory.update_memory(strategy.experience.dataset, past, strategy.train_mb_size)
 
     def _sources(self, strategy: Any) -> list[ConstraintSource]:
-        rest: Any = {k: v for k, v in self.options.items() if k not in ("references", "trigger", "blocks")}
+        rest: Any = {k: v for k, v in self.options.items() if k not in ("references", *_COMMON)}
         references = References(self.options.get("references", 1), **rest)
         return [references] if self.memory is None else [references, self._episodes(strategy, self.memory)]
 

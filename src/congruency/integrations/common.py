@@ -10,14 +10,19 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
+from congruency.cautious import Cautious
 from congruency.constraints.references import Accumulate, Mode
-from congruency.corrector import Blocks, Corrector, Trigger
+from congruency.corrector import Blocks, Correct, Corrector, Trigger
 from congruency.dcl import DCL
 from congruency.modules import head
 
-__all__ = ["Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all", "missing"]
+__all__ = [
+    "CautiousOptions", "Kind", "Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all",
+    "missing",
+]  # fmt: skip
 
 Params = Literal["all", "head"] | Callable[[Any], Iterable[Tensor]]
+Kind = type[DCL] | type[Cautious]
 
 
 class Options(TypedDict, total=False):
@@ -28,9 +33,20 @@ class Options(TypedDict, total=False):
     offset: int
     mode: Mode
     margin: float
+    floor: float | None
+    returning: bool
+    correct: Correct
     trigger: Trigger
     blocks: Blocks
     accumulate: Accumulate
+
+
+class CautiousOptions(TypedDict, total=False):
+    """The options of :class:`congruency.Cautious`, with its defaults."""
+
+    rescale: bool
+    decay: bool
+    max_rescale: float | None
 
 
 def missing(framework: str, install: str) -> ImportError:
@@ -38,17 +54,18 @@ def missing(framework: str, install: str) -> ImportError:
     return ImportError(f"this module needs {framework}, which is not installed; install it with: pip install {install}")
 
 
-def check_options(params: Params, options: Options) -> None:
-    """Raise on construction what DCL would raise only when training starts."""
+def check_options(params: Params, options: Options | CautiousOptions, kind: Kind = DCL) -> None:
+    """Raise on construction what the correction would raise only when training starts."""
     if not callable(params) and params not in ("all", "head"):
         raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {params!r}")
-    known = Options.__annotations__
+    known = (Options if kind is DCL else CautiousOptions).__annotations__
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise TypeError(f"unknown option(s) {', '.join(unknown)}; DCL's options are {', '.join(sorted(known))}")
+        named = f"{kind.__name__}'s options are {', '.join(sorted(known))}"
+        raise TypeError(f"unknown option(s) {', '.join(unknown)}; {named}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # repeated when training starts
-        DCL(torch.optim.SGD([torch.zeros(1)], lr=0.0), attach=False, **options)
+        kind(torch.optim.SGD([torch.zeros(1)], lr=0.0), **options)
 
 
 def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
@@ -69,13 +86,17 @@ def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
 
 
 def attach(
-    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], params: Params, options: Options
-) -> dict[int, DCL]:
-    """One DCL per optimizer that has some of the chosen parameters, by the optimizer's index."""
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    params: Params,
+    options: Options | CautiousOptions,
+    kind: Kind = DCL,
+) -> dict[int, Corrector]:
+    """One correction per optimizer that has some of the chosen parameters, by the optimizer's index."""
     _refuse_flat_shards(model)
     wanted = chosen(model, params)
     if wanted is None:
-        return {i: DCL(optimizer, **options) for i, optimizer in enumerate(optimizers)}
+        return {i: kind(optimizer, **options) for i, optimizer in enumerate(optimizers)}
     owned = [{p for group in optimizer.param_groups for p in group["params"]} for optimizer in optimizers]
     orphans = [p for p in wanted if not any(p in those for those in owned)]
     if orphans:
@@ -84,23 +105,26 @@ def attach(
             "would never use their corrected gradients; give them to an optimizer, or choose others"
         )
     parts = [[p for p in wanted if p in those] for those in owned]
-    return {i: DCL(optimizers[i], part, **options) for i, part in enumerate(parts) if part}
+    return {i: kind(optimizers[i], part, **options) for i, part in enumerate(parts) if part}
 
 
 def metrics(corrector: Corrector) -> dict[str, float]:
     """Means of the last step over constraints and blocks, and the share of corrected steps so far.
 
+    Of Cautious, whose every step is corrected: the congruency of update and gradient, and the share of elements kept.
     Waits for the device, so call it only for logged steps. Undefined values are left out.
     """
     stats = corrector.stats
-    values = {
-        "dcl/congruency": stats.congruency.nanmean(),
-        "dcl/corrected_congruency": stats.corrected_congruency.nanmean(),
-        "dcl/magnitude": stats.magnitude.nanmean(),
-        "dcl/corrected_share": stats.corrected_steps.to(torch.float64) / max(int(stats.steps), 1),
-    }
+    values = {"congruency": stats.congruency.nanmean(), "kept": stats.kept}
+    if not isinstance(corrector, Cautious):
+        values |= {
+            "corrected_congruency": stats.corrected_congruency.nanmean(),
+            "magnitude": stats.magnitude.nanmean(),
+            "corrected_share": stats.corrected_steps.to(torch.float64) / max(int(stats.steps), 1),
+        }
     found = torch.stack([value.to(torch.float64) for value in values.values()]).tolist()
-    return {name: value for name, value in zip(values, found, strict=True) if math.isfinite(value)}
+    first = "cautious" if isinstance(corrector, Cautious) else "dcl"
+    return {f"{first}/{name}": value for name, value in zip(values, found, strict=True) if math.isfinite(value)}
 
 
 def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
@@ -108,7 +132,7 @@ def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
     if len(correctors) == 1:
         return metrics(*correctors.values())
     return {
-        name.replace("dcl/", f"dcl/{i}/"): value
+        name.replace("/", f"/{i}/"): value
         for i, corrector in correctors.items()
         for name, value in metrics(corrector).items()
     }
@@ -121,6 +145,6 @@ def _refuse_flat_shards(model: nn.Module) -> None:
 
         if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
             raise TypeError(
-                "the model is sharded by FullyShardedDataParallel (FSDP1), whose flat parameters DCL cannot tell from "
-                "whole ones; use FSDP2 (torch.distributed.fsdp.fully_shard) or DDP"
+                "the model is sharded by FullyShardedDataParallel (FSDP1), whose flat parameters look like "
+                "whole ones and are not; use FSDP2 (torch.distributed.fsdp.fully_shard) or DDP"
             )

@@ -1,4 +1,4 @@
-"""DCL as a callback of Lightning's Trainer."""
+"""DCL and Cautious as callbacks of Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ import torch
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
 import congruency._torchvision_compat  # noqa: F401  # before lightning, which imports torchvision through torchmetrics
-from congruency.corrector import Stats
+from congruency.cautious import Cautious
+from congruency.corrector import Corrector, Stats
 from congruency.dcl import DCL
 from congruency.distributed import whole
-from congruency.integrations.common import Options, Params, attach, check_options, metrics_of_all, missing
+from congruency.integrations.common import (
+    CautiousOptions,
+    Kind,
+    Options,
+    Params,
+    attach,
+    check_options,
+    metrics_of_all,
+    missing,
+)
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
-__all__ = ["DCLCallback"]
+__all__ = ["CautiousCallback", "DCLCallback"]
 
 
 def _framework(imported: Mapping[str, Any] = sys.modules) -> str:
@@ -39,7 +49,87 @@ if not TYPE_CHECKING:
     Callback = importlib.import_module(_framework()).Callback
 
 
-class DCLCallback(Callback):
+class _CorrectorCallback(Callback):
+    """What the callbacks share; each names its correction, and its part of a checkpoint."""
+
+    _kind: Kind
+    _key: str
+
+    def __init__(self, params: Params, options: Options | CautiousOptions) -> None:
+        check_options(params, options, self._kind)
+        self.params, self.options = params, options
+        self.correctors: dict[int, Corrector] = {}
+        self._fitting = False
+        self._loaded: dict[str, Any] | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """Statistics of the only optimizer's correction; with several, see ``callback.correctors[i].stats``."""
+        if len(self.correctors) != 1:
+            raise RuntimeError(
+                f"there are {len(self.correctors)} correctors, not one; use callback.correctors[i].stats, after fit "
+                "began"
+            )
+        (corrector,) = self.correctors.values()
+        return corrector.stats
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._loaded = None  # loaded by a validation, not for this run
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._detach()
+        self.correctors = attach(pl_module, trainer.optimizers, self.params, self.options, self._kind)
+        self._fitting = True
+        self._restore()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        # As Lightning's own monitors do. LightningModule.log would repeat a value that is undefined at this step.
+        if not trainer._logger_connector.should_update_logs or trainer.barebones:
+            return
+        found = metrics_of_all(self.correctors)
+        for logger in trainer.loggers:
+            logger.log_metrics(found, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in found.items()})
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._detach()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._detach()
+
+    def _detach(self) -> None:
+        """Detach from the optimizers; keep the correctors for their stats and for checkpoints saved after the fit."""
+        self._fitting = False
+        for corrector in self.correctors.values():
+            corrector.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.correctors:
+            return self._loaded or {}
+        return {self._key: {i: whole(each.state_dict()) for i, each in self.correctors.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Called before the optimizers exist, or, with sharded models, after.
+        self._loaded = state_dict
+        if self._fitting:
+            self._restore()
+
+    def _restore(self) -> None:
+        if self._loaded is None:
+            return
+        name, saved, self._loaded = self._kind.__name__, self._loaded[self._key], None
+        if set(saved) != set(self.correctors):
+            raise ValueError(
+                f"the checkpoint holds {name}'s state for optimizer(s) {sorted(saved)}, here it corrects "
+                f"{sorted(self.correctors)}; use the same optimizers and params, or a checkpoint without {name}"
+            )
+        for i, corrector in self.correctors.items():
+            corrector.load_state_dict(saved[i])
+
+
+class DCLCallback(_CorrectorCallback):
     """Corrects the gradients of every optimizer step of a fit, logs congruency, resumes from checkpoints.
 
         trainer = lightning.Trainer(callbacks=[DCLCallback(window=50)])
@@ -57,8 +147,9 @@ class DCLCallback(Callback):
     Logged every ``log_every_n_steps`` steps to all loggers of the Trainer: ``dcl/congruency`` and
     ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean over references),
     ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share`` (of all steps so far); with several
-    optimizers ``dcl/0/congruency`` and so on. Undefined values (congruency, while references are recorded)
-    are not logged. Other steps do not wait for the device. The latest values are in ``trainer.callback_metrics``.
+    optimizers ``dcl/0/congruency`` and so on. With ``blocks="element"`` there is ``dcl/kept``, the share of elements
+    that were kept. Undefined values (congruency, while references are recorded) are not logged. Other steps do not wait
+    for the device. The latest values are in ``trainer.callback_metrics``.
 
     Checkpoints hold the whole references, for any number of processes: one copy of the parameters per reference.
 
@@ -66,76 +157,38 @@ class DCLCallback(Callback):
         params: ``"all"`` of each optimizer's parameters; the ``"head"`` (:func:`congruency.head` of the
             LightningModule: the last layer in order of definition); or a function from the LightningModule to
             parameters.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
-            accumulate.
+        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
+            trigger, blocks and accumulate.
     """
 
+    _kind = DCL
+    _key = "dcls"
+
     def __init__(self, params: Params = "all", **options: Unpack[Options]) -> None:
-        check_options(params, options)
-        self.params, self.options = params, options
-        self.dcls: dict[int, DCL] = {}
-        self._fitting = False
-        self._loaded: dict[str, Any] | None = None
+        super().__init__(params, options)
 
     @property
-    def stats(self) -> Stats:
-        """Statistics of the only optimizer's DCL; with several, see ``callback.dcls[i].stats``."""
-        if len(self.dcls) != 1:
-            raise RuntimeError(f"there are {len(self.dcls)} DCLs, not one; use callback.dcls[i].stats, after fit began")
-        (dcl,) = self.dcls.values()
-        return dcl.stats
+    def dcls(self) -> dict[int, Corrector]:
+        """The DCL of each optimizer, by the optimizer's index."""
+        return self.correctors
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._loaded = None  # loaded by a validation, not for this run
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._detach()
-        self.dcls = attach(pl_module, trainer.optimizers, self.params, self.options)
-        self._fitting = True
-        self._restore()
+class CautiousCallback(_CorrectorCallback):
+    """Makes every optimizer of a fit cautious: see :class:`congruency.Cautious`.
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        # As Lightning's own monitors do. LightningModule.log would repeat a value that is undefined at this step.
-        if not trainer._logger_connector.should_update_logs or trainer.barebones:
-            return
-        found = metrics_of_all(self.dcls)
-        for logger in trainer.loggers:
-            logger.log_metrics(found, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in found.items()})
+        trainer = lightning.Trainer(callbacks=[CautiousCallback()])
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._detach()
+    All else is as for :class:`DCLCallback`, beside which it may stand: the gradient is corrected first, the update
+    after. Logged are ``cautious/kept``, the share of elements that were kept, and ``cautious/congruency``, the cosine
+    of the step's update and gradient.
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._detach()
+    Args:
+        params: As for :class:`DCLCallback`.
+        options: Those of :class:`congruency.Cautious`: rescale, decay and max_rescale.
+    """
 
-    def _detach(self) -> None:
-        """Detach from the optimizers; keep the DCLs for their stats and for checkpoints saved after the fit."""
-        self._fitting = False
-        for dcl in self.dcls.values():
-            dcl.detach()
+    _kind = Cautious
+    _key = "cautious"
 
-    def state_dict(self) -> dict[str, Any]:
-        if not self.dcls:
-            return self._loaded or {}
-        return {"dcls": {i: whole(dcl.state_dict()) for i, dcl in self.dcls.items()}}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Called before the optimizers exist, or, with sharded models, after.
-        self._loaded = state_dict
-        if self._fitting:
-            self._restore()
-
-    def _restore(self) -> None:
-        if self._loaded is None:
-            return
-        saved, self._loaded = self._loaded["dcls"], None
-        if set(saved) != set(self.dcls):
-            raise ValueError(
-                f"the checkpoint holds DCL's state for optimizer(s) {sorted(saved)}, here it corrects "
-                f"{sorted(self.dcls)}; use the same optimizers and params, or a checkpoint without DCL"
-            )
-        for i, dcl in self.dcls.items():
-            dcl.load_state_dict(saved[i])
+    def __init__(self, params: Params = "all", **options: Unpack[CautiousOptions]) -> None:
+        super().__init__(params, options)

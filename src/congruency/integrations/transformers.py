@@ -1,22 +1,32 @@
-"""DCL as a callback of Hugging Face's Trainer."""
+"""DCL and Cautious as callbacks of Hugging Face's Trainer."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack  # torch needs typing_extensions too
 
 import congruency._torchvision_compat  # noqa: F401  # before transformers, which may import torchvision
-from congruency.corrector import Stats
+from congruency.cautious import Cautious
+from congruency.corrector import Corrector, Stats
 from congruency.dcl import DCL
 from congruency.distributed import local, reduce_sum, reduction_groups, whole
 from congruency.files import replacing
-from congruency.integrations.common import Options, Params, attach, check_options, metrics, missing
+from congruency.integrations.common import (
+    CautiousOptions,
+    Kind,
+    Options,
+    Params,
+    attach,
+    check_options,
+    metrics,
+    missing,
+)
 
 try:
     from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]
@@ -29,13 +39,128 @@ except ModuleNotFoundError as reason:
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["DCLCallback"]
+__all__ = ["CautiousCallback", "DCLCallback"]
 
-STATE_FILE = "dcl.pt"
+Folder = str | os.PathLike[str] | None
+Self = TypeVar("Self", bound="_CorrectorCallback")
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class DCLCallback(TrainerCallback):
+class _CorrectorCallback(TrainerCallback):
+    """What the callbacks share; each names its correction, its state in a checkpoint, and what a lost state costs."""
+
+    _kind: Kind
+    _key: str
+    _lost: str
+
+    def __init__(self, params: Params, resume_from: Folder, options: Options | CautiousOptions) -> None:
+        check_options(params, options, self._kind)
+        self.params, self.options = params, options
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        self.corrector: Corrector | None = None
+        self._first = False
+
+    @property
+    def _file(self) -> str:
+        return f"{self._key}.pt"
+
+    def add_to(self: Self, trainer: Trainer) -> Self:
+        """Add this callback before a Trainer's others, so that those that report receive its metrics."""
+        trainer.callback_handler.callbacks.insert(0, self)
+        self._first = True
+        return self
+
+    @property
+    def stats(self) -> Stats:
+        """Statistics of the last step, and counts."""
+        if self.corrector is None:
+            raise RuntimeError("there are no stats before trainer.train()")
+        return self.corrector.stats
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        self._detach()
+        if args.report_to and not self._first:
+            warnings.warn(
+                f"{', '.join(args.report_to)} will not show {self._kind.__name__}'s metrics: reporting callbacks run "
+                f"before those in Trainer(callbacks=[...]); use {type(self).__name__}(...).add_to(trainer) instead",
+                stacklevel=2,
+            )
+        optimizers = [_inner(objects["optimizer"])]
+        self.corrector = attach(objects["model"], optimizers, self.params, self.options, self._kind)[0]
+        if state.global_step > 0:
+            self._restore(args, state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **objects: Any,
+    ) -> None:
+        if (
+            self.corrector is None or logs is None or "loss" not in logs
+        ):  # the logs of an evaluation, or the final summary
+            return
+        found = metrics(self.corrector)
+        logs.update(found)
+        state.log_history[-1].update(found)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
+        if self.corrector is None or args.save_only_model:
+            return
+        saved = {self._key: whole(self.corrector.state_dict()), "weights": _fingerprint(self.corrector)}
+        folder = _checkpoint(args, state)
+        if not args.should_save:
+            return
+        if not folder.is_dir():
+            warnings.warn(f"{self._file} is not saved: there is no {folder}", stacklevel=2)  # as in a search
+            return
+        with replacing(folder / self._file) as file:
+            torch.save(saved, file)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        self._detach()
+
+    def _detach(self) -> None:
+        """Detach from the optimizer; keep the corrector for its stats."""
+        if self.corrector is not None:
+            self.corrector.detach()
+
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+        assert self.corrector is not None
+        path = self._state_file(args, state)
+        if path is None:
+            warnings.warn(
+                f"training resumes at step {state.global_step} without {self._kind.__name__}'s state, and {self._lost} "
+                f"restart: there is no {_checkpoint(args, state) / self._file}. If the checkpoint is elsewhere, use "
+                f"{type(self).__name__}(resume_from=its folder)",
+                stacklevel=3,
+            )
+            return
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["weights"] != _fingerprint(self.corrector):
+            raise ValueError(
+                f"the weights are not those that {path} was saved with: it belongs to another checkpoint than the one "
+                f"resumed from; give that one's folder: {type(self).__name__}(resume_from=...)"
+            )
+        self.corrector.load_state_dict(saved[self._key])
+
+    def _state_file(self, args: TrainingArguments, state: TrainerState) -> Path | None:
+        if self.resume_from is not None:
+            if not (self.resume_from / self._file).is_file():
+                raise FileNotFoundError(f"resume_from={str(self.resume_from)!r} holds no {self._file}")
+            return self.resume_from / self._file
+        named = args.resume_from_checkpoint
+        folders = [*([Path(named)] if isinstance(named, str) else []), _checkpoint(args, state)]
+        return next((folder / self._file for folder in folders if (folder / self._file).is_file()), None)
+
+
+class DCLCallback(_CorrectorCallback):
     """Corrects the gradients of every optimizer step of ``trainer.train()``, logs congruency, resumes from checkpoints.
 
         trainer = Trainer(model=model, args=args, train_dataset=data)
@@ -66,110 +191,45 @@ class DCLCallback(TrainerCallback):
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`: the last layer in
             order of definition); or a function from the model to parameters.
         resume_from: The checkpoint folder, if ``trainer.train`` is given one outside of ``args.output_dir``.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, trigger, blocks and
-            accumulate.
+        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
+            trigger, blocks and accumulate.
     """
 
-    def __init__(
-        self, params: Params = "all", *, resume_from: str | os.PathLike[str] | None = None, **options: Unpack[Options]
-    ) -> None:
-        check_options(params, options)
-        self.params, self.options = params, options
-        self.resume_from = None if resume_from is None else Path(resume_from)
-        self.dcl: DCL | None = None
-        self._first = False
+    _kind = DCL
+    _key = "dcl"
+    _lost = "its references"
 
-    def add_to(self, trainer: Trainer) -> DCLCallback:
-        """Add this callback before a Trainer's others, so that those that report receive its metrics."""
-        trainer.callback_handler.callbacks.insert(0, self)
-        self._first = True
-        return self
+    def __init__(self, params: Params = "all", *, resume_from: Folder = None, **options: Unpack[Options]) -> None:
+        super().__init__(params, resume_from, options)
 
     @property
-    def stats(self) -> Stats:
-        """Statistics of the last step, and counts."""
-        if self.dcl is None:
-            raise RuntimeError("there are no stats before trainer.train()")
-        return self.dcl.stats
+    def dcl(self) -> Corrector | None:
+        """The DCL of the last or present ``trainer.train()``."""
+        return self.corrector
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+
+class CautiousCallback(_CorrectorCallback):
+    """Makes the optimizer of ``trainer.train()`` cautious: see :class:`congruency.Cautious`.
+
+        CautiousCallback().add_to(trainer)
+
+    All else is as for :class:`DCLCallback`, beside which it may stand: the gradient is corrected first, the update
+    after. Logged are ``cautious/kept``, the share of elements that were kept, and ``cautious/congruency``, the cosine
+    of the step's update and gradient. The state, ``cautious.pt`` in each ``checkpoint-N`` folder, holds counts alone.
+
+    Args:
+        params, resume_from: As for :class:`DCLCallback`.
+        options: Those of :class:`congruency.Cautious`: rescale, decay and max_rescale.
+    """
+
+    _kind = Cautious
+    _key = "cautious"
+    _lost = "its counts"
+
+    def __init__(
+        self, params: Params = "all", *, resume_from: Folder = None, **options: Unpack[CautiousOptions]
     ) -> None:
-        self._detach()
-        if args.report_to and not self._first:
-            warnings.warn(
-                f"{', '.join(args.report_to)} will not show DCL's metrics: reporting callbacks run before those in "
-                "Trainer(callbacks=[...]); use DCLCallback(...).add_to(trainer) instead",
-                stacklevel=2,
-            )
-        self.dcl = attach(objects["model"], [_inner(objects["optimizer"])], self.params, self.options)[0]
-        if state.global_step > 0:
-            self._restore(args, state)
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **objects: Any,
-    ) -> None:
-        if self.dcl is None or logs is None or "loss" not in logs:  # the logs of an evaluation, or the final summary
-            return
-        found = metrics(self.dcl)
-        logs.update(found)
-        state.log_history[-1].update(found)
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
-        if self.dcl is None or args.save_only_model:
-            return
-        saved = {"dcl": whole(self.dcl.state_dict()), "weights": _fingerprint(self.dcl)}
-        folder = _checkpoint(args, state)
-        if not args.should_save:
-            return
-        if not folder.is_dir():
-            warnings.warn(f"DCL's state is not saved: there is no {folder}", stacklevel=2)  # as in a search
-            return
-        with replacing(folder / STATE_FILE) as file:
-            torch.save(saved, file)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
-    ) -> None:
-        self._detach()
-
-    def _detach(self) -> None:
-        """Detach from the optimizer; keep the DCL for its stats."""
-        if self.dcl is not None:
-            self.dcl.detach()
-
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
-        assert self.dcl is not None
-        path = self._state_file(args, state)
-        if path is None:
-            warnings.warn(
-                f"training resumes at step {state.global_step} without DCL's state, and its references restart: there "
-                f"is no {_checkpoint(args, state) / STATE_FILE}. If the checkpoint is elsewhere, use "
-                "DCLCallback(resume_from=its folder)",
-                stacklevel=3,
-            )
-            return
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        if saved["weights"] != _fingerprint(self.dcl):
-            raise ValueError(
-                f"the weights are not those that {path} was saved with: it belongs to another checkpoint than the one "
-                "resumed from; give that one's folder: DCLCallback(resume_from=...)"
-            )
-        self.dcl.load_state_dict(saved["dcl"])
-
-    def _state_file(self, args: TrainingArguments, state: TrainerState) -> Path | None:
-        if self.resume_from is not None:
-            if not (self.resume_from / STATE_FILE).is_file():
-                raise FileNotFoundError(f"resume_from={str(self.resume_from)!r} holds no {STATE_FILE}")
-            return self.resume_from / STATE_FILE
-        named = args.resume_from_checkpoint
-        folders = [*([Path(named)] if isinstance(named, str) else []), _checkpoint(args, state)]
-        return next((folder / STATE_FILE for folder in folders if (folder / STATE_FILE).is_file()), None)
+        super().__init__(params, resume_from, options)
 
 
 def _inner(optimizer: Any) -> Any:
@@ -184,9 +244,9 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
-def _fingerprint(dcl: DCL) -> list[int]:
+def _fingerprint(corrector: Corrector) -> list[int]:
     """The sum of each parameter's bits as integers: the same on any device and any number of processes."""
-    parameters = [parameter for group in dcl.optimizer.param_groups for parameter in group["params"]]
+    parameters = [parameter for group in corrector.optimizer.param_groups for parameter in group["params"]]
     return torch.stack([_sum_of_bits(parameter.detach()) for parameter in parameters]).tolist()
 
 

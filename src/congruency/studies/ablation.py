@@ -1,4 +1,4 @@
-"""``congruency ablate``: DCL over a grid of windows, references, modes, margins and scopes, with curves (Figure 9).
+"""``congruency ablate``: DCL over a grid of its settings, with curves by window and references (Figure 9).
 
 What is varied is a row of a classification table without its method, or an image set and a network.
 """
@@ -16,8 +16,10 @@ from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.image_options import ImageOptions, augmentation, read_sets
 from congruency.classification.task import Setup
 from congruency.constraints.references import Mode
+from congruency.corrector import Blocks, Correct
 from congruency.report import charts
 from congruency.report.page import Figure
+from congruency.studies.analysis.runs import in_words
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.classification.tables import Budget
@@ -26,7 +28,7 @@ from congruency.studies.plan import Column, Row, Study, pick
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
 from congruency.studies.store import RunResult
-from congruency.training.config import Correction, Scope
+from congruency.training.config import LATER_FIELDS, Correction, Scope
 
 __all__ = [
     "BASELINE", "DEFAULTS", "MARGINS", "Axes", "Base", "Cell", "ablation_study", "cells", "curves", "from_options",
@@ -143,8 +145,8 @@ BASELINE = "baseline"
 MARGINS: dict[Mode, float] = {"concentrate": 0.0, "anchor": 0.5}
 """The margin of each mode where none is given: the paper's equations, and its published code."""
 
-Variant = tuple[Mode, float, Scope]
-"""What stays the same along a curve: mode, margin and scope."""
+Variant = tuple[tuple[str, Any], ...]
+"""What stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
 
 _LINES_PER_CHART = 5  # beside the baseline: there are no more colours
 _NOTES = (
@@ -174,6 +176,10 @@ class Cell:
     mode: Mode = "concentrate"
     margin: float = 0.0
     scope: Scope = "head"
+    floor: float | None = None
+    returning: bool = True
+    correct: Correct = "gradient"
+    blocks: Blocks = "joint"
 
     @property
     def name(self) -> str:
@@ -182,7 +188,7 @@ class Cell:
 
     @property
     def variant(self) -> Variant:
-        return self.mode, self.margin, self.scope
+        return _variant(self.method.settings())
 
     @property
     def method(self) -> Correction:
@@ -195,13 +201,21 @@ class Cell:
             offset=int(self.mode == "anchor" and self.window != 1),  # a window of one step has no room for an offset
             mode=self.mode,
             margin=self.margin,
+            floor=self.floor,
+            returning=self.returning,
+            correct=self.correct,
+            blocks=self.blocks,
         )
 
     @property
     def inactive(self) -> str:
         """Why no step is corrected, where that is so; else empty."""
-        never = self.window is not None and self.window <= self.references
-        return "the window is over before all references are recorded" if never else ""
+        if self.window is None or self.window > self.references + 1:
+            return ""
+        if self.window <= self.references:
+            return "the window is over before all references are recorded"
+        returning = self.floor is not None and self.returning
+        return "the window is over before a step back toward the references is possible" if returning else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +225,7 @@ class Axes:
     Attributes:
         windows: None for infinity.
         margins: of DCL; None takes that of each mode, :data:`MARGINS`.
+        floors: None for the paper's form; of mode concentrate alone, as is returning.
     """
 
     windows: tuple[int | None, ...] = (5, 10, 20, 50, None)
@@ -218,20 +233,27 @@ class Axes:
     modes: tuple[Mode, ...] = ("concentrate",)
     margins: tuple[float, ...] | None = None
     scopes: tuple[Scope, ...] = ("head",)
+    floors: tuple[float | None, ...] = (None,)
+    returning: tuple[bool, ...] = (True,)
+    corrects: tuple[Correct, ...] = ("gradient",)
+    blocks: tuple[Blocks, ...] = ("joint",)
 
 
 def cells(axes: Axes) -> list[Cell]:
-    """Return every combination once: references within windows within scopes, modes and margins."""
-    variants = [
-        (mode, margin, scope)
-        for scope in axes.scopes
-        for mode in axes.modes
-        for margin in (axes.margins or (MARGINS[mode],))
-    ]
-    made = (
-        Cell(window=window, references=references, mode=mode, margin=margin, scope=scope)
-        for (mode, margin, scope), window, references in itertools.product(variants, axes.windows, axes.references)
-    )
+    """Return every combination once: references within windows within scopes, modes, margins and other settings."""
+    made = []
+    for scope, mode in itertools.product(axes.scopes, axes.modes):
+        margins = axes.margins or (MARGINS[mode],)
+        for margin, correct, blocks, floor, returning, window, references in itertools.product(
+            margins, axes.corrects, axes.blocks, axes.floors, axes.returning, axes.windows, axes.references
+        ):
+            floored = None if mode == "anchor" or blocks == "element" else floor
+            made.append(
+                Cell(
+                    window=window, references=references, mode=mode, margin=margin, scope=scope, floor=floored,
+                    returning=returning or floored is None, correct=correct, blocks=blocks,
+                )
+            )  # fmt: skip
     return list(dict.fromkeys(made))
 
 
@@ -264,8 +286,8 @@ def _window_name(window: int | None) -> str:
 
 
 def _variant_name(variant: Variant) -> str:
-    mode, margin, scope = variant
-    return f"{mode}, margin {margin:g}, {scope}"
+    (_, mode), (_, margin), (_, scope), *others = variant
+    return ", ".join([mode, f"margin {margin:g}", scope, *in_words(dict(others))])
 
 
 def curves(
@@ -275,8 +297,8 @@ def curves(
     made = []
     rows = study.find(method="dcl")
     for column in study.columns:
-        for variant in dict.fromkeys(_variant(row) for row in rows):
-            chosen = [row for row in rows if _variant(row) == variant]
+        for variant in dict.fromkeys(_variant(row.settings) for row in rows):
+            chosen = [row for row in rows if _variant(row.settings) == variant]
             windows = sorted({row.settings["window"] for row in chosen}, key=lambda w: math.inf if w is None else w)
             counts = sorted({row.settings["references"] for row in chosen})
             by_cell = {(row.settings["window"], row.settings["references"]): row.name for row in chosen}
@@ -296,8 +318,8 @@ def curves(
     return made, note
 
 
-def _variant(row: Row[ImageJob]) -> Variant:
-    return row.settings["mode"], row.settings["margin"], row.settings["scope"]
+def _variant(settings: Mapping[str, Any]) -> Variant:
+    return tuple((name, settings[name]) for name in ("mode", "margin", "scope", *LATER_FIELDS) if name in settings)
 
 
 def _charts(

@@ -102,6 +102,8 @@ class PendingStep:
     """(figures,): the loss and the task's own figures."""
     measures: Tensor | None
     """The measurements of congruency and magnitude."""
+    kept: Tensor | None = None
+    """(): the share of elements that Cautious kept."""
 
 
 class EpochMeans:

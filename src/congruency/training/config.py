@@ -13,7 +13,8 @@ from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Correct, Trigger
 
 __all__ = [
-    "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig", "order_seed",
+    "LATER_FIELDS", "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig",
+    "order_seed",
 ]  # fmt: skip
 
 CorrectionName = Literal["baseline", "dcl", "gem", "cautious"]
@@ -36,8 +37,8 @@ The epochs of a run always differ from each other. An epoch's order depends on o
 
 _ONE_OR_NONE = "a whole number of at least 1 or None"
 _MARGINS = {"baseline": 0.0, "dcl": 0.0, "gem": 0.5, "cautious": 0.0}
-# Fields that came after the first records: left out of what is written and hashed where they have their defaults.
-_LATER_FIELDS = ("floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale")
+LATER_FIELDS = ("floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale")
+"""Fields that came after the first records: left out of what is written and hashed where they have their defaults."""
 # Fields that may differ when a run is resumed: they change neither a weight nor a line of the record.
 _FREE_TO_CHANGE = {"flush_every", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard"}
 
@@ -108,7 +109,7 @@ class Correction:
     def settings(self) -> dict[str, Any]:
         """As JSON-serialisable values: what records hold and digests are made of."""
         plain = {each.name: each.default for each in fields(self)}
-        return {k: v for k, v in asdict(self).items() if k not in _LATER_FIELDS or v != plain[k]}
+        return {k: v for k, v in asdict(self).items() if k not in LATER_FIELDS or v != plain[k]}
 
     @property
     def effective_margin(self) -> float:

@@ -8,7 +8,8 @@ Lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``) follow, 
 - ``congruency`` and ``magnitude``, from the start of the run, and ``congruency_previous`` and ``magnitude_previous``,
   from the step before; ``corrected_congruency`` and ``corrected_congruency_previous``: of the gradient the optimizer
   used. An epoch's are means over the steps that define them (``eqn:cong`` and ``eqn:mag``);
-- ``corrected``, 1 or 0, of a step, and ``corrected_share`` of an epoch;
+- ``corrected``, 1 or 0, of a step, and ``corrected_share`` of an epoch; ``kept``, the share of elements that Cautious
+  kept;
 - ``lr``, ``samples``, ``seconds``, ``data_seconds`` (how long the host waited for batches), and of an epoch
   ``samples_per_second``, ``evaluation`` (a dict of figures, or null) and ``evaluation_seconds``.
 

@@ -138,6 +138,7 @@ class TrainingRun:
                 data_seconds=data_seconds,
                 values=values if group == 1 else values / group,
                 measures=None if self.step_meter is None else self.step_meter.take(),
+                kept=None if self.cautious is None else self.cautious.stats.kept,
             )
         )
         self.step += 1
@@ -190,6 +191,8 @@ class TrainingRun:
         lines = []
         for (steps, names, marks), tensors in self._readback.receive(everything=everything):
             measured = [{}] * len(steps) if self.step_meter is None else list(map(measures, tensors[1].tolist()))
+            if self.cautious is not None:
+                measured = [{**each, "kept": kept} for each, kept in zip(measured, tensors[-1].tolist(), strict=True)]
             for step, row, found, mark in zip(steps, tensors[0].tolist(), measured, marks, strict=True):
                 lines.append(self._line(step, dict(zip(names, row, strict=True)), found, seconds(mark)))
         return lines
@@ -206,6 +209,8 @@ class TrainingRun:
         tensors = [values]
         if self.step_meter is not None:
             tensors.append(self.step_meter.gather([step.measures for step in pending if step.measures is not None]))
+        if self.cautious is not None:
+            tensors.append(torch.stack([step.kept for step in pending if step.kept is not None]))
         self._readback.send((pending, self._names, self._clock.take()), tensors)
 
     def _line(

@@ -29,20 +29,46 @@ def test_every_combination_is_a_cell_once():
     ]  # fmt: skip
 
 
+def test_further_settings_make_cells_where_they_have_an_effect():
+    one = {"windows": (5,), "references": (1,)}
+    axes = Axes(**one, modes=("concentrate", "anchor"), floors=(None, 0.1), returning=(True, False))
+    named = {cell.name: cell.method for cell in cells(axes)}
+    assert list(named) == [
+        "DCL-5-1, concentrate, margin 0, head",
+        "DCL-5-1, concentrate, margin 0, head, floor 0.1",
+        "DCL-5-1, concentrate, margin 0, head, floor 0.1, returning or not",
+        "DCL-5-1, anchor, margin 0.5, head",
+    ]
+    chosen = named["DCL-5-1, concentrate, margin 0, head, floor 0.1, returning or not"]
+    assert (chosen.floor, chosen.returning) == (0.1, False)
+    others = cells(Axes(**one, corrects=("gradient", "update"), blocks=("joint", "row", "element"), floors=(0.1,)))
+    assert {(c.method.correct, c.method.blocks, c.method.floor) for c in others} == {
+        (correct, blocks, None if blocks == "element" else 0.1)
+        for correct in ("gradient", "update")
+        for blocks in ("joint", "row", "element")
+    }
+    study = digits_study(axes)
+    charts, _ = curves(study, {row.name: measured([10.0, 11.0]) for row in study.rows}, {})
+    assert "Test error by window: concentrate, margin 0, head, floor 0.1" in [each.title for each in charts]
+    assert len(charts) == 2 * len(named)
+
+
 @pytest.mark.parametrize("mode", ["concentrate", "anchor"])
 @pytest.mark.parametrize("references", [1, 2, 3])
 @pytest.mark.parametrize("window", [1, 2, 3, 5, None])
-def test_inactive_cells_are_those_in_which_dcl_never_corrects(window, references, mode):
+@pytest.mark.parametrize("floor", [None, 1.0])
+def test_inactive_cells_are_those_in_which_dcl_never_corrects(window, references, mode, floor):
     """With a margin every step that has its references is corrected, so that none is missed by chance."""
-    cell = Cell(window=window, references=references, mode=mode, margin=0.5)
+    cell = Cell(
+        window=window, references=references, mode=mode, margin=0.5, floor=floor if mode == "concentrate" else None
+    )
     weight = torch.nn.Parameter(torch.randn(6))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         names = ("window", "references", "offset", "mode", "margin", "floor")
-        settings = {name: getattr(cell.method, name) for name in names}
-        dcl = congruency.DCL(optimizer, **settings)
-    for _ in range(30):
+        dcl = congruency.DCL(optimizer, **{name: getattr(cell.method, name) for name in names})
+    for _ in range(120):
         weight.grad = torch.randn(6)
         optimizer.step()
     assert (int(dcl.stats.corrected_steps) == 0) == bool(cell.inactive)

@@ -104,18 +104,30 @@ def test_names_are_as_short_as_distinguishes_groups(tmp_path):
         ({**DCL, "lookahead": 4}, "DCL-5-1 concentrate, lookahead 4"),
         ({"name": "dcl", "window": None, "references": 2, "mode": "anchor", "margin": 0.5, "offset": 1},
          "DCL-∞-2 anchor, margin 0.5, offset 1"),
+        ({**DCL, "floor": 0.3}, "DCL-5-1 concentrate, floor 0.3"),
+        ({**DCL, "floor": 0.1, "returning": False, "correct": "update", "blocks": "row", "cautious": True},
+         "DCL-5-1 concentrate, floor 0.1, returning or not, corrects the update, by row, cautious"),
+        ({**DCL, "returning": False, "rescale": False, "mask_decay": True}, "DCL-5-1 concentrate"),
+        ({"name": "gem", "cautious": True, "rescale": False, "floor": 0.3}, "GEM, cautious, not rescaled"),
+        ({"name": "cautious", "scope": "all", "window": 5, "margin": 0.1}, "Cautious"),
+        ({"name": "cautious", "scope": "head", "rescale": False, "mask_decay": True},
+         "Cautious, last layer, not rescaled, masked decay"),
+        ({"name": "cautious", "max_rescale": 2.0, "floor": 0.3}, "Cautious, rescaled at most 2.0"),
     ],
 )  # fmt: skip
 def test_methods_in_words(method, expected):
     assert method_name(method) == expected
 
 
-@pytest.mark.parametrize("name", ["gem", "dcl"])
+@pytest.mark.parametrize("name", ["gem", "dcl", "cautious"])
 def test_every_setting_that_a_method_trains_by_makes_another_row(tmp_path, name):
     changes = {
-        "gem": {"memory": 2, "margin": 0.1, "trigger": "always", "scope": "all"},
+        "gem": {"memory": 2, "margin": 0.1, "trigger": "always", "scope": "all",
+                "cautious": True},
+        "cautious": {"scope": "all", "rescale": False, "mask_decay": True, "max_rescale": 2.0},
         "dcl": {"window": 5, "references": 2, "offset": 3, "mode": "anchor", "margin": 0.1, "trigger": "violated",
-                "accumulate": "gradients", "scope": "all"},
+                "accumulate": "gradients", "scope": "all", "floor": 0.3, "correct": "update", "blocks": "row",
+                "cautious": True},
     }  # fmt: skip
     usual = asdict(Correction(name=name))
     for place, changed in enumerate([{}, *({key: value} for key, value in changes[name].items())]):

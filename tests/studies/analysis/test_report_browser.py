@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from congruency import cli
 
 pytestmark = needs_browser
-NAMES = ("baseline", "DCL-3-1 concentrate", "GEM")
+NAMES = ("baseline", "DCL-3-1 concentrate, floor 0.3", "GEM")
 
 
 @pytest.fixture(scope="module")

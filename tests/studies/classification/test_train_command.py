@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.classification import task
 from congruency.cli import train as train_command
-from congruency.training import Result, load_checkpoint, read_record, without_times
+from congruency.training import Correction, Result, load_checkpoint, read_record, without_times
 
 SMALL = ["--dataset", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
 
@@ -36,6 +36,8 @@ def trained(out, *words, epochs=2):
         ["--method", "dcl", "--window", "3", "--scope", "all"],
         ["--method", "dcl", "--mode", "anchor", "--margin", "0.5", "--offset", "1", "--references", "2"],
         ["--method", "gem", "--schedule", "steps", "--milestone", "1"],
+        ["--method", "cautious", "--max-rescale", "5"],
+        ["--method", "dcl", "--blocks", "element", "--correct", "update", "--window", "3"],
     ],
     ids=lambda words: "-".join(words[1:4:2]),
 )
@@ -155,12 +157,33 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
     [
         (["--dataset", "digit"], "did you mean 'digits'"),
         (["--model", "resnet900"], "no network is called 'resnet900'"),
-        (["--method", "dlc"], "'dlc' is not one of 'baseline', 'dcl', 'gem'"),
+        (["--method", "dlc"], "'dlc' is not one of 'baseline', 'dcl', 'gem', 'cautious'"),
         (["--method", "dcl", "--mode", "both"], "'both' is not one of 'concentrate', 'anchor'"),
         (["--window", "5"], "--window: is for --method dcl"),
         (["--method", "gem", "--references", "2"], "--references: is for --method dcl"),
         (["--margin", "0.5"], "--margin: is for --method dcl or --method gem"),
         (["--method", "dcl", "--memory", "2"], "--memory: is for --method gem"),
+        (["--method", "cautious", "--window", "5"], "--window: is for --method dcl"),
+        (["--method", "gem", "--floor", "0.1"], "--floor: needs DCL in mode concentrate"),
+        (["--method", "dcl", "--mode", "anchor", "--floor", "0.1"], "--floor: needs DCL in mode concentrate"),
+        (["--method", "dcl", "--blocks", "element", "--floor", "0.1"], "--floor: needs DCL in mode concentrate"),
+        (["--method", "dcl", "--floor", "2"], "--floor: must be above 0 and at most 1, or none"),
+        (["--method", "dcl", "--floor", "low"], "--floor: must be above 0 and at most 1, or none"),
+        (
+            ["--method", "dcl", "--floor", "none", "--no-returning"],
+            "--no-returning: needs DCL in mode concentrate with",
+        ),
+        (["--method", "cautious", "--correct", "update"], "--correct: needs DCL"),
+        (["--method", "gem", "--blocks", "row"], "--blocks: needs DCL"),
+        (["--method", "dcl", "--blocks", "column"], "'column' is not one of 'joint', 'group', 'tensor', 'row'"),
+        (["--cautious"], "--cautious: needs DCL or GEM"),
+        (["--method", "cautious", "--cautious"], "--cautious: needs DCL or GEM"),
+        (["--method", "dcl", "--no-rescale"], "--no-rescale: needs a cautious optimizer"),
+        (
+            ["--method", "cautious", "--no-rescale", "--max-rescale", "2"],
+            "--max-rescale: needs a cautious optimizer that",
+        ),
+        (["--method", "cautious", "--max-rescale", "0.5"], "--max-rescale"),
         (["--milestone", "1"], "--milestone: is for --schedule steps"),
         (["--schedule", "steps", "--warmup", "1"], "--warmup: is for --schedule cosine"),
         (["--schedule", "steps", "--milestone", "1", "--decay", "-1"], "decay must be above 0 and at most 1, got -1"),
@@ -198,7 +221,23 @@ def test_bad_options_are_refused_before_training(tmp_path, words, reported):
 
 def test_help_names_every_choice():
     text = said(call("train", "--help"))
-    for word in ("--method", "baseline|dcl|gem", "--window", "--scope", "--resume", "torchrun", "--out", "--precision"):
+    for word in (
+        "--method",
+        "baseline|dcl|gem",
+        "--window",
+        "--scope",
+        "--resume",
+        "torchrun",
+        "--out",
+        "--precision",
+        "--floor",
+        "NUMBER|none",
+        "--no-returning",
+        "--correct",
+        "--blocks",
+        "--cautious",
+        "--no-rescale",
+    ):
         assert word in text
 
 
@@ -224,3 +263,30 @@ def test_the_record_has_what_was_asked_for(tmp_path):
     assert first["task"]["accumulate"] == 2
     assert first["task"]["seed"] == 7
     assert any((tmp_path / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "said_of_it"),
+    [
+        (["--method", "dcl"], {"floor": 0.3},
+         "with DCL on the last layer (concentrate, margin 0, 1 reference, never renewed, floor 0.3)"),
+        (["--method", "dcl", "--floor", "none"], {}, "1 reference, never renewed)"),
+        (["--method", "dcl", "--mode", "anchor"], {"mode": "anchor"}, "1 reference, never renewed)"),
+        (["--method", "dcl", "--floor", "0.1", "--no-returning", "--correct", "update", "--blocks", "row",
+          "--cautious"],
+         {"floor": 0.1, "returning": False, "correct": "update", "blocks": "row", "cautious": True},
+         "floor 0.1, returning or not, corrects the update, by row, cautious)"),
+        (["--method", "gem", "--cautious", "--max-rescale", "4"], {"cautious": True, "max_rescale": 4.0},
+         "with GEM on the last layer (cautious, rescaled at most 4.0)"),
+        (["--method", "cautious", "--no-rescale"], {"scope": "all", "rescale": False},
+         "with Cautious on the whole network (not rescaled)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_the_correction_that_options_choose(tmp_path, words, expected, said_of_it):
+    """The default of DCL is that of Python; other methods' records have no such settings."""
+    result = trained(tmp_path, *words, epochs=1)
+    assert said_of_it in said(result)
+    record = read_record(tmp_path)
+    assert record.run["config"]["method"] == Correction(name=words[1], **expected).settings()
+    assert all(("kept" in line) == ("cautious" in words[1] or "--cautious" in words) for line in record.steps)

@@ -200,6 +200,29 @@ def test_train_lm_trains_and_resumes(texts, tmp_path):
     assert "learning_rate was 0.001 and is 0.5" in flat(changed.output)
 
 
+def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
+    words = ["--floor", 0.1, "--no-returning", "--correct", "update", "--blocks", "row", "--cautious", "--mask-decay"]
+    result = train_lm("--corpus", texts, "--method", "dcl-10", *words, "--out", tmp_path / "dcl")
+    assert result.exit_code == 0, result.output
+    described = (
+        "(DCL-10-1 concentrate, whole network, floor 0.1, returning or not, corrects the update, by row, cautious, "
+        "masked decay)"
+    )
+    assert described in flat(result.output)
+    record = read_record(tmp_path / "dcl")
+    assert record.run["config"]["method"] == Correction(
+        name="dcl", scope="all", window=10, floor=0.1, returning=False, correct="update", blocks="row", cautious=True,
+        mask_decay=True,
+    ).settings()  # fmt: skip
+    assert all(0 < line["kept"] <= 1 for line in record.steps)
+    assert min(line["kept"] for line in record.steps) < 1
+    cautious = train_lm("--corpus", texts, "--method", "cautious", "--max-rescale", 2, "--out", tmp_path / "cautious")
+    assert "method cautious (Cautious, rescaled at most 2.0)" in flat(cautious.output)
+    refused = train_lm("--corpus", texts, "--method", "anchor-10", "--floor", 0.1, "--out", tmp_path / "anchor")
+    assert refused.exit_code == 2
+    assert "--floor: needs DCL in mode concentrate" in flat(refused.output)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

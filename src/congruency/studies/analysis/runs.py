@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from congruency.training.config import Correction
+from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.record import RECORD_NAME, read_record
 
 __all__ = [
-    "Group", "Loaded", "Run", "correction", "find_records", "group", "load", "method_name", "number",
-    "row_name", "varying",
+    "Group", "Loaded", "Run", "correction", "find_records", "group", "in_words", "later_settings", "load",
+    "method_name", "number", "row_name", "varying",
 ]  # fmt: skip
 
 # How a run was computed or watched, not what was run.
@@ -36,10 +36,17 @@ _BY_METHOD: dict[str, dict[str, Any]] = {
         "offset": 0, "trigger": Correction(name="dcl").effective_trigger, "accumulate": "weights",
         "scope": "head",
     },
+    "cautious": {"scope": "all"},
 }  # fmt: skip
-_OF_METHODS = {setting.name for setting in fields(Correction)}
+_OF_METHODS = {setting.name: setting.default for setting in fields(Correction)}
 
-_WORDS = {"trigger": "{value}", "scope": "whole network", "accumulate": "accumulating {value}"}
+# A setting in words; first by its value, then whatever it is.
+_WORDS = {
+    "scope all": "whole network", "scope head": "last layer", "returning False": "returning or not",
+    "cautious True": "cautious", "rescale False": "not rescaled", "mask_decay True": "masked decay",
+    "trigger": "{value}", "accumulate": "accumulating {value}", "correct": "corrects the {value}",
+    "blocks": "by {value}", "max_rescale": "rescaled at most {value}",
+}  # fmt: skip
 
 _FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
@@ -50,7 +57,7 @@ class Run:
 
     Attributes:
         name: where it was read from, for messages.
-        method: in words; ``kind`` is its own name: ``baseline``, ``gem`` or ``dcl``.
+        method: in words; ``kind`` is its own name: ``baseline``, ``gem``, ``dcl`` or ``cautious``.
         settings, correction, machine: what else was run, how gradients were corrected, and the device and versions.
         steps, epochs: the lines of the record; ``planned`` is how many epochs it was to have.
         scores: its scores after training, by metric, if it has some.
@@ -203,7 +210,33 @@ def correction(method: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
     if "margin" in own:
         own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
+    own |= later_settings(method)
     return own | {key: value for key, value in method.items() if key not in _OF_METHODS}
+
+
+def later_settings(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of :data:`LATER_FIELDS` that are not at their defaults and matter to the method."""
+    name = str(method["name"])
+    of_dcl = ("floor", "correct", "blocks", *(["returning"] if method.get("floor") is not None else []))
+    of_cautious = ("rescale", "mask_decay", "max_rescale")
+    matter = {
+        *(of_dcl if name == "dcl" else ()),
+        *(of_cautious if name == "cautious" or method.get("cautious") else ()),
+        *(("cautious",) if name != "cautious" else ()),
+    }
+    return {
+        key: method[key]
+        for key in LATER_FIELDS
+        if key in matter and method.get(key, _OF_METHODS[key]) != _OF_METHODS[key]
+    }
+
+
+def in_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return each setting in words."""
+    return [
+        _WORDS.get(f"{key} {value}", _WORDS.get(key, "{key} {value}")).format(key=key.replace("_", " "), value=value)
+        for key, value in _flat(settings).items()
+    ]
 
 
 def method_name(method: Mapping[str, Any]) -> str:
@@ -213,16 +246,11 @@ def method_name(method: Mapping[str, Any]) -> str:
     """
     name, own = str(method["name"]), correction(method)
     usual = correction({"name": name})
-    text = name if name == "baseline" else name.upper()
+    text = {"baseline": "baseline", "cautious": "Cautious"}.get(name, name.upper())
     if name == "dcl":
         window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
         text += f"-{'∞' if window is None else window}-{references} {mode}"
-    words = [
-        _WORDS.get(key, "{key} {value}").format(key=key.replace("_", " "), value=value)
-        for key, value in _flat(own).items()
-        if own.get(key, ()) != usual.get(key, ())
-    ]
-    return ", ".join([text, *words])
+    return ", ".join([text, *in_words({key: own[key] for key in own if own[key] != usual.get(key, ())})])
 
 
 def group(runs: Sequence[Run]) -> list[Group]:

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from congruency.classification.task import Images
 from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
-from congruency.training.config import Correction, SampleOrder
+from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
 from congruency.training.task import Build
 
 __all__ = [
@@ -117,7 +117,7 @@ def correction_settings(method: Correction) -> dict[str, Any]:
         found |= {"scope": method.scope, "margin": method.effective_margin}
     if method.name == "dcl":
         found |= {"window": method.window, "references": method.references, "mode": method.mode}
-    return found
+    return found | {name: value for name, value in method.settings().items() if name in LATER_FIELDS}
 
 
 def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
