@@ -69,7 +69,7 @@ _NOTES = (
         "The methods",
         "cautious: congruency.Cautious; plain: without rescaling; decay: weight decay only where it agrees with the "
         "update. dcl-W, floor-W, paper-W: DCL on all parameters with a window of W steps: by default, with the floor "
-        "alone, and by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
+        "alone, by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
     ),
 )
 
