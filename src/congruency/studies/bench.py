@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class UpdateRow:
+    """An AdamW step (foreach) with its update corrected, and without; times are medians in seconds."""
+
+    workload: str
+    parameters: int
+    adamw_step: float
+    cautious: float
+    dcl_update: float
+    timm_cautious: float | None
+    """The cautious AdamW of timm, where it is installed."""
+
+
+@dataclass(frozen=True)
 class StepRow:
     """The cost within a whole training step; times are medians in seconds."""
 
@@ -60,7 +74,9 @@ class StepRow:
     step: float
     step_with_dcl: float
     sgd_step: float
+    """The optimizer's own step: SGD with momentum for DCL, AdamW for Cautious."""
     corrected_share: float
+    correction: str = "DCL"
 
 
 def run(
@@ -87,27 +103,32 @@ def measure(
     clock = _Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
     cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
+    large = [w for w in chosen if _fits(w, 2, device)]
     cases = [] if sizes else training_cases(device, quick)
     bandwidth = measure_bandwidth(device, clock, 1 << (22 if quick else 27))
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(cells) + len(cases))
+        task = progress.add_task("", total=len(cells) + len(large) + len(cases))
 
         def now(description: str) -> None:
             progress.update(task, description=description, advance=1)
 
-        rows, steps = [], []
+        rows, updates, steps = [], [], []
         calls = 10 if device.type == "cuda" else 1
         for workload, count in cells:
             now(f"{workload.name}, {count} reference(s)")
             rows.append(measure_correction(workload, count, device, clock, bandwidth))
+        for workload in large:
+            now(f"{workload.name}, updates")
+            updates.append(measure_update(workload, device, clock))
         for case in cases:
-            now(f"{case.name}, {case.scope}, {case.references} reference(s)")
+            now(f"{case.name}, {case.scope}, {case.correction}")
             steps.append(measure_training_step(case, device, _Clock(device, 3 * clock.seconds, calls)))
     return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
         "machine": machine(device),
         "bandwidth_bytes_per_second": bandwidth,
         "corrections": [asdict(row) for row in rows],
+        "updates": [asdict(row) for row in updates],
         "training_steps": [asdict(step) for step in steps],
     }
 
@@ -166,8 +187,8 @@ def measure_correction(
         p.grad = g.clone()
     optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
     congruent = congruency.DCL(optimizer, references=references, attach=False)
-    # a margin, so that the gradient is rewritten every time, however often it has been corrected
-    corrected = congruency.DCL(optimizer, references=references, mode="anchor", margin=1e-6, attach=False)
+    # a margin, so that the gradient is rewritten every time, and stays congruent
+    corrected = congruency.DCL(optimizer, references=references, margin=1e-6, floor=1.0, returning=False, attach=False)
     host = None
     if workload.parameters <= _HOST_LIMIT and references <= 3 and find_spec("quadprog"):
         host = HostDCL(params, references, margin=1e-6)
@@ -206,6 +227,32 @@ def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: 
     return int(peak - before - 4 * references * parameters)
 
 
+def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> UpdateRow:
+    """Measure AdamW steps on random gradients: plain, cautious, with DCL on the update, and cautious by timm."""
+
+    def optimizer(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> torch.optim.Optimizer:
+        params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+        for p in params:
+            p.grad = torch.randn_like(p)
+        return make(params, lr=1e-6, weight_decay=0.1, foreach=True, **settings)
+
+    plain, cautious, dcl = (optimizer(torch.optim.AdamW) for _ in range(3))
+    congruency.Cautious(cautious)
+    congruency.DCL(dcl, correct="update", mode="anchor", margin=1e-6)
+    programs: dict[str, Callable[[], Any]] = {"adamw": plain.step, "cautious": cautious.step, "dcl": dcl.step}
+    if find_spec("timm"):
+        import_module("congruency._torchvision_compat")  # before timm
+        from timm.optim.adamw import AdamWLegacy
+
+        programs["timm"] = optimizer(AdamWLegacy, caution=True).step
+    if device.type == "cuda":
+        times = {name: device_seconds(program) for name, program in programs.items()}
+    else:
+        times = clock.time(programs)
+    named = (times["adamw"], times["cautious"], times["dcl"], times.get("timm"))
+    return UpdateRow(workload.name, workload.parameters, *named)
+
+
 @torch.no_grad()
 def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
     """A noisy step down the gradients: the next gradient is congruent, its opposite is not."""
@@ -214,29 +261,32 @@ def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
 
 
 def measure_training_step(case: TrainingCase, device: torch.device, clock: _Clock) -> StepRow:
-    """Measure a whole step, forward to update, with and without DCL; every step but the recording ones is corrected."""
+    """Measure a whole step, forward to update, with and without a correction that changes every step it can."""
     programs: dict[str, Callable[[], Any]] = {}
-    dcl: congruency.DCL | None = None
-    for name in ("plain", "dcl"):
+    corrector: congruency.Corrector | None = None
+    fused = device.type == "cuda"
+    kind: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+    for name in ("plain", "corrected"):
         model = case.make()
-        fused = device.type == "cuda"
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=1e-4, momentum=0.9, fused=fused or None, foreach=None if fused else True
-        )
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, **kind)
+        if case.correction == "Cautious":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **kind)
         chosen = list((congruency.head(model) if case.scope == "head" else model).parameters())
         if name == "plain":
-            programs["sgd"] = optimizer.step
+            programs["optimizer"] = optimizer.step
+        elif case.correction == "Cautious":
+            corrector = congruency.Cautious(optimizer, chosen)
         else:
-            dcl = congruency.DCL(optimizer, chosen, references=case.references, mode="anchor", margin=1e-6)
+            corrector = congruency.DCL(optimizer, chosen, references=case.references, mode="anchor", margin=1e-6)
         programs[name] = _stepper(case, model, optimizer, device)
     programs["plain"]()  # gradients for the optimizer's own step
     times = clock.time(programs)
-    assert dcl is not None
-    share = int(dcl.stats.corrected_steps) / int(dcl.stats.steps)
-    parameters = sum(p.numel() for p in chosen)
+    assert corrector is not None
+    share = int(corrector.stats.corrected_steps) / int(corrector.stats.steps)
     return StepRow(
-        case.name, case.scope, parameters, case.references, times["plain"], times["dcl"], times["sgd"], share
-    )
+        case.name, case.scope, sum(p.numel() for p in chosen), case.references,
+        times["plain"], times["corrected"], times["optimizer"], share, case.correction,
+    )  # fmt: skip
 
 
 def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch.device) -> Callable[[], None]:
@@ -310,16 +360,30 @@ def _show(console: Console, result: dict[str, Any]) -> None:
             f"{row['memory_limit'] / row['corrected']:.0%}",
         )  # fmt: skip
     console.print(table)
+    if result["updates"]:
+        table = _table("An AdamW step whose update is corrected", _UPDATE_NOTE, _UPDATE_COLUMNS)
+        for row in result["updates"]:
+            base = row["adamw_step"]
+            ratios = [row[name] and f"{row[name] / base:.2f}" for name in ("cautious", "timm_cautious", "dcl_update")]
+            shown = [ratio or "-" for ratio in ratios]
+            table.add_row(row["workload"], f"{row['parameters']:.3g}", _duration(base), *shown)
+        console.print(table)
     if not result["training_steps"]:
         return
     table = _table("A whole training step, corrected every time", _STEP_NOTE, _STEP_COLUMNS)
     for step in result["training_steps"]:
         more = step["step_with_dcl"] - step["step"]
         table.add_row(
-            step["network"], step["scope"], str(step["references"]), _duration(step["step"]),
+            step["network"], step["scope"], _correction(step), _duration(step["step"]),
             _duration(step["step_with_dcl"]), f"{more / step['step']:+.1%}", f"{more / step['sgd_step']:.2f}",
         )  # fmt: skip
     console.print(table)
+
+
+def _correction(step: dict[str, Any]) -> str:
+    """Return which correction a row measured; older files know only DCL."""
+    name: str = step.get("correction", "DCL")
+    return f"{name} {step['references']}" if name == "DCL" else name
 
 
 def _table(title: str, note: str, columns: Sequence[str]) -> Table:
@@ -336,8 +400,16 @@ _CORRECTION_NOTE = (
     "through the host costs (numpy float64 and quadprog). limit: the time that moving the memory alone would take, as "
     "a share of the corrected case's. On a GPU times are the device's own."
 )
-_STEP_COLUMNS = ("network", "scope", "refs", "plain", "with DCL", "more", "x SGD")
-_STEP_NOTE = "Medians. x SGD: what DCL adds, beside the optimizer's own step."
+_UPDATE_COLUMNS = ("what", "size", "AdamW", "x Cautious", "x timm", "x DCL")
+_UPDATE_NOTE = (
+    "Medians of whole optimizer steps. x: the step with the correction over AdamW's own (foreach). timm: its cautious "
+    "AdamW. DCL: on the update, one reference. On a GPU times are the device's own."
+)
+_STEP_COLUMNS = ("network", "scope", "correction", "plain", "corrected", "more", "x step")
+_STEP_NOTE = (
+    "Medians. DCL 3: with 3 references, on SGD with momentum; Cautious: on AdamW. x step: what the correction adds, "
+    "beside the optimizer's own step."
+)
 
 
 def _duration(seconds: float) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ class TrainingCase:
     scope: str
     references: int
     autocast: bool = False
+    correction: Literal["DCL", "Cautious"] = "DCL"
 
 
 def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
@@ -73,12 +75,13 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
 def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
     """Return multilayer perceptrons; on a GPU also ResNet-50, where timm is installed."""
     small = _mlp("MLP 784-100-100-10, batch 128", (784, 100, 100, 10), device)
-    cases = [small("all", 1), small("head", 1)]
+    cases = [small("all", 1), small("head", 1), replace(small("all", 1), correction="Cautious")]
     if not quick:
         wide = _mlp("MLP 3072-4096-2560-1000, batch 128", (3072, 4096, 2560, 1000), device)
         cases += [wide("all", 1), wide("head", 1), wide("all", 3), wide("all", 10)]
+        cases += [replace(wide("all", 1), correction="Cautious")]
     if device.type == "cuda" and not quick:
-        cases += _resnet50(device)
+        cases += [*_resnet50(device), *_gpt(device)]
     return cases
 
 
@@ -113,7 +116,21 @@ def _resnet50(device: torch.device) -> list[TrainingCase]:
 
     name = "ResNet-50, bf16 autocast, channels_last, batch 256"
     settings = (("all", 1), ("head", 1), ("all", 10))
-    return [TrainingCase(name, make, [images], [labels], scope, n, autocast=True) for scope, n in settings]
+    cases = [TrainingCase(name, make, [images], [labels], scope, n, autocast=True) for scope, n in settings]
+    return [*cases, replace(cases[0], correction="Cautious")]
+
+
+def _gpt(device: torch.device) -> list[TrainingCase]:
+    """The byte-level GPT of 10.8 million parameters on random bytes, with DCL and with Cautious."""
+    from congruency.language import GPT, PRESETS
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(GPT(PRESETS["10m"]), nn.Flatten(0, 1)).to(device)
+
+    inputs = torch.randint(256, (64, 256), device=device)
+    case = TrainingCase("GPT, 10.8 M, bf16 autocast, batch 64", make, [inputs], [inputs.flatten()], "all", 1, True)
+    return [case, replace(case, correction="Cautious")]
 
 
 class HostDCL:
