@@ -1,6 +1,6 @@
-"""DCL with DistributedDataParallel; start it with: torchrun --nproc-per-node=2 examples/ddp_torchrun.py
+"""Cautious AdamW with DistributedDataParallel; start it with: torchrun --nproc-per-node=2 examples/ddp_torchrun.py
 
-Every process sees the same averaged gradient, so every process corrects it alike: nothing has to be sent.
+Every process makes the same update from the same averaged gradient and corrects it alike: nothing has to be sent.
 """
 
 import argparse
@@ -26,8 +26,8 @@ torch.manual_seed(options.seed)  # the same task and first weights everywhere
 truth = torch.randn(10, 3).to(device)
 model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3)).to(device)
 model = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-dcl = congruency.DCL(optimizer, window=50)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+cautious = congruency.Cautious(optimizer)
 
 torch.manual_seed(1000 * options.seed + rank + 1)  # other samples on every process
 losses = []
@@ -44,8 +44,9 @@ first = weights.clone()
 dist.broadcast(first, src=0)
 assert torch.equal(weights, first), "the processes have gone apart"
 if rank == 0:
-    print(f"{dist.get_world_size()} processes, {int(dcl.stats.corrected_steps)} of {options.steps} gradients corrected")
+    stats = cautious.stats
+    print(f"{dist.get_world_size()} processes, {int(stats.corrected_steps)} of {options.steps} updates corrected")
     print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
-    print(f"congruency {dcl.stats.congruency.item():.3f} at the last step")
+    print(f"congruency {stats.congruency.item():.3f} of update and gradient, {stats.kept:.0%} kept, at the last step")
 dist.barrier()
 dist.destroy_process_group()

@@ -31,8 +31,8 @@ model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3)).to(device)
 for layer in (model[0], model[2]):
     fully_shard(layer)
 fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)  # after sharding, as always with FSDP2
-dcl = congruency.DCL(optimizer, window=50)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)  # after sharding, as always with FSDP2
+dcl = congruency.DCL(optimizer, window=50, floor=None)  # the paper's form, for optimizers without momentum
 
 torch.manual_seed(1000 * options.seed + rank + 1)  # other samples on every process
 losses = []

@@ -1,4 +1,4 @@
-"""DCL in a training loop of your own: one line, and the run's congruency measured beside it."""
+"""Cautious AdamW in a training loop of your own: one line, and the run's congruency measured beside it."""
 
 import argparse
 
@@ -16,8 +16,8 @@ torch.manual_seed(options.seed)
 inputs = torch.randn(512, 10)
 targets = (inputs @ torch.randn(10, 3)).argmax(1)
 model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-dcl = congruency.DCL(optimizer, window=50)  # the one line
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+cautious = congruency.Cautious(optimizer)  # the one line; for DCL: congruency.DCL(optimizer, window=50)
 meter = congruency.CongruencyMeter(model.parameters())  # measures, and changes nothing
 
 losses = []
@@ -27,10 +27,10 @@ for _ in range(options.steps):
     optimizer.zero_grad()
     loss.backward()
     meter.update()  # between backward() and step()
-    optimizer.step()  # the gradient is corrected in here
+    optimizer.step()  # the update is corrected in here
     losses.append(loss.item())
 
-measured = meter.compute()
+measured, stats = meter.compute(), cautious.stats
 print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
-print(f"{int(dcl.stats.corrected_steps)} of {dcl.stats.steps} gradients corrected")
+print(f"{int(stats.corrected_steps)} of {stats.steps} updates corrected, {stats.kept:.0%} of the last one kept")
 print(f"congruency {measured.congruency:.3f}, mean distance from the start {measured.magnitude:.3f}")

@@ -1,7 +1,7 @@
-"""DCL beside timm's own way to build an optimizer: its factory, parameter groups and scheduler stay as they are.
+"""Cautious updates with an optimizer that timm builds: its factory, parameter groups and scheduler stay as they are.
 
 timm's training script makes a model by name, an optimizer with ``create_optimizer_v2`` (one group of parameters without
-weight decay) and a scheduler. DCL takes the optimizer, whatever its groups.
+weight decay) and a scheduler. ``Cautious`` takes the optimizer, whatever its groups.
 """
 
 import argparse
@@ -26,7 +26,7 @@ torch.manual_seed(options.seed)
 model = timm.create_model(options.model, num_classes=4, in_chans=3)
 optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.01, filter_bias_and_bn=True)
 scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=10, warmup_epochs=1, warmup_lr=1e-4)
-dcl = congruency.DCL(optimizer, congruency.head(model).parameters(), window=10)  # after the optimizer; or None for all
+cautious = congruency.Cautious(optimizer)
 
 losses = []
 for step in range(options.steps):
@@ -42,4 +42,6 @@ for step in range(options.steps):
 rate = optimizer.param_groups[0]["lr"]
 print(f"{options.model}: {len(optimizer.param_groups)} parameter groups, learning rate {rate:.2g} at the end")
 print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
-print(f"congruency {dcl.stats.congruency.mean():.3f}, {int(dcl.stats.corrected_steps)} of {dcl.stats.steps} corrected")
+stats = cautious.stats
+print(f"{int(stats.corrected_steps)} of {stats.steps} updates corrected, {stats.kept:.0%} of the last one kept")
+print(f"congruency {stats.congruency.item():.3f} of the last update and gradient")

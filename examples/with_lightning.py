@@ -36,7 +36,7 @@ class Classifier(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+        return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
 class Losses(lightning.Callback):

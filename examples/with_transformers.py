@@ -1,10 +1,11 @@
-"""DCL in Hugging Face's Trainer: a small text classifier, trained from scratch on synthetic sentences."""
+"""Cautious AdamW in Hugging Face's Trainer: a small text classifier, trained from scratch on synthetic sentences."""
 
 import argparse
 import random
 import tempfile
 
-from congruency.integrations.transformers import DCLCallback
+import congruency
+import congruency._torchvision_compat  # makes torchvision importable where it is half installed
 
 from transformers import DistilBertConfig, DistilBertForSequenceClassification  # isort: skip
 from transformers import Trainer, TrainingArguments, set_seed  # isort: skip
@@ -41,11 +42,11 @@ with tempfile.TemporaryDirectory() as folder:
         save_strategy="no", report_to="none", seed=options.seed, disable_tqdm=True,
     )  # fmt: skip
     trainer = Trainer(model=model, args=args, train_dataset=[sentence() for _ in range(1000)])
-    callback = DCLCallback("head", window=40).add_to(trainer)  # the last layer, as in the paper; "all" for all
+    cautious = congruency.Cautious(trainer.create_optimizer())  # the Trainer keeps the optimizer that it made here
     trainer.train()
 
-logged = [row["dcl/congruency"] for row in trainer.state.log_history if "dcl/congruency" in row]
+stats = cautious.stats
 losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
 print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
-print(f"{int(callback.stats.corrected_steps)} of {callback.stats.steps} gradients corrected")
-print(f"congruency {sum(logged) / len(logged):.3f}, mean over {len(logged)} logged steps")
+print(f"{int(stats.corrected_steps)} of {stats.steps} updates corrected, {stats.kept:.0%} of the last one kept")
+print(f"congruency {stats.congruency.item():.3f} of the last update and gradient")

@@ -1,4 +1,4 @@
-"""Every example runs in a small form, learns, and prints its loss and its congruency."""
+"""Every example runs in a small form, learns, and prints its loss, its congruency and how many steps were corrected."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ import pytest
 from learning import assert_learns
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-# How many steps suffice to learn and for a gradient to be corrected.
+# How many steps suffice to learn and for a step to be corrected.
 ALONE = {
     "plain_pytorch": 100,
     "continual_learning": 60,
@@ -68,7 +68,7 @@ def check(printed):
     found = re.findall(r"^congruency (?:with the accumulated gradient )?(-?\d\.\d+)\b", printed, re.MULTILINE)
     assert len(found) == 1, printed
     assert -1 <= float(found[0]) <= 1
-    corrected = re.findall(r"\b(\d+) of \d+ (?:gradients )?corrected", printed)
+    corrected = re.findall(r"\b(\d+) of \d+ (?:gradients|updates) corrected", printed)
     assert len(corrected) == 1, printed
     assert int(corrected[0]) > 0, printed
 

@@ -1,4 +1,4 @@
-"""Draw the pictures that explain congruency and DCL; every corrected arrow is computed by `congruency.project`.
+"""Draw the pictures that explain congruency and DCL; what is corrected in them is computed by the package.
 
 Run as ``python docs/pictures/draw.py docs/pictures``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ plt.rcParams.update({"font.size": 11, "svg.fonttype": "path", "svg.hashsalt": "c
 
 def main(folder: Path) -> None:
     """Draw all pictures into ``folder``."""
-    for name, picture in (("angle", angle), ("modes", modes), ("cone", cone), ("window", window)):
-        figure = picture()
+    for picture in (angle, modes, cone, window, momentum_paths, momentum_distance, rules):
+        figure, name = picture(), picture.__name__.replace("_", "-")
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white", bbox_inches="tight")
         plt.close(figure)
 
@@ -120,6 +121,86 @@ def window() -> Any:
         axes.text(place + 0.7, 1.48, text, color=SOFT)
     axes.set(xlim=(-1.1, steps), ylim=(-0.75, 2.0))
     axes.axis("off")
+    return figure
+
+
+CURVATURES = torch.tensor([1.0, 0.4], dtype=torch.float64)
+FORMS: tuple[tuple[str, dict[str, Any] | None, str], ...] = (
+    ("plain momentum", None, INK),
+    ("the paper's form, floor=None", {"floor": None}, GRADIENT),
+    ("the default", {}, CORRECTED),
+)
+
+
+def path(form: dict[str, Any] | None, steps: int) -> torch.Tensor:
+    """(steps + 1, 2) the weights of SGD with momentum 0.9 on a quadratic whose minimum is at 0."""
+    weights = torch.tensor([-2.0, 2.0], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=0.2, momentum=0.9)
+    if form is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the paper's form warns of what the picture shows
+            congruency.DCL(optimizer, window=50, **form)
+    points = [weights.detach().clone()]
+    for _ in range(steps):
+        weights.grad = CURVATURES * weights.detach()
+        optimizer.step()
+        points.append(weights.detach().clone())
+    return torch.stack(points)
+
+
+def momentum_paths() -> Any:
+    """Where SGD with momentum goes on a quadratic: plain, the paper's form, the default."""
+    figure, panels = plt.subplots(1, 3, figsize=(8.6, 4.6), sharey=True, layout="constrained")
+    x, y = torch.meshgrid(torch.linspace(-6, 6, 121), torch.linspace(-14, 4, 121), indexing="xy")
+    losses = 0.5 * (CURVATURES[0] * x**2 + CURVATURES[1] * y**2)
+    for axes, (title, form, colour) in zip(panels, FORMS, strict=True):
+        points = path(form, 50)
+        axes.contour(x, y, losses, levels=[0.5, 2, 6, 12, 20, 30], colors="#c9d2dc", linewidths=0.8)
+        axes.plot(points[:, 0], points[:, 1], "-o", color=colour, lw=1.2, markersize=2.2)
+        axes.plot(*points[0], "o", color=INK, markersize=6)
+        axes.plot(0, 0, "+", color=INK, markersize=11, mew=2)
+        axes.text(-2.2, 2.25, "start", ha="right")
+        axes.set(xlim=(-6, 6), ylim=(-14, 4), aspect="equal", xlabel="first weight")
+        axes.set_title(title, fontsize=12, color=colour)
+    panels[0].set_ylabel("second weight")
+    return figure
+
+
+def momentum_distance() -> Any:
+    """How far the same runs are from the minimum."""
+    figure, axes = plt.subplots(figsize=(8.2, 3.6), layout="constrained")
+    for (title, form, colour), style in zip(FORMS, ("-", "-", (0, (4, 2))), strict=True):
+        axes.semilogy(path(form, 400).norm(dim=1), color=colour, lw=1.8, label=title, linestyle=style)
+    for start in range(0, 401, 50):
+        axes.axvline(start, color="#c9d2dc", lw=0.8, zorder=0)
+    axes.set(
+        xlabel="step (grey lines: the reference is recorded anew)", ylabel="distance from the minimum", xlim=(0, 400)
+    )
+    axes.legend(frameon=False, loc="lower left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def rules() -> Any:
+    """At which congruency each form corrects, by whether the weights move away from the reference."""
+    forms = (
+        ("floor=None (the paper)", 1.0, True),
+        ("floor=0.3, returning=False", 0.3, True),
+        ("the default", 0.3, False),
+    )
+    figure, panels = plt.subplots(1, 2, figsize=(9.4, 2.3), sharey=True, layout="constrained")
+    for axes, (title, away) in zip(panels, (("moving away from r", True), ("coming back to r", False)), strict=True):
+        for place, (_, reach, both) in enumerate(forms):
+            axes.add_patch(Rectangle((-1, -place - 0.3), 2, 0.6, facecolor="#f1f4f7", lw=0))
+            if both or not away:
+                axes.add_patch(Rectangle((-reach, -place - 0.3), reach, 0.6, facecolor=CORRECTED, lw=0))
+        axes.axvline(0, color=SOFT, lw=1)
+        axes.set(xlim=(-1, 1), ylim=(-len(forms) + 0.5, 0.5), xlabel="congruency ν", xticks=[-1, -0.3, 0, 1])
+        axes.set_xticklabels(["−1", "−0.3", "0", "1"])
+        axes.set_yticks([-place for place in range(len(forms))], [name for name, _, _ in forms])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.set_title(f"in the step before: {title}", fontsize=11)
     return figure
 
 
