@@ -163,6 +163,7 @@ class Corrector:
         self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
+        self._elements = 0  # how many elements the agreement is of
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._handles: list[RemovableHandle] = []
@@ -210,7 +211,6 @@ class Corrector:
         finite: Tensor | None = None
         if entries and active and self.target == "update":
             self._before.check([entry.parameter for entry in selection.entries])
-            scale = None
             if not (self.blocks == "element" and all(source.needs_update for source in active)):
                 self._before.decay([entry.parameter for entry in entries], self._decay_factors(entries))
         if entries and self.blocks == "element":
@@ -221,7 +221,10 @@ class Corrector:
             if active:
                 update = self.target == "update"
                 problem = self._problem(active, gram.shape[0], gram.device, update)
-                self._solution = passes.solve(gram[:, 1:, 1:].contiguous() if update else gram, problem, scale)
+                if update:  # its inner products are among the basis vectors', and it has no scale any more
+                    self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
+                else:
+                    self._solution = passes.solve(gram, problem, scale)
                 passes.apply(self._solution.for_update() if update else self._solution)
                 self._count("corrected", self._solution.applied.any())
             finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
@@ -230,6 +233,9 @@ class Corrector:
             all_finite = bool(finite) if finite.device.type == "cpu" else finite
 
         # done
+        skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
+        if self.target == "update" and skipped is not None:  # an update does not show that its gradient overflowed
+            all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         for source in self.sources:
             source.finish([entry.parameter for entry in entries], scale, all_finite)
         self._count("steps", True, on_device=any(source.gate is not None for source in active))
@@ -394,7 +400,8 @@ class Corrector:
         if self._rescales:
             passes.mask(rule, decay, self._scale(self._agreement, _sizes(entries, device)))
         finite = torch.isfinite(self._agreement).all()
-        self._count("corrected", self._agreement[:, 0].sum() < sum(parameter.numel() for parameter, _, _ in entries))
+        self._elements = sum(parameter.numel() for parameter, _, _ in entries)
+        self._count("corrected", self._agreement[:, 0].sum() < self._elements)
         return finite
 
     _strict = _mask_decay = _rescales = False
@@ -478,7 +485,7 @@ class Corrector:
         if self._agreement is not None:
             count, product, norm2, length2 = self._agreement.sum(0)
             parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
-            kept = count / sum(p.numel() for p, _, _ in selection.entries if p.grad is not None)
+            kept = count / self._elements
             applied = (kept < 1).unsqueeze(0)
         if joint:
             parts = [part[0] for part in parts]
