@@ -12,7 +12,7 @@ import congruency
 
 SETTINGS = [
     {"window": 6, "references": 2, "floor": None},
-    {"window": 9, "floor": 1.0, "blocks": "tensor"},
+    {"window": 9, "floor": 1.0, "blocks": "row"},
     {"window": None, "references": 1, "mode": "anchor", "margin": 0.1},
     {"window": 5, "references": 1, "offset": 2, "accumulate": "gradients", "floor": None},
     {"window": 7, "references": 3, "accumulate": "gradients", "blocks": "tensor", "trigger": "violated", "margin": 0.2},

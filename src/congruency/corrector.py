@@ -54,7 +54,7 @@ class Stats:
         magnitude: |a_i|: for reference points, the distance of the weights from each.
         multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
         corrected: Whether the gradient was changed; () or (blocks,) bool.
-        kept: The share of elements that were kept, with blocks of one element; ().
+        kept: The share of elements that were kept as they were, with blocks of one element; ().
         steps: Steps since the start.
         corrected_steps: Those of them whose gradient was changed.
         nonfinite_steps: Those of them left alone because a number was not finite.
@@ -324,13 +324,14 @@ class Corrector:
         key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
         if key not in self._problems:
             each = [source for source in active for _ in range(source.active)]
-            floors = [math.inf if source.floor is None else source.floor for source in each]
+            # a floor of 1 excludes nothing, and rounding must not decide at nu = -1 (rows of one element)
+            floors = [math.inf if source.floor in (None, 1.0) else source.floor for source in each]
             self._problems[key] = Problem(
                 combination=torch.block_diag(*(source.combination() for source in active)).to(device),
                 signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
                 margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
                 only_violated=self.trigger == "violated",
-                floors=None if min(floors) == math.inf else torch.tensor(floors, dtype=torch.float64).to(device),
+                floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
             )
         problem = self._problems[key]
         if problem.floors is not None:
@@ -385,13 +386,16 @@ class Corrector:
         decays: list[float | Tensor] = [1.0] * len(entries)
         if update and all(source.needs_update for source in active):
             decays = self._decay_factors(entries)
-        if any(margins) and update:
-            margins = [margin * float(self._rates(1, device).max()) for margin in margins]
+        rates = [1.0] * len(entries)
+        if any(margins) and update:  # 0 in a skipped step
+            skipped = float(getattr(self.optimizer, "found_inf", 0.0))
+            rates = [float(self.optimizer.param_groups[entry.group]["lr"]) * (1.0 - skipped) for entry in entries]
         passes = Passes(slices, len(signs) + update, len(entries))
         rule = ElementRule(
             signs=torch.tensor(signs, dtype=torch.float64, device=device),
-            margins=torch.tensor(margins, dtype=torch.float64),
+            margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
             update=update,
+            only_violated=self.trigger == "violated",
             strict=self._strict,
             mask_decay=self._mask_decay,
         )
