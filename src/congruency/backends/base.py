@@ -196,5 +196,5 @@ class Backend(Protocol):
         """For blocks of one element: write the corrected target; ``scale`` (slices,) multiplies what is kept.
 
         Returns:
-            What :meth:`agreement` would have given before.
+            What :meth:`agreement` would have given before; undefined with a scale.
         """

@@ -113,7 +113,8 @@ class NativeBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        if len(self._jobs) != 1 or self._rest is not None or not rule.plain:
+        scaled_gradient = scale is not None and not rule.update  # compiled for updates only
+        if len(self._jobs) != 1 or self._rest is not None or not rule.plain or scaled_gradient:
             rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
             return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
         sums = torch.empty(self._blocks, 4, dtype=torch.float64)
