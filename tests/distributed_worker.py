@@ -22,6 +22,18 @@ SETTINGS = {
     "gradients": {"window": 6, "references": 2, "accumulate": "gradients", "mode": "anchor", "margin": 0.05},
 }
 
+FAMILY = {
+    "cautious": lambda optimizer: congruency.Cautious(optimizer, decay=True),
+    "update": lambda optimizer: congruency.DCL(
+        optimizer, correct="update", window=7, references=2, mode="anchor", margin=0.05
+    ),
+    "element": lambda optimizer: congruency.DCL(optimizer, correct="update", blocks="element", window=6),
+    "row": lambda optimizer: congruency.DCL(optimizer, blocks="row", window=6, floor=0.9, returning=False),
+    "row update": lambda optimizer: congruency.DCL(
+        optimizer, correct="update", blocks="row", window=6, mode="anchor", margin=0.05
+    ),
+}
+
 
 def step_loss(model, step, rank=None):
     """The mean over both halves of a batch, or over one rank's half."""
@@ -77,6 +89,33 @@ def learn_tasks(model, rank=None):
         torch.nn.functional.mse_loss(model(inputs), targets + step // 6).backward()
         optimizer.step()
     return weights(model), int(gem.stats.corrected_steps)
+
+
+def train_family(name, wrap=None, rank=None):
+    """The family on AdamW with decoupled decay, in float64: no rounding of the reductions may turn a sign."""
+    model = network(torch.float64)
+    model = wrap(model) if wrap else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+    corrector = FAMILY[name](optimizer)
+    shares = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, targets = batch(step, torch.float64)
+        halves = [(inputs[r::2], targets[r::2]) for r in ((0, 1) if rank is None else (rank,))]
+        (sum((model(x) - y).square().mean() for x, y in halves) / len(halves)).backward()
+        optimizer.step()
+        shares.append(float(corrector.stats.kept))
+    return whole(model), int(corrector.stats.corrected_steps), torch.tensor(shares)
+
+
+def ddp_family(folder, rank):
+    for name in FAMILY:
+        torch.save(train_family(name, DistributedDataParallel, rank), folder / f"ddp_family-{name}-{rank}.pt")
+
+
+def fsdp_family(folder, rank):
+    for name in FAMILY:
+        torch.save(train_family(name, shard, rank), folder / f"fsdp_family-{name}-{rank}.pt")
 
 
 def ddp_gem(folder, rank):

@@ -35,8 +35,12 @@ class SlowDCL:
         self.gradients: list[list[np.ndarray]] = []  # the gradients used since each r_i
         self.recording = False
 
-    def correct(self, w: np.ndarray, g: np.ndarray, present: np.ndarray) -> np.ndarray:
-        """``present``: which entries have a gradient in this step."""
+    def correct(self, w, g, present, *, gradient=None, decayed=None, rates=None) -> np.ndarray:
+        """``present``: which entries have a gradient in this step.
+
+        With ``gradient``, g is an update: ``decayed`` are the weights that the optimizer subtracts it from, and the
+        margin acts as each block's learning rate times it.
+        """
         restart = self.t == self.offset if self.window is None else self.t % self.window == self.offset
         if restart:
             self.points, self.gradients, self.recording = [], [], True
@@ -47,9 +51,9 @@ class SlowDCL:
             self.gradients.append([])
             self.recording = len(self.points) < self.n
         elif self.points:
-            x = self._corrected(w, x, present)
+            x = self._corrected(w if decayed is None else decayed, x, present, rates)
         for used in self.gradients:
-            used.append(x)
+            used.append(x if gradient is None else gradient)
         self.t += 1
         return x
 
@@ -58,21 +62,21 @@ class SlowDCL:
             return np.stack([-(w - r) for r in self.points])
         return np.stack([np.sum(used, axis=0) for used in self.gradients])
 
-    def _corrected(self, w, g, present):
+    def _corrected(self, w, g, present, rates):
         rows = self.sign * self._accumulated(w) * present
         x = g.copy()
         for b, block in enumerate(self.blocks):
             c, part = rows[:, block], g[block]
             if self.floor is not None:
                 lengths = np.linalg.norm(c, axis=1)
-                counts = c @ part >= -self.floor * lengths * np.linalg.norm(part)
+                counts = (c @ part >= -self.floor * lengths * np.linalg.norm(part)) | (self.floor == 1.0)
                 if self.returning:
                     counts &= lengths <= self.lengths.get(b, np.zeros(self.n))
                     self.lengths[b] = lengths
                 c = c * counts[:, None]
             if self.trigger == "violated" and not np.any(c @ part < 0):
                 continue
-            x[block] = project(part, c, self.margin)
+            x[block] = project(part, c, self.margin * (1.0 if rates is None else rates[b]))
         return x
 
 

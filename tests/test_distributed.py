@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed_worker import SETTINGS, STEPS, build, learn_tasks, step_loss
+from distributed_worker import FAMILY, SETTINGS, STEPS, build, learn_tasks, step_loss, train_family
 from problems import network, weights
 
 import congruency
@@ -47,6 +47,22 @@ def test_two_processes_equal_one(case, tmp_path):
         assert torch.equal(first, second), name
         torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
         assert corrected == expected_corrected > 0
+
+
+@pytest.mark.parametrize("case", ["ddp_family", "fsdp_family"])
+def test_updates_rows_and_elements_in_two_processes_equal_one(case, tmp_path):
+    """The kept share is that of whole tensors: it is summed over the processes that hold parts of them."""
+    run(case, tmp_path)
+    for name in FAMILY:
+        first, second = (torch.load(tmp_path / f"{case}-{name}-{rank}.pt") for rank in (0, 1))
+        expected, corrected, shares = train_family(name)
+        assert torch.equal(first[0], second[0]), name
+        torch.testing.assert_close(first[0], expected, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+        for _, count, kept in (first, second):
+            torch.testing.assert_close(kept, shares, equal_nan=True)
+            # each process counts the steps in which one of its own rows was corrected
+            assert 0 < count <= corrected if name == "row" else count == corrected > 0
+        assert torch.isnan(shares).all() == name.startswith(("update", "row"))
 
 
 def test_a_memory_on_every_process_gives_the_rows_of_one(tmp_path):

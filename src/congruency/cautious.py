@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,10 @@ class Cautious(Corrector):
     def _scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
         scale = sizes / torch.maximum(agreement[:, 0], _LEAST_SHARE * sizes)
         return scale if self.max_rescale is None else scale.clamp(max=self.max_rescale)
+
+    def _settings(self) -> dict[str, Any]:
+        own = {"rescale": self.rescale, "decay": self.decay, "max_rescale": self.max_rescale}
+        return {**super()._settings(), **own}
 
     def __repr__(self) -> str:
         settings = f"rescale={self.rescale}, decay={self.decay}, max_rescale={self.max_rescale}"

@@ -55,7 +55,7 @@ class Stats:
         magnitude: |a_i|: for reference points, the distance of the weights from each.
         multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
         corrected: Whether the gradient was changed; () or (blocks,) bool.
-        kept: The share of elements that were kept, with blocks of one element; ().
+        kept: The share of elements that were kept as they were, with blocks of one element; ().
         steps: Steps since the start.
         corrected_steps: Those of them whose gradient was changed.
         nonfinite_steps: Those of them left alone because a number was not finite.
@@ -216,7 +216,6 @@ class Corrector:
         finite: Tensor | None = None
         if entries and active and self.target == "update":
             self._before.check(selection.parameters)
-            scale = None
             if not (self.blocks == "element" and all(source.needs_update for source in active)):
                 self._before.decay([entry.parameter for entry in entries], self._decay_factors(entries))
         if entries and self.blocks == "element":
@@ -228,7 +227,10 @@ class Corrector:
             if active:
                 update = self.target == "update"
                 problem = self._problem(active, gram.shape[0], gram.device, update)
-                self._solution = passes.solve(gram[:, 1:, 1:].contiguous() if update else gram, problem, scale)
+                if update:  # its inner products are among the basis vectors', and it has no scale any more
+                    self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
+                else:
+                    self._solution = passes.solve(gram, problem, scale)
                 passes.apply(self._solution.for_update() if update else self._solution)
                 self._count("corrected", changed := self._solution.applied.any())
                 if changed.device.type == "cpu" and changed:
@@ -241,6 +243,9 @@ class Corrector:
             all_finite = bool(finite) if finite.device.type == "cpu" else finite
 
         # done
+        skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
+        if self.target == "update" and skipped is not None:  # an update does not show that its gradient overflowed
+            all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         for source in self.sources:
             source.finish([entry.parameter for entry in entries], scale, all_finite)
         self._count("steps", True, on_device=any(source.gate is not None for source in active))
@@ -352,13 +357,14 @@ class Corrector:
         key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
         if key not in self._problems:
             each = [source for source in active for _ in range(source.active)]
-            floors = [math.inf if source.floor is None else source.floor for source in each]
+            # a floor of 1 excludes nothing, and rounding must not decide at nu = -1 (rows of one element)
+            floors = [math.inf if source.floor in (None, 1.0) else source.floor for source in each]
             self._problems[key] = Problem(
                 combination=torch.block_diag(*(source.combination() for source in active)).to(device),
                 signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
                 margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
                 only_violated=self.trigger == "violated",
-                floors=None if min(floors) == math.inf else torch.tensor(floors, dtype=torch.float64).to(device),
+                floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
             )
         problem = self._problems[key]
         if problem.floors is not None:
@@ -407,14 +413,17 @@ class Corrector:
                 item = ParameterSlice(local(parameter.grad), single, i)
             slices.append((item, groups))
         device = slices[0][0].target.device
-        margins = [source.margin for source in active for _ in range(source.active)]
-        if update and any(margins):
-            margins = [margin * float(self._rates(self._selected.blocks, device).max()) for margin in margins]
         signs = [source.sign * factor for source, part in zip(active, factors, strict=True) for factor in part]
+        margins = [source.margin for source in active for _ in range(source.active)]
+        rates = [1.0] * len(entries)
+        if any(margins) and update:  # 0 in a skipped step
+            skipped = float(getattr(self.optimizer, "found_inf", 0.0))
+            rates = [float(self.optimizer.param_groups[entry.group]["lr"]) * (1.0 - skipped) for entry in entries]
         rule = ElementRule(
             signs=torch.tensor(signs, dtype=torch.float64, device=device),
-            margins=torch.tensor(margins, dtype=torch.float64),
+            margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
             update=update,
+            only_violated=self.trigger == "violated",
             strict=self._strict,
             mask_decay=self._mask_decay,
         )
@@ -528,9 +537,7 @@ class Corrector:
         if self._agreement is not None:
             count, product, norm2, length2 = self._agreement.sum(0)
             parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
-            kept = (
-                count / self._element_count
-            )  # not of the gradients that are there now: zero_grad may have been called
+            kept = count / self._element_count  # not of the gradients that are there now: zero_grad may have run
             applied = (kept < 1).unsqueeze(0)
         if joint:
             parts = [part[0] for part in parts]

@@ -124,12 +124,13 @@ class ElementRule:
     That is the projection: with constraints of both signs only 0 satisfies all. The target is y, or, with ``update``,
     the first basis vector is the weights before the step and ``y = decay * before - target``.
 
-    With margins, y stands for ``y + sum_i margin_i c_i``.
+    With margins, ``y + sum_i margin_i c_i`` is projected instead of y.
     """
 
     signs: Tensor  # (n,) float64
-    margins: Tensor  # (n,) float64 on the CPU
+    margins: Tensor  # (n,) or (slices, n) float64 on the CPU
     update: bool = False
+    only_violated: bool = False  # leave an element alone that opposes no constraint, margins or not
     strict: bool = False  # keep only what agrees with every constraint, not what is 0
     mask_decay: bool = False  # no decay where it opposes the update, that is where y_j before_j < 0
 
@@ -186,7 +187,7 @@ class Backend(Protocol):
         """As :func:`congruency.solve_dual`, for float64 (b, n, n), (b, n) and margins (n,) or (b, n)."""
 
     def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
-        """For blocks of one element: (slices, 4), how many elements are kept, and <y, c_1>, <y, y>, <c_1, c_1>.
+        """For blocks of one element: (slices, 4), how many stay as they are, and <y, c_1>, <y, y>, <c_1, c_1>.
 
         Args:
             rule: How elements are corrected. Every slice has a block number of its own.
@@ -197,5 +198,5 @@ class Backend(Protocol):
         """For blocks of one element: write the corrected target; ``scale`` (slices,) multiplies what is kept.
 
         Returns:
-            What :meth:`agreement` would have given before.
+            What :meth:`agreement` would have given before; undefined with a scale.
         """

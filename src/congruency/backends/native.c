@@ -413,8 +413,9 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
                     (TYPE)rule->signs[0], n, kept, sums);                                                              \
         if (rule->write) {                                                                                             \
             if (before) NAME##_base(before, y, decay, rule->mask_decay ? 1 : decay, n, base);                          \
-            if (before && (rule->scale || rule->mask_decay))                                                           \
-                NAME##_write(base, y, kept, rule->scale ? (TYPE)rule->scale[slice] : 1, n, target);                    \
+            TYPE scale = rule->scale ? (TYPE)rule->scale[slice] : 1;                                                   \
+            if (rule->scale || rule->mask_decay)                                                                       \
+                NAME##_write(base, y, kept, before ? scale : -scale, n, target); /* y is the target, or its negative */\
             else                                                                                                       \
                 NAME##_clear(base, kept, n, target);                                                                   \
         }                                                                                                              \

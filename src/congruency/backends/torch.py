@@ -82,8 +82,8 @@ class TorchBackend:
         sums = torch.zeros(self._blocks, 4, dtype=torch.float64, device=self._device)
         for item in self._slices:
             y, constraints, _ = _element(item, rule, decay)
-            first = constraints[0]
-            sums[item.block, 0] = _kept(y, constraints, rule).sum()
+            first, shifted = constraints[0], _shifted(y, constraints, rule, item.block)
+            sums[item.block, 0] = (_kept(shifted, constraints, rule) & (shifted == y)).sum()
             for place, (a, b) in enumerate(((y, first), (y, y), (first, first)), start=1):
                 sums[item.block, place] = (a.double() * b.double()).sum()
         return sums
@@ -95,6 +95,7 @@ class TorchBackend:
             base = torch.zeros_like(y) if before is None else before * decay[item.block].to(y)
             if before is not None and rule.mask_decay:
                 base = torch.where(_opposed(y, before), before, base)
+            y = _shifted(y, constraints, rule, item.block)
             kept = _kept(y, constraints, rule)
             if scale is None and not rule.mask_decay and rule.plain:  # what is kept keeps its bits
                 item.target.copy_(torch.where(kept, item.target, base.to(item.target.dtype)))
@@ -147,7 +148,7 @@ def solve_with(
 
 
 def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """y with its margins, the constraints, and the weights before the step, if it is an update that is corrected."""
+    """y, the constraints, and the weights before the step, if it is an update that is corrected."""
     dtype = working_dtype(item.target)
     vectors = []
     for end, start in _vectors(item.bases, [tensor for basis in item.bases for tensor in basis.tensors]):
@@ -156,10 +157,18 @@ def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Te
     y = item.target.to(dtype)
     if before is not None:
         y = before * decay[item.block].to(dtype) - y
-    constraints = [sign.to(vector) * vector for sign, vector in zip(rule.signs, vectors, strict=True)]
-    if not rule.plain:
-        y = y + sum(margin.to(c) * c for margin, c in zip(rule.margins, constraints, strict=True))
-    return y, constraints, before
+    return y, [sign.to(vector) * vector for sign, vector in zip(rule.signs, vectors, strict=True)], before
+
+
+def _shifted(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule, block: int) -> Tensor:
+    """y with its margins."""
+    if rule.plain:
+        return y
+    margins = rule.margins if rule.margins.ndim == 1 else rule.margins[block]
+    shifted: Tensor = y + sum(margin.to(c) * c for margin, c in zip(margins, constraints, strict=True))
+    if not rule.only_violated:
+        return shifted
+    return torch.where(torch.stack([_opposed(y, c) for c in constraints]).any(0), shifted, y)
 
 
 def _opposed(a: Tensor, b: Tensor) -> Tensor:

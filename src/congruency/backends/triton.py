@@ -374,8 +374,8 @@ def _solve_single(
     counts = norm2 > 0
     if HAS_FLOOR:
         size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
-        least = tl.load(floor)
-        weak = (least == float("inf")) | (along >= -least * tl.sqrt(size2 * norm2))
+        least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
+        weak = along >= -least * tl.sqrt(size2 * norm2)
         last = tl.load(previous + block, mask=there, other=0.0)
         counts = counts & weak & (norm2 <= last)
         tl.store(previous + block, tl.where(last == float("inf"), last, norm2), mask=there)
