@@ -296,7 +296,8 @@ class Corrector:
                 return self._held[1]
         made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
         self._held = None
-        if key is not None and made.passes.reusable:
+        if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
+            made.passes.release()
             self._held = (key, made._replace(slices=()))  # without them: a gradient that is held is not freed
         return made
 

@@ -70,6 +70,11 @@ class Passes:
         ]
         self.reusable = all(backend.reusable for _, backend in self._backends)
 
+    def release(self) -> None:
+        """Let go of the slices: see :meth:`Backend.release`."""
+        for _, backend in self._backends:
+            backend.release()
+
     def grams(self, *, wide: bool = False) -> list[Tensor]:
         """The inner products of each place on its own device, before any process has heard of another's."""
         return [backend.gram(wide=wide) for _, backend in self._backends]

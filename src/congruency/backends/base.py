@@ -148,7 +148,7 @@ class Backend(Protocol):
     """The work of one step in one place: two passes over the parameters, and the small problem between them.
 
     On an accelerator nothing waits for the device. What both passes need is prepared once. A ``reusable`` instance
-    holds addresses, not tensors: the caller keeps these, and may use it again while they lie where they did.
+    knows the tensors by their addresses: once released, it serves further steps while they lie where they did.
 
     Args:
         slices: The gradients and their basis vectors, all on ``device``.
@@ -160,6 +160,9 @@ class Backend(Protocol):
     reusable: bool
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None: ...
+
+    def release(self) -> None:
+        """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
 
     def gram(self, *, wide: bool = False) -> Tensor:
         """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.

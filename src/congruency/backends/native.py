@@ -37,20 +37,21 @@ class NativeBackend:
     """Both passes over the slices of one step: see :class:`congruency.backends.base.Backend`."""
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
-        self._slices: Sequence[ParameterSlice] = ()
-        self._size, self._blocks = size, blocks
+        self._slices, self._size, self._blocks = slices, size, blocks
         self._rest: TorchBackend | None = None
         job = _native.prepare(slices, size, blocks, torch.get_num_threads(), False)
         self.reusable = job is not None
         if job is not None:
             self._jobs = [job]
             return
-        self._slices = slices
         groups, rest = _split(slices)
         jobs = [_native.prepare(group, size, blocks, torch.get_num_threads(), True) for group in groups]
         self._jobs = [job for job in jobs if job is not None]
         if rest or not groups:
             self._rest = TorchBackend(rest, size, blocks, device)
+
+    def release(self) -> None:
+        self._slices = ()
 
     def gram(self, *, wide: bool = False) -> Tensor:
         shape = (self._blocks, 1 + self._size, 1 + self._size)
@@ -114,7 +115,7 @@ class NativeBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        if not self.reusable:
+        if not self.reusable or not rule.plain:
             rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
             return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
         sums = torch.empty(self._blocks, 4, dtype=torch.float64)

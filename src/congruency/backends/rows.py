@@ -30,8 +30,6 @@ class RowPasses:
         blocks: How many rows there are in all; those without a slice have no constraint.
     """
 
-    reusable = False
-
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int) -> None:
         self._slices, self._size, self._blocks = list(slices), size, blocks
 

@@ -33,6 +33,9 @@ class TorchBackend:
         self._size, self._blocks, self._device = size, blocks, device
         self._on_host = device.type == "cpu"
 
+    def release(self) -> None:
+        raise RuntimeError("plain torch operations need their tensors")
+
     def gram(self, *, wide: bool = False) -> Tensor:
         total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
         add = _add_pair if self._on_host and self._size <= 1 and not wide else _add_products

@@ -586,7 +586,10 @@ class TritonBackend:
         self._launches = [_launch(entries, kind, size, blocks, device) for kind, entries in ours.items()]
         self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
         self.reusable = self._others is None
-        self._slices = () if self.reusable else slices
+        self._slices = slices
+
+    def release(self) -> None:
+        self._slices = ()
 
     def gram(self, *, wide: bool = False) -> Tensor:
         parts = [_launch_gram(launch, self._size, self._blocks, self._device, wide) for launch in self._launches]
@@ -620,6 +623,8 @@ class TritonBackend:
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
         launches, others = self._launches, self._others
+        if not rule.plain:
+            launches, others = [], TorchBackend(self._slices, self._size, self._blocks, self._device)
         parts = []
         for launch in launches:
             plan = launch.plan
