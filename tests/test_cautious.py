@@ -1,11 +1,13 @@
 """Cautious optimizers: timm's own, definitions written out element by element, and training loops of every kind."""
 
 import copy
+import gc
 import math
 import pickle
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -561,3 +563,18 @@ def test_a_step_skipped_by_the_scaler_leaves_the_weights_bit_for_bit(make, devic
     for source in corrector.sources:
         for slots in getattr(source, "_slots", {}).values():
             assert all(torch.isfinite(slot).all() for slot in slots)
+
+
+def test_no_gradient_is_held_between_steps():
+    """What is prepared for the next step knows gradients by their addresses; holding them would cost a copy."""
+    model = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    congruency.Cautious(optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+    held = [weakref.ref(p.grad) for p in model.parameters()]
+    optimizer.zero_grad()
+    gc.collect()
+    assert [ref() for ref in held] == [None, None]

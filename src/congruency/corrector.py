@@ -279,7 +279,7 @@ class Corrector:
             blocks, total = list(range(len(now))), len(now)
         entries = [_Entry(p, group_of[p], block) for p, block in zip(now, blocks, strict=True)]
         self._selected = _Selection(entries, now, total)
-        self._slices = {}
+        self._slices, self._held = {}, None
         return self._selected
 
     def _prepared(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
@@ -350,7 +350,8 @@ class Corrector:
             now = local(parameter)
             bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in own]
         groups = reduction_groups(parameter)
-        self._slices[parameter] = (before, own, bases, groups)
+        if all(source.layout is not None and not source.needs_update for source in active):  # hold no gradient
+            self._slices[parameter] = (before, own, bases, groups)
         return bases, groups
 
     def _problem(self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool) -> Problem:
