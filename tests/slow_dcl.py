@@ -45,25 +45,32 @@ class SlowDCL:
         if restart:
             self.points, self.gradients, self.recording = [], [], True
             self.lengths = {}
+        self.last = None  # what the present update was corrected by
         x = np.where(present, g, 0.0)
         if self.recording:
             self.points.append(w.copy())
             self.gradients.append([])
             self.recording = len(self.points) < self.n
         elif self.points:
-            x = self._corrected(w if decayed is None else decayed, x, present, rates)
+            here, before = w if decayed is None else decayed, dict(self.lengths)
+            rows = self.sign * self._accumulated(here) * present
+            x = self._corrected(rows, before, rates, x, self.margin)
+            self.last = (rows, before, rates)
         for used in self.gradients:
             used.append(x if gradient is None else gradient)
         self.t += 1
         return x
+
+    def momentum(self, m: np.ndarray) -> np.ndarray:
+        """The optimizer's momentum, projected as the last update was, without a margin."""
+        return m if self.last is None else self._corrected(*self.last, m, margin=0.0)
 
     def _accumulated(self, w: np.ndarray) -> np.ndarray:
         if self.accumulate == "weights":
             return np.stack([-(w - r) for r in self.points])
         return np.stack([np.sum(used, axis=0) for used in self.gradients])
 
-    def _corrected(self, w, g, present, rates):
-        rows = self.sign * self._accumulated(w) * present
+    def _corrected(self, rows, lengths_before, rates, g, margin):
         x = g.copy()
         for b, block in enumerate(self.blocks):
             c, part = rows[:, block], g[block]
@@ -71,12 +78,12 @@ class SlowDCL:
                 lengths = np.linalg.norm(c, axis=1)
                 counts = (c @ part >= -self.floor * lengths * np.linalg.norm(part)) | (self.floor == 1.0)
                 if self.returning:
-                    counts &= lengths <= self.lengths.get(b, np.zeros(self.n))
+                    counts &= lengths <= lengths_before.get(b, np.zeros(self.n))
                     self.lengths[b] = lengths
                 c = c * counts[:, None]
             if self.trigger == "violated" and not np.any(c @ part < 0):
                 continue
-            x[block] = project(part, c, self.margin * (1.0 if rates is None else rates[b]))
+            x[block] = project(part, c, margin * (1.0 if rates is None else rates[b]))
         return x
 
 
@@ -89,6 +96,12 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Callable
         buffer = g if buffer is None else momentum * buffer + g
         return np.where(present, w - lr * buffer, w)
 
+    def change(function):
+        nonlocal buffer
+        if momentum:
+            buffer = function(buffer)
+
+    update.change = change
     return update
 
 
@@ -103,6 +116,11 @@ def adam(lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8)
         step = lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
         return np.where(present, w - step, w)
 
+    def change(function):
+        nonlocal m
+        m = function(m)
+
+    update.change = change
     return update
 
 

@@ -1,7 +1,6 @@
 """Where the plain optimizer converges, so does the corrected one: random convex quadratics, every optimizer."""
 
 import random
-import sys
 import warnings
 
 import pytest
@@ -92,27 +91,15 @@ def test_what_converges_converges_with_every_default(name):
         "update": [dcl(place + k, correct="update", blocks=blocks) for k, blocks in enumerate(("joint", "tensor"), 1)],
         "cautious": [congruency.Cautious],
     }
-    if name == "SGD momentum 0.99":
-        del corrections["update"]  # slower than that: see the next test
     for kind, made in corrections.items():
         for wrap in made:
             found, _ = final_losses(OPTIMIZERS[name], wrap)
             for before, after in zip(plain, found, strict=True):
                 if before < 0.5:
                     assert after < 0.5, (kind, before, after)
-                    assert after <= before + 0.1, (kind, before, after)
-
-
-def test_a_corrected_update_converges_slowly_with_much_momentum(monkeypatch):
-    """A known weakness: steps on the way back are dropped while a momentum of 0.99 does not know of it.
-
-    With five references over all problems jointly, 600 steps end at up to 0.25 of the start, plain ones below 0.02.
-    """
-    monkeypatch.setattr(sys.modules[__name__], "STEPS", 600)
-    wrap = dcl(WINDOWS.index((5, 100)), correct="update")
-    found, corrected = final_losses(OPTIMIZERS["SGD momentum 0.99"], wrap)
-    assert corrected > 0
-    assert max(found) < 0.5
+                    # momentum 0.99 forgets within 100 steps: after 150 a corrected update may still lag behind
+                    if not (kind == "update" and name == "SGD momentum 0.99"):
+                        assert after <= before + 0.1, (kind, before, after)
 
 
 @pytest.mark.parametrize("name", ["SGD momentum 0.9", "SGD momentum 0.99", "Adam"])

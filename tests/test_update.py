@@ -63,6 +63,7 @@ def adamw(lr, decay):
     def update(w, g, present):
         return plain(w, g, present) - np.where(present, lr * decay * w, 0.0)
 
+    update.change = plain.change
     return update
 
 
@@ -100,6 +101,8 @@ def slow_path(settings, correct, update, factor, drop_first):
             x = slow.correct(w, y, present, gradient=gradient, decayed=decayed, rates=rates)
             corrected += not np.allclose(x, y, rtol=1e-12, atol=0)
             w = decayed - x
+            if kind != "element":  # as Cautious: elements are masked in the update alone
+                update.change(slow.momentum)
         torch.nn.utils.vector_to_parameters(torch.from_numpy(w), model.parameters())
         path.append(w)
     return np.stack(path), corrected

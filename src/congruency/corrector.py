@@ -28,7 +28,7 @@ from congruency._validate import (
 from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.distributed import Groups, full, local, reduction_groups, splits_rows
-from congruency.updates import WeightsBefore, decay_factor
+from congruency.updates import WeightsBefore, decay_factor, momentum_of
 from congruency.watch import Watch
 
 __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
@@ -97,8 +97,9 @@ class Corrector:
             :class:`~congruency.ConstraintSource`. Each has its own margin.
         correct: What y is. ``"gradient"``: the gradient, before the optimizer sees it. ``"update"``: the step that the
             optimizer made, after momentum and preconditioning and without decoupled weight decay, as
-            ``y = w_before - w_after``; a margin then acts as the learning rate times it, so that both agree under
-            plain SGD. An update costs one copy of the parameters.
+            ``y = w_before - w_after``; the momentum buffer is projected with it (not for elements), and a margin acts
+            as the learning rate times it, so that both agree under plain SGD. An update costs one copy of the
+            parameters.
         trigger: ``"always"`` solves at every step; ``"violated"`` leaves the gradient alone unless some
             ``<c_i, g> < 0``. They differ only where a margin is positive.
         blocks: ``"joint"``: one problem over all parameters; ``"group"``, ``"tensor"``, ``"row"`` or ``"element"``: one
@@ -228,6 +229,7 @@ class Corrector:
                 update = self.target == "update"
                 problem = self._problem(active, gram.shape[0], gram.device, update)
                 if update:  # its inner products are among the basis vectors', and it has no scale any more
+                    self._correct_momentum(entries, active, problem, selection.blocks)
                     self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
                 else:
                     self._solution = passes.solve(gram, problem, scale)
@@ -314,9 +316,31 @@ class Corrector:
                 item = ParameterSlice(local(parameter.grad), bases, block)
             slices.append((item, groups))
         size = sum(source.active for source in active) + (self.target == "update")
-        if self.blocks == "row":
-            return _Prepared(RowPasses([item for item, _ in slices], size, blocks), slices)
-        return _Prepared(Passes(slices, size, blocks), slices)
+        return _Prepared(self._passes(slices, size, blocks), slices)
+
+    def _passes(self, slices: Sequence[tuple[ParameterSlice, Groups]], size: int, blocks: int) -> Passes | RowPasses:
+        return (
+            RowPasses([item for item, _ in slices], size, blocks)
+            if self.blocks == "row"
+            else Passes(slices, size, blocks)
+        )
+
+    def _correct_momentum(
+        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], problem: Problem, blocks: int
+    ) -> None:
+        """Project the optimizer's momentum too: what a step may not do, the next must not have stored up."""
+        slices = []
+        for parameter, _, block in entries:
+            momentum = momentum_of(self.optimizer, parameter)
+            if momentum is not None:
+                bases, groups = self._bases(parameter, active)
+                slices.append((ParameterSlice(local(momentum), bases, block), groups))
+        if not slices:
+            return
+        previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
+        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous)
+        passes = self._passes(slices, sum(source.active for source in active), blocks)
+        passes.apply(passes.solve(passes.gram(), own, None))
 
     def _mark_written(self, entries: Sequence[_Entry]) -> None:
         """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""

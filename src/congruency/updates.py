@@ -10,7 +10,7 @@ from torch import Tensor
 
 from congruency.distributed import local
 
-__all__ = ["WeightsBefore", "decay_factor"]
+__all__ = ["WeightsBefore", "decay_factor", "momentum_of"]
 
 # Optimizers of torch.optim and timm.optim whose weight decay is always decoupled; others say so in their groups.
 _ALWAYS_DECOUPLED = {
@@ -36,6 +36,13 @@ def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
     if group.get("corrected_weight_decay"):
         rate = rate**2 / optimizer.defaults["lr"]
     return 1.0 - rate * float(decay)
+
+
+def momentum_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
+    """The running mean of gradients that the optimizer steps along, if it has one."""
+    state = optimizer.state.get(parameter, {})
+    found = [state[name] for name in ("momentum_buffer", "exp_avg") if isinstance(state.get(name), Tensor)]
+    return found[0] if found else None
 
 
 class WeightsBefore:
