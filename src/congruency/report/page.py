@@ -37,6 +37,7 @@ class Page:
     figures_title: str = "Curves"
     tables: Sequence[tuple[str, Table]] = ()
     commands: Sequence[tuple[str, str | None]] = ()
+    commands_title: str = "What was run"
     notes: Sequence[tuple[str, str]] = field(default=())
     made: str = ""
 
@@ -88,7 +89,7 @@ def _commands(page: Page) -> str:
         shown = "Started from Python, not by a command." if command is None else f"<code>{escape(command)}</code>"
         parts.append(f"<dt>{_text(name)}</dt><dd>{shown}</dd>")
     listed = "\n".join(parts)
-    return f'<section>\n<h2>What was run</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
+    return f'<section>\n<h2>{_text(page.commands_title)}</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
 
 
 def _figure(figure: Figure) -> str:
