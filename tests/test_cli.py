@@ -56,7 +56,7 @@ def test_demo_writes_the_page(small):
     assert "://" not in html
     assert html.count("<svg") == 8
     for row in ROWS:
-        assert html.count(row) > 4
+        assert row in html
     assert "congruency demo --seeds 2 --steps 10 --epochs 2 --window 5 --first-seed 0 --out" in html
 
 

@@ -23,7 +23,8 @@ class Page:
     """The content of a page, top to bottom. All text is plain text; only `Figure.chart` is markup.
 
     `findings` are the sentences under the main table, `tables` further tables with their headings, `commands` the
-    commands of the runs by name (None if started from Python), `notes` a glossary at the end, `made` the footer.
+    commands of the runs by name (None if started from Python), or other lines of code under `commands_title`, `notes` a
+    glossary at the end, `made` the footer.
     """
 
     title: str
