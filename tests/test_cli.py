@@ -13,16 +13,7 @@ import congruency.studies
 from congruency import cli
 from congruency.studies import bench, demo
 
-METRICS = {
-    "seed",
-    "test_error",
-    "train_loss",
-    "run_congruency",
-    "run_congruency_previous",
-    "magnitude",
-    "corrected_steps",
-    "seconds",
-}
+ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
 
 
 def call(*words):
@@ -44,15 +35,15 @@ def test_help_explains_every_option(command):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "made" / "here"
-    result = call("demo", "--seeds", 2, "--epochs", 2, "--window", 10, "--out", out)
+    result = call("demo", "--seeds", 2, "--steps", 10, "--epochs", 2, "--window", 5, "--out", out)
     return result, out
 
 
 def test_demo_prints_the_table_and_the_findings(small):
     result, _ = small
     assert result.exit_code == 0, result.output
-    for method in demo.methods(demo.Settings()):
-        assert method.name in result.output
+    for row in ROWS:
+        assert row in result.output
     assert "comparisons have p < 0.05" in " ".join(result.output.split())
     assert "index.html" in result.output.replace("\n", "")
 
@@ -63,18 +54,19 @@ def test_demo_writes_the_page(small):
     html = (out / "index.html").read_text("utf-8")
     HTMLParser().feed(html)
     assert "://" not in html
-    assert html.count("<svg") == 7
-    for method in demo.methods(demo.Settings()):
-        assert html.count(method.name) > 7
-    assert "congruency demo --seeds 2 --epochs 2 --window 10 --references 1 --first-seed 0 --out" in html
+    assert html.count("<svg") == 8
+    for row in ROWS:
+        assert row in html
+    assert "congruency demo --seeds 2 --steps 10 --epochs 2 --window 5 --first-seed 0 --out" in html
 
 
 def test_demo_writes_one_number_per_seed(small):
     _, out = small
     results = json.loads((out / "results.json").read_text())
-    assert list(results) == ["baseline", "DCL concentrate", "DCL anchor"]
-    for row in results.values():
-        assert set(row) == METRICS
+    assert list(results) == ROWS
+    for name, row in results.items():
+        metric = "validation_loss" if name.startswith("GPT") else "test_error"
+        assert set(row) == {"seed", metric, "train_loss", "run_congruency", "changed"}
         assert all(len(values) == 2 for values in row.values())
         assert row["seed"] == [0, 1]
 
@@ -92,7 +84,8 @@ def test_demo_runs_what_its_settings_say_by_default(monkeypatch):
         (["--seeds", "0"], "--seeds"),
         (["--epochs", "-3"], "--epochs"),
         (["--window", "1"], "--window"),
-        (["--window", "5", "--references", "5"], "window must be greater than references"),
+        (["--steps", "0"], "--steps"),
+        (["--steps", "55"], "steps must be a multiple of 10"),
         (["--first-seed", "-1"], "--first-seed"),
         (["--seeds", "many"], "--seeds"),
         (["--out", "{file}"], "a folder is needed"),
@@ -168,8 +161,8 @@ def test_interrupted_demo_says_so_and_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "error_rate", interrupted)
-    result = call("demo", "--out", tmp_path / "out")
+    monkeypatch.setattr(demo, "summarise", interrupted)
+    result = call("demo", "--steps", 10, "--out", tmp_path / "out")
     assert result.exit_code == 130
     assert "nothing was written" in result.output
     assert not (tmp_path / "out").exists()

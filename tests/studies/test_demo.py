@@ -10,82 +10,131 @@ import torch
 from learning import assert_learns
 from rich.console import Console
 
+import congruency
+from congruency.language import read_corpus
 from congruency.report.page import render
 from congruency.studies import demo
 from congruency.studies.results import read_results, to_json
 
-SMALL = demo.Settings(seeds=2, epochs=2, window=10)
+SMALL = demo.Settings(seeds=2, steps=10, epochs=2, window=5)
+ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
 
 
 @pytest.fixture(scope="module")
-def data():
-    return demo.load_data()
+def corpus():
+    return read_corpus()
 
 
-def test_the_split_is_fixed_and_covers_every_digit(data):
-    again = demo.load_data()
-    assert torch.equal(data.train_x, again.train_x)
-    assert torch.equal(data.test_y, again.test_y)
-    assert len(data.train_y) == 1024
-    assert len(data.test_y) == 773
-    assert set(data.train_y.tolist()) == set(data.test_y.tolist()) == set(range(10))
-    assert (data.train_x.min(), data.train_x.max()) == (0, 1)
+def tasks_of(settings, corpus):
+    return demo.language_task(corpus, settings.steps), demo.digits_task(settings.epochs)
 
 
-def test_the_same_seed_gives_the_same_numbers(data):
-    first, second = (demo.train_all(SMALL, data) for _ in range(2))
-    for name in first:
-        for one, other in zip(first[name], second[name], strict=True):
-            assert one.curves == other.curves
-            assert {**one.metrics, "seconds": 0} == {**other.metrics, "seconds": 0}
-    assert first["baseline"][0].curves != first["baseline"][1].curves
+@pytest.fixture(scope="module")
+def tasks(corpus):
+    """Both tasks, with few held-out windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "HELD_OUT_WINDOWS", 16)
+        return tasks_of(SMALL, corpus)
 
 
-def test_every_method_learns(data):
-    for name, runs in demo.train_all(demo.Settings(seeds=2, epochs=8), data).items():
-        for run in runs:
-            assert_learns(run.curves["train_loss"], name)
+@pytest.fixture(scope="module")
+def small(tasks):
+    """The runs of a small demonstration, and the progress that was reported."""
+    labels = []
+    return demo.train_all(SMALL, tasks, labels.append), labels
 
 
-def test_a_dcl_that_never_corrects_repeats_the_baseline(data):
-    """The runs are paired: initial weights, order of samples and measuring are the same for every method."""
-    idle = demo.Method("idle", "", {"window": None, "offset": 10**6})
-    with demo.one_thread():
-        baseline, repeated = (demo.train(method, 3, 1, data) for method in (demo.methods(SMALL)[0], idle))
-    assert repeated.curves == baseline.curves
+def test_the_split_of_the_digits_is_fixed_and_covers_every_class():
+    first, again = (demo.digits_task(1).batches(torch.Generator().manual_seed(0)) for _ in range(2))
+    seen = []
+    for (inputs, targets), (other_inputs, other_targets) in zip(first, again, strict=True):
+        assert torch.equal(inputs, other_inputs)
+        assert torch.equal(targets, other_targets)
+        assert inputs.shape[1:] == (64,)
+        assert 0 <= inputs.min() < inputs.max() <= 1
+        seen += targets.tolist()
+    assert len(seen) == 1024
+    assert set(seen) == set(range(10))
 
 
-def test_training_leaves_the_random_state_and_the_threads_alone(data):
+def test_the_language_model_is_asked_for_the_next_byte(corpus):
+    [(inputs, targets), *rest] = demo.language_task(corpus, 10).batches(torch.Generator().manual_seed(0))
+    assert len(rest) == 9
+    assert inputs.shape == targets.shape == (16, 64)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert bytes([*inputs[0].tolist(), targets[0, -1]]) in bytes(corpus.train.tolist())
+
+
+def test_the_validation_loss_is_that_of_held_out_text(corpus):
+    """A model that knows only how frequent the bytes of the held-out text are has about their entropy as its loss."""
+    frequency = torch.bincount(corpus.held_out.long(), minlength=256).double() / len(corpus.held_out)
+    entropy = torch.special.entr(frequency).sum().item()
+    logits = frequency.clamp(min=1e-9).log().float()
+    found = demo.language_task(corpus, 10).evaluate(lambda inputs: logits.expand(*inputs.shape, 256))
+    assert found == pytest.approx(entropy, rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_numbers(small, tasks):
+    first, _ = small
+    assert list(first) == ROWS
+    assert repr(first) == repr(demo.train_all(SMALL, tasks))  # bit for bit, nan included
+    for name in ROWS:
+        assert first[name][0].curves != first[name][1].curves
+
+
+def test_every_method_learns_both_tasks(corpus):
+    settings = demo.Settings(seeds=1, steps=30, epochs=4)
+    for name, [run] in demo.train_all(settings, tasks_of(settings, corpus)).items():
+        assert_learns(run.curves["train_loss"], name)
+        assert_learns(run.curves["validation_loss" if name.startswith("GPT") else "test_error"], name)
+
+
+def test_a_correction_that_never_acts_repeats_the_baseline(tasks):
+    """The runs are paired: initial weights, batches and measuring are the same for every method."""
+    for task in tasks:
+        with demo.one_thread():
+            baseline = demo.train(task, lambda optimizer: None, 3)
+            repeated = demo.train(task, lambda optimizer: congruency.DCL(optimizer, offset=10**6), 3)
+        assert repeated.curves == baseline.curves
+
+
+def test_training_leaves_the_random_state_and_the_threads_alone(tasks):
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    demo.train_all(demo.Settings(seeds=1, epochs=1), data)
+    demo.train_all(demo.Settings(seeds=1), tasks)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 
 
-def test_baseline_is_never_corrected_and_anchor_nearly_always(data):
+def test_what_a_correction_changed_is_measured(tasks):
+    def paper(optimizer):
+        return congruency.DCL(optimizer, window=5, mode="anchor", margin=0.5, offset=1)
+
     with demo.one_thread():
-        baseline, concentrate, anchor = (demo.train(method, 0, 2, data) for method in demo.methods(SMALL))
-    assert baseline.metrics["corrected_steps"] == 0
-    assert 0 < concentrate.metrics["corrected_steps"] < 90
-    # of 64 steps, the first is plain and one in ten of the others records the reference
-    assert anchor.metrics["corrected_steps"] == pytest.approx(100 * (64 - 1 - 7) / 64)
+        for task in tasks:
+            found = [demo.train(task, c, 0) for c in (*demo.methods(task, SMALL).values(), paper)]
+            plain, cautious, _, anchor = (run.metrics["changed"] for run in found)
+            assert plain == 0
+            assert 20 < cautious < 70
+            # the first step is plain, and one in five of the others records the reference
+            steps = task.steps
+            assert anchor == pytest.approx(100 * (steps - 1 - math.ceil((steps - 1) / 5)) / steps)
 
 
-def test_progress_is_reported_after_every_epoch(data):
-    labels = []
-    demo.train_all(demo.Settings(seeds=2, epochs=1), data, labels.append)
-    assert len(labels) == 2 * 3
-    assert labels[0] == "seed 0, baseline"
+def test_progress_is_reported_after_every_evaluation(small):
+    _, labels = small
+    assert len(labels) == 2 * 3 * (10 + 2)
+    assert labels[0] == "seed 0: GPT, AdamW"
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 55}, "steps must be a multiple of 10, got 55"),
         ({"epochs": -1}, "epochs must be at least 1, got -1"),
-        ({"references": 0}, "references must be at least 1"),
-        ({"first_seed": -1}, "first-seed must not be negative"),
-        ({"window": 3, "references": 3}, "window must be greater than references"),
+        ({"window": 1}, "window must be at least 2, got 1"),
+        ({"first_seed": -1}, "first-seed must be at least 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong, message):
@@ -93,65 +142,106 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
         demo.Settings(**wrong)
 
 
-def runs(errors, seconds=1.0, curve=(0.5, math.nan)):
-    names = ("congruency", "congruency_previous", "magnitude", "train_loss", "corrected_steps")
-    made = []
-    for seed, error in enumerate(errors):
-        curves = {**{name: list(curve) for name in names}, "test_error": [50.0, error]}
-        made.append(demo.Run(curves, demo.summarise(curves, seed, seconds)))
+BETTER, WORSE, UNCLEAR, SAME = (1.0, 1.0, 1.1), (-1.0, -1.0, -1.1), (0.5, -0.4, 0.1), (0.0, 0.0, 0.0)
+
+
+def runs(tasks, gains=SAME, changed=0.0, bad=None):
+    """Runs of three seeds in which Cautious is better than the baseline by `gains`, and DCL changed some steps."""
+    made = {}
+    for task in tasks:
+        rows = zip(demo.methods(task, SMALL), (SAME, gains, SAME), (0.0, 40.0, changed), strict=True)
+        for name, own_gains, share in rows:
+            made[name] = []
+            for seed, (value, gain) in enumerate(zip((2.0, 3.0, 7.0), own_gains, strict=True)):
+                last = math.nan if (name, seed) == (bad, 0) else value - gain
+                curves = {task.metric: [50.0, last], "train_loss": [1.0, 0.5], "congruency": [0.5, math.nan]}
+                curves["changed"] = [share, share]
+                made[name].append(demo.Run(curves, demo.summarise(task, curves, seed)))
     return made
 
 
-def test_numbers_that_are_missing_are_shown_as_missing():
-    results = {"baseline": runs([2.0, 3.0]), "broken": runs([math.nan, 3.0], seconds=2.5)}
-    page = demo.compose(SMALL, results, "congruency demo", 1.0)
-    assert page.table.rows[1] == ["broken", "2", "-", "-", "-", "2.5"]
-    assert "Nothing could be compared" in page.findings[0]
+def compose(tasks, corpus, made, repeat="congruency demo"):
+    return demo.compose(SMALL, tasks, corpus, made, repeat, 1.0)
+
+
+def test_numbers_that_are_missing_are_shown_as_missing(tasks, corpus):
+    made = runs(tasks, bad="digits, Cautious")
+    page = compose(tasks, corpus, made)
+    assert page.table.rows[4] == ["digits, Cautious", "3", "-", "-", "-", "-"]
+    assert page.table.rows[0][2:] == ["4.000 ± 6.572", "-", "-", "-"]
     assert "nan" not in render(page).lower()
-    assert json.loads(to_json(demo.to_results(results)))["broken"]["test_error"] == [None, 3.0]
+    assert json.loads(to_json(demo.to_results(made)))["digits, Cautious"]["test_error"] == [None, 3.0, 7.0]
 
 
-def test_the_table_pairs_by_seed():
-    results = {"baseline": runs([2.0, 3.0, 7.0]), "better": runs([1.0, 2.0, 5.9])}
-    page = demo.compose(SMALL, results, "", 1.0)
+def test_each_row_is_compared_with_its_own_baseline_in_its_own_metric(tasks, corpus):
+    page = compose(tasks, corpus, runs(tasks, BETTER))
     assert page.table.columns == [
-        "Row", "Seeds", "Test error, %", "Test error against", "Run congruency", "Cost, about",
+        "Row", "Seeds", "Validation loss", "Validation loss against", "Test error, %", "Test error against",
     ]  # fmt: skip
-    assert page.table.rows[1][3] == "-1.03 ± 0.14 (p 0.001)"
-    assert page.findings[0] == "better, against baseline: Test error falls by 1.03 points (p 0.001)."
-    assert "Left of the dashed line is fewer errors" in page.headline.note
+    assert [row[0] for row in page.table.rows] == ROWS
+    assert page.table.rows[1][3:] == ["-1.033 ± 0.143 (p 0.001)", "-", "-"]
+    assert page.table.rows[4][2:4] == ["-", "-"]
+    assert page.table.rows[4][5] == "-1.03 ± 0.14 (p 0.001)"
+    assert page.findings[:3] == [
+        "GPT, Cautious, against GPT, AdamW: Validation loss falls by 1.033 nats per byte (p 0.001).",
+        "digits, Cautious, against digits, SGD: Test error falls by 1.03 points (p 0.001).",
+        "Identical on every seed to the row they are compared with: GPT, DCL; digits, DCL.",
+    ]
 
 
-def test_the_cost_is_the_median_over_the_seeds():
-    slow = runs([1.0, 2.0, 3.0], seconds=2.0)
-    slow[2] = demo.Run(slow[2].curves, {**slow[2].metrics, "seconds": 50.0})
-    page = demo.compose(SMALL, {"baseline": runs([2.0, 3.0, 7.0]), "slow": slow}, "", 1.0)
-    assert [row[-1] for row in page.table.rows] == ["1.0", "2.0"]
+def test_a_correction_that_changed_nothing_is_reported_as_such(tasks, corpus):
+    idle = compose(tasks, corpus, runs(tasks)).findings
+    assert "Cautious left out 40.0 % (GPT), 40.0 % (digits) of the elements of the updates." in idle
+    assert "DCL corrected 0.0 % (GPT), 0.0 % (digits) of the steps; so on GPT and digits it was plain training." in idle
+    active = compose(tasks, corpus, runs(tasks, changed=2.5)).findings
+    assert "DCL corrected 2.5 % (GPT), 2.5 % (digits) of the steps." in active
 
 
-def test_hostile_names_of_methods_are_escaped():
-    name = "<script>alert(1)</script>"
-    html = render(demo.compose(SMALL, {"baseline": runs([2.0, 3.0]), name: runs([1.0, 3.0])}, name, 1.0))
+def test_worse_and_unclear_results_are_reported_as_such(tasks, corpus):
+    worse = compose(tasks, corpus, runs(tasks, WORSE)).findings
+    assert "digits, Cautious, against digits, SGD: Test error rises by 1.03 points (p 0.001)." in worse
+    unclear = compose(tasks, corpus, runs(tasks, UNCLEAR)).findings
+    assert unclear[0] == "No clear difference: GPT, Cautious; digits, Cautious."
+
+
+def test_hostile_text_is_escaped(tasks, corpus):
+    html = render(compose(tasks, corpus, runs(tasks), "<script>alert(1)</script>"))
     assert "<script" not in html
     assert "&lt;script&gt;" in html
 
 
+def test_what_to_try_next_can_be_run():
+    """The lines of Python work as they stand, given a model and its optimizer; the command is one of ours."""
+    model = torch.nn.Linear(2, 2)
+    names = {"congruency": congruency, "model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    *lines, command = demo.NEXT.values()
+    for line in lines:
+        exec(line, names)
+    assert isinstance(names["cautious"], congruency.Cautious)
+    assert isinstance(names["dcl"], congruency.DCL)
+    assert isinstance(names["meter"], congruency.CongruencyMeter)
+    assert command.startswith("congruency train-lm ")
+
+
 def test_the_command_repeats_the_settings():
-    settings = demo.Settings(3, 4, 5, 2, 7)
+    settings = demo.Settings(3, 40, 4, 5, 7)
     assert demo.command(settings, Path("my page")) == (
-        "congruency demo --seeds 3 --epochs 4 --window 5 --references 2 --first-seed 7 --out 'my page'"
+        "congruency demo --seeds 3 --steps 40 --epochs 4 --window 5 --first-seed 7 --out 'my page'"
     )
 
 
 def test_the_command_prints_the_table_and_writes_the_page(tmp_path):
     console = Console(record=True, width=120, file=io.StringIO())
-    demo.run(demo.Settings(seeds=2, epochs=1, window=10), tmp_path, console)
+    demo.run(SMALL, tmp_path, console)
     text = console.export_text()
-    assert "DCL concentrate" in text
+    assert "digits, DCL" in text
+    assert "cautious = congruency.Cautious(optimizer)" in text
     assert "The page with the curves:" in text
     assert {"index.html", "results.json"} == {path.name for path in tmp_path.iterdir()}
     page = (tmp_path / "index.html").read_text()
-    assert "Training loss" in page
+    assert "GPT: validation loss" in page
+    assert "What to try in your own loop" in page
     results = read_results(tmp_path)
-    assert list(results) == ["baseline", "DCL concentrate", "DCL anchor"]
-    assert results["DCL anchor"]["seed"] == [0, 1]
+    assert list(results) == ROWS
+    assert results["digits, DCL"]["seed"] == [0, 1]
+    assert "test_error" not in results["GPT, DCL"]

@@ -23,7 +23,8 @@ class Page:
     """The content of a page, top to bottom. All text is plain text; only `Figure.chart` is markup.
 
     `findings` are the sentences under the main table, `tables` further tables with their headings, `commands` the
-    commands of the runs by name (None if started from Python), `notes` a glossary at the end, `made` the footer.
+    commands of the runs by name (None if started from Python), or other lines of code under `commands_title`, `notes` a
+    glossary at the end, `made` the footer.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Page:
     figures_title: str = "Curves"
     tables: Sequence[tuple[str, Table]] = ()
     commands: Sequence[tuple[str, str | None]] = ()
+    commands_title: str = "What was run"
     notes: Sequence[tuple[str, str]] = field(default=())
     made: str = ""
 
@@ -88,7 +90,7 @@ def _commands(page: Page) -> str:
         shown = "Started from Python, not by a command." if command is None else f"<code>{escape(command)}</code>"
         parts.append(f"<dt>{_text(name)}</dt><dd>{shown}</dd>")
     listed = "\n".join(parts)
-    return f'<section>\n<h2>What was run</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
+    return f'<section>\n<h2>{_text(page.commands_title)}</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
 
 
 def _figure(figure: Figure) -> str:

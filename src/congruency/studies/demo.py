@@ -1,4 +1,4 @@
-"""The demonstration: what DCL does to a small network on scikit-learn's 8x8 digits, over several seeds.
+"""The demonstration: a small language model and a digits classifier, trained plainly, with Cautious and with DCL.
 
 The first half trains, in a loop any PyTorch user recognises; the second half shows the results, whatever they are.
 """
@@ -15,214 +15,213 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import sklearn
 import torch
 from rich.console import Console
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
+from torch.optim import SGD, AdamW, Optimizer
 
 import congruency
 from congruency.files import write_together
-from congruency.measure.meter import CongruencyMeter
+from congruency.language import GPT, PRESETS, Corpus, read_corpus
 from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import counted
 from congruency.report.page import Figure, Page, render
-from congruency.report.tables import to_rich
-from congruency.studies.console import paper_form, progress
+from congruency.studies.console import progress
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import RESULTS_FILE, Results, to_json
 from congruency.studies.statistics import mean_interval
+from congruency.studies.summary import print_table
 
-BASELINE = "baseline"
-TRAIN_SIZE = 1024
-BATCH = 32
-LEARNING_RATE = 0.05
-MOMENTUM = 0.9
-HIDDEN = 64
+SHAPE = PRESETS["tiny"]
+GPT_BATCH, GPT_RATE, EVALUATIONS, HELD_OUT_WINDOWS = 16, 0.002, 10, 256
+DIGITS_BATCH, DIGITS_RATE, MOMENTUM, HIDDEN, TRAIN_SIZE = 32, 0.05, 0.9, 64, 1024
+
+Correct = Callable[[Optimizer], congruency.Corrector | None]
 
 
 @dataclass(frozen=True)
 class Settings:
     """What the command line sets. Seeds are `first_seed`, `first_seed + 1`, ..."""
 
-    seeds: int = 12
+    seeds: int = 6
+    steps: int = 200
     epochs: int = 25
     window: int = 50
-    references: int = 1
     first_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("seeds", self.seeds), ("epochs", self.epochs), ("references", self.references)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.first_seed < 0:
-            raise ValueError(f"first-seed must not be negative, got {self.first_seed}")
-        if self.window <= self.references:
+        for name, least in (("seeds", 1), ("steps", 1), ("epochs", 1), ("window", 2), ("first_seed", 0)):
+            if getattr(self, name) < least:
+                shown = name.replace("_", "-")
+                raise ValueError(f"{shown} must be at least {least}, got {getattr(self, name)}")
+        if self.steps % EVALUATIONS:
             raise ValueError(
-                f"window must be greater than references, got a window of {self.window} steps with {self.references}: "
-                "the references alone would take up the window, and no step would be corrected"
+                f"steps must be a multiple of {EVALUATIONS}, got {self.steps}: so often the validation loss is measured"
             )
 
 
 @dataclass(frozen=True)
-class Method:
-    """A row of the table: its name, a description, and the keywords for DCL; None is plain SGD."""
+class Task:
+    """What is trained, and how it is evaluated every so many steps: `metric` is a column of the table."""
 
     name: str
-    description: str
-    dcl: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Data:
-    """The digits, split once: pixels in 0..1, (n, 64), and labels, (n,)."""
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+    metric: str
+    baseline: str
+    model: Callable[[], nn.Module]
+    optimizer: Callable[[nn.Module], Optimizer]
+    batches: Callable[[Generator], Iterator[tuple[Tensor, Tensor]]]
+    evaluate: Callable[[nn.Module], float]
+    steps: int
+    every: int
+    x_label: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: one number per epoch for every curve, and one number for the whole run for every metric."""
+    """One run: one number per evaluation for every curve, and one number for the whole run for every metric."""
 
     curves: Mapping[str, Sequence[float]]
     metrics: Mapping[str, float]
 
 
-def methods(settings: Settings) -> tuple[Method, ...]:
-    """Return the rows of the table, the baseline first."""
-    common = {"window": settings.window, "references": settings.references}
-    return (
-        Method(BASELINE, "plain SGD with momentum"),
-        Method(
-            "DCL concentrate",
-            "the paper's equations: a gradient may not oppose the gradient accumulated since the reference point "
-            "(margin 0, offset 0, no floor)",
-            {**common, "mode": "concentrate", "margin": 0.0, "offset": 0, "floor": None},
-        ),
-        Method(
-            "DCL anchor",
-            "the paper's published code: weights are pulled back toward the reference point (margin 0.5, offset 1)",
-            {**common, "mode": "anchor", "margin": 0.5, "offset": 1},
-        ),
-    )
+def language_task(corpus: Corpus, steps: int) -> Task:
+    """Return next-byte prediction: a tiny GPT on random windows of the corpus, evaluated on fixed held-out ones."""
+    last = len(corpus.held_out) - SHAPE.context - 1
+    held_out = _windows(corpus.held_out, torch.linspace(0, last, HELD_OUT_WINDOWS, dtype=torch.float64).long())
+
+    def batches(order: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        for offsets in torch.randint(len(corpus.train) - SHAPE.context, (steps, GPT_BATCH), generator=order):
+            yield _windows(corpus.train, offsets)
+
+    @torch.no_grad()
+    def validation_loss(model: nn.Module) -> float:
+        return float(loss_of(model, *held_out))
+
+    return Task(
+        "GPT", "validation_loss", "AdamW", partial(GPT, SHAPE), lambda model: AdamW(model.parameters(), lr=GPT_RATE),
+        batches, validation_loss, steps, steps // EVALUATIONS, "step",
+    )  # fmt: skip
 
 
-def load_data() -> Data:
-    """Return 1797 digits of 8x8 pixels, 1024 to train on and 773 to test on; the split is the same for every seed."""
+def _windows(text: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes, and for each the next one; (B, context) int64 each."""
+    windows = text[offsets[:, None] + torch.arange(SHAPE.context + 1)].long()
+    return windows[:, :-1], windows[:, 1:]
+
+
+def digits_task(epochs: int) -> Task:
+    """Return scikit-learn's 1797 digits of 8x8 pixels, 1024 to train on; the split is the same for every seed."""
     digits = load_digits()
-    train_x, test_x, train_y, test_y = train_test_split(
-        digits.data / 16, digits.target, train_size=TRAIN_SIZE, random_state=0, stratify=digits.target
-    )
-    return Data(
-        torch.as_tensor(train_x, dtype=torch.float32),
-        torch.as_tensor(train_y),
-        torch.as_tensor(test_x, dtype=torch.float32),
-        torch.as_tensor(test_y),
-    )
+    pixels, targets = torch.as_tensor(digits.data / 16, dtype=torch.float32), torch.as_tensor(digits.target)
+    train, test = map(torch.as_tensor, train_test_split(
+        range(len(targets)), train_size=TRAIN_SIZE, random_state=0, stratify=digits.target
+    ))  # fmt: skip
 
-
-def network(seed: int) -> nn.Sequential:
-    """Return a perceptron with two hidden layers, its initial weights drawn from `seed`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    def network() -> nn.Module:
         return nn.Sequential(
             nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)
         )
 
+    def batches(order: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(epochs):
+            for batch in train[torch.randperm(TRAIN_SIZE, generator=order)].split(DIGITS_BATCH):
+                yield pixels[batch], targets[batch]
 
-def train(method: Method, seed: int, epochs: int, data: Data, each_epoch: Callable[[], None] = lambda: None) -> Run:
-    """Train one network from `seed`; the same seed gives every method the same initial weights and order of samples."""
-    model = network(seed)
-    order = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    with paper_form():
-        dcl = None if method.dcl is None else congruency.DCL(optimizer, **method.dcl)
+    @torch.no_grad()
+    def error(model: nn.Module) -> float:
+        return 100 * float((model(pixels[test]).argmax(1) != targets[test]).float().mean())
 
-    since_start = CongruencyMeter(model.parameters(), reference="start")
-    since_previous = CongruencyMeter(model.parameters(), reference="previous")
-    seconds = 0.0  # of training alone, without the measuring
+    every = TRAIN_SIZE // DIGITS_BATCH
+    return Task(
+        "digits", "test_error", "SGD", network,
+        lambda model: SGD(model.parameters(), lr=DIGITS_RATE, momentum=MOMENTUM), batches, error, epochs * every, every,
+        "epoch",
+    )  # fmt: skip
+
+
+def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of the model's logits, (B, classes) or (B, T, classes)."""
+    return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def train(task: Task, correct: Correct, seed: int, evaluated: Callable[[], None] = lambda: None) -> Run:
+    """Train one network; the same seed gives every method the same initial weights and the same batches."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = task.model()
+    optimizer = task.optimizer(model)
+    corrector = correct(optimizer)  # the one line
+    meter = congruency.CongruencyMeter(model.parameters())
     curves: dict[str, list[float]] = {}
-    corrected = 0
-    for _ in range(epochs):
-        total = torch.zeros(())
-        batches = torch.randperm(len(data.train_y), generator=order).split(BATCH)
-        for batch in batches:
-            began = perf_counter()
-            loss = functional.cross_entropy(model(data.train_x[batch]), data.train_y[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            seconds += perf_counter() - began
-            since_start.update()  # the gradient before DCL corrects it inside step()
-            since_previous.update()
-            began = perf_counter()
-            optimizer.step()
-            seconds += perf_counter() - began
-            total += loss.detach() * len(batch)
-        corrected_before, corrected = corrected, 0 if dcl is None else int(dcl.stats.corrected_steps)
-        start, previous = since_start.compute(), since_previous.compute()
-        since_start.reset()
-        since_previous.reset()
-        row = {
-            "congruency": float(start.congruency),
-            "congruency_previous": float(previous.congruency),
-            "magnitude": float(start.magnitude),
-            "train_loss": float(total) / len(data.train_y),
-            "test_error": error_rate(model, data),
-            "corrected_steps": 100 * (corrected - corrected_before) / len(batches),
-        }
-        for name, value in row.items():
-            curves.setdefault(name, []).append(value)
-        each_epoch()
-    return Run(curves, summarise(curves, seed, seconds))
+    total, changed = torch.zeros(()), torch.zeros((), dtype=torch.float64)
+    for step, (inputs, targets) in enumerate(task.batches(Generator().manual_seed(seed)), 1):
+        loss = loss_of(model, inputs, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        meter.update()  # the gradient before it is corrected inside step()
+        optimizer.step()
+        total += loss.detach()
+        changed += changed_share(corrector)
+        if step % task.every == 0:
+            row = {
+                task.metric: task.evaluate(model),
+                "train_loss": float(total) / task.every,
+                "congruency": meter.compute().congruency,
+                "changed": 100 * float(changed) / task.every,
+            }
+            for name, value in row.items():
+                curves.setdefault(name, []).append(value)
+            total.zero_()
+            changed.zero_()
+            meter.reset()
+            evaluated()
+    return Run(curves, summarise(task, curves, seed))
 
 
-def summarise(curves: Mapping[str, Sequence[float]], seed: int, seconds: float) -> dict[str, float]:
-    """Return the metrics of a run: loss and error at its end, the others as means over its epochs."""
+def changed_share(corrector: congruency.Corrector | None) -> Tensor | float:
+    """Return what the last step's correction changed: the share of elements (Cautious), or 1 for a corrected step."""
+    if corrector is None:
+        return 0.0
+    stats = corrector.stats
+    return 1 - stats.kept if isinstance(corrector, congruency.Cautious) else stats.corrected
+
+
+def summarise(task: Task, curves: Mapping[str, Sequence[float]], seed: int) -> dict[str, float]:
+    """Return the metrics of a run: loss and error at its end, the others as means over it."""
     return {
         "seed": seed,
-        "test_error": curves["test_error"][-1],
+        task.metric: curves[task.metric][-1],
         "train_loss": curves["train_loss"][-1],
         "run_congruency": statistics.fmean(curves["congruency"]),
-        "run_congruency_previous": statistics.fmean(curves["congruency_previous"]),
-        "magnitude": statistics.fmean(curves["magnitude"]),
-        "corrected_steps": statistics.fmean(curves["corrected_steps"]),
-        "seconds": seconds,
+        "changed": statistics.fmean(curves["changed"]),
     }
 
 
-@torch.no_grad()
-def error_rate(model: nn.Module, data: Data) -> float:
-    """Return the share of the test digits that the model gets wrong, in percent."""
-    return 100 * float((model(data.test_x).argmax(1) != data.test_y).float().mean())
+def methods(task: Task, settings: Settings) -> dict[str, Correct]:
+    """Return the rows of a task by name, the baseline first."""
+    return {
+        f"{task.name}, {task.baseline}": lambda optimizer: None,
+        f"{task.name}, Cautious": congruency.Cautious,
+        f"{task.name}, DCL": partial(congruency.DCL, window=settings.window),
+    }
 
 
 Runs = dict[str, list[Run]]
 
 
-def train_all(settings: Settings, data: Data, notify: Callable[[str], None] = lambda text: None) -> Runs:
-    """Return the runs of every method at every seed; `notify` is called with the run's name after each epoch.
-
-    Methods take turns within a seed, each being first as often as the others, so that a machine that slows down or
-    warms up does so for all of them. A first short round is discarded: PyTorch is slow at its first calls.
-    """
-    rows = methods(settings)
-    results: Runs = {method.name: [] for method in rows}
+def train_all(settings: Settings, tasks: Sequence[Task], notify: Callable[[str], None] = lambda text: None) -> Runs:
+    """Return the runs of every method at every seed; `notify` is called with the run's name after each evaluation."""
+    results: Runs = {name: [] for task in tasks for name in methods(task, settings)}
     with one_thread():
-        for method in rows:
-            train(method, settings.first_seed, 1, data)
-        for turn in range(settings.seeds):
-            seed = settings.first_seed + turn
-            first = turn % len(rows)
-            for method in rows[first:] + rows[:first]:
-                label = f"seed {seed}, {method.name}"
-                results[method.name].append(train(method, seed, settings.epochs, data, partial(notify, label)))
+        for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+            for task in tasks:
+                for name, correct in methods(task, settings).items():
+                    results[name].append(train(task, correct, seed, partial(notify, f"seed {seed}: {name}")))
     return results
 
 
@@ -237,54 +236,66 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+NEXT = {
+    "Cautious steps, with AdamW or any other optimizer": "cautious = congruency.Cautious(optimizer)",
+    "Direction Concentration Learning": "dcl = congruency.DCL(optimizer, window=50)",
+    "Only measure: meter.update() before each step": "meter = congruency.CongruencyMeter(model.parameters())",
+    "On your own text (docs/language.md)": "congruency train-lm --corpus FOLDER --method cautious --out runs/cautious",
+}
+
+
 def run(settings: Settings, out: Path, console: Console) -> None:
     """Train everything with a progress bar, write the page and the numbers to `out`, then print the table."""
     began = perf_counter()
-    total = settings.seeds * settings.epochs * len(methods(settings))
     done = 0
-    with progress(console, "epochs") as notify:
+    with progress(console) as notify:
+        corpus = read_corpus()
+        tasks = (language_task(corpus, settings.steps), digits_task(settings.epochs))
+        total = settings.seeds * sum(task.steps // task.every * len(methods(task, settings)) for task in tasks)
 
-        def after_epoch(label: str) -> None:
+        def after_evaluation(label: str) -> None:
             nonlocal done
             done += 1
             notify(label, done, total)
 
-        runs = train_all(settings, load_data(), after_epoch)
+        runs = train_all(settings, tasks, after_evaluation)
     seconds = perf_counter() - began
-    page = compose(settings, runs, command(settings, out), seconds)
+    page = compose(settings, tasks, corpus, runs, command(settings, out), seconds)
     written = write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(to_results(runs))})
-    console.print(to_rich(page.table))
+    print_table(page.table, console)
+    say = partial(console.print, markup=False, highlight=False)
     for finding in page.findings:
-        console.print(finding, markup=False, highlight=False)
-    console.print(
-        f"\n{seconds:.0f} seconds in all. The page with the curves: {written[0]}", markup=False, highlight=False
-    )
+        say(f"- {finding}")
+    say(f"\n{page.commands_title}:")
+    for purpose, line in page.commands:
+        say(f"  # {purpose}\n  {line}", soft_wrap=True)
+    say(f"\n{seconds:.0f} seconds in all. The page with the curves: {written[0]}")
 
 
 def command(settings: Settings, out: Path) -> str:
     """Return the command that repeats these runs."""
     words = ["congruency", "demo"]
-    for name in ("seeds", "epochs", "window", "references", "first_seed"):
+    for name in ("seeds", "steps", "epochs", "window", "first_seed"):
         words += [f"--{name.replace('_', '-')}", str(getattr(settings, name))]
     return shlex.join([*words, "--out", str(out)])
 
 
-def study_of(settings: Settings, names: Sequence[str]) -> Study[Any]:
+def study_of(settings: Settings, tasks: Sequence[Task], corpus: Corpus) -> Study[Any]:
     """Return the demonstration as a study: its rows, what is compared, and how to read it."""
+    rows = [(name, next(iter(methods(task, settings)))) for task in tasks for name in methods(task, settings)]
     return Study(
         name="demo",
-        title="Direction Concentration Learning on 8x8 digits",
-        lead=f"A small network, trained for {counted(settings.epochs, 'epoch')} from {counted(settings.seeds, 'seed')} "
-        "in three ways: with plain SGD (baseline) and with DCL in its two modes (concentrate and anchor). Within a "
-        "seed all three start from the same weights and see the same digits in the same order, so they are paired.",
-        rows=tuple(Row(name=name, jobs=(), against=None if name == BASELINE else BASELINE) for name in names),
+        title="Gradient agreement at work",
+        lead=f"A small language model (AdamW) and a digits classifier (SGD with momentum), trained from "
+        f"{counted(settings.seeds, 'seed')} in three ways: plainly, with Cautious, and with DCL as it is by default. "
+        "Within a seed all three start from the same weights and see the same batches, so they are paired.",
+        rows=tuple(Row(name=name, jobs=(), against=None if name == base else base) for name, base in rows),
         columns=(
+            Column(key="validation_loss", title="Validation loss", unit="nats per byte", digits=3),
             Column(key="test_error", title="Test error, %"),
-            Column(key="run_congruency", title="Run congruency", digits=3, compared=False),
         ),
-        caption="Test error: at the end of training. Cost: training time relative to the baseline's.",
-        extras=(Column(key="cost", title="Cost, about", digits=1),),
-        notes=tuple(_notes(settings)),
+        caption="Both at the end of training, on held-out text (in nats per byte) and on held-out digits.",
+        notes=tuple(_notes(settings, corpus)),
     )
 
 
@@ -296,95 +307,91 @@ def to_results(runs: Runs) -> Results:
     }
 
 
-def _with_cost(results: Results) -> Results:
-    """Add the cost of each row, the median over the seeds: one value for all of them."""
-    base = results[BASELINE]["seconds"]
-    costs = {
-        name: statistics.median(ours / theirs for ours, theirs in zip(metrics["seconds"], base, strict=True))
-        for name, metrics in results.items()
-    }
-    return {name: {**metrics, "cost": [costs[name]]} for name, metrics in results.items()}
-
-
-def compose(settings: Settings, runs: Runs, repeat: str, seconds: float) -> Page:
+def compose(settings: Settings, tasks: Sequence[Task], corpus: Corpus, runs: Runs, repeat: str, seconds: float) -> Page:
     """Return the page: the runs, their results, and how to read them."""
-    study, results = study_of(settings, list(runs)), _with_cost(to_results(runs))
-    made = (
-        f"in {seconds:.0f} seconds, with scikit-learn {sklearn.__version__} on {platform.system()} "
-        f"{platform.machine()}, {os.cpu_count()} cores"
-    )
+    study, results = study_of(settings, tasks, corpus), to_results(runs)
+    note = "A dot is a seed, the diamond their mean, the bar its 95 % interval. Left of the dashed line is better."
+    figures = [replace(figure, note=note) for figure in difference_charts(study, results)]
+    named = {task.name: task for task in tasks}
+    figures += [_curve_figure(named[task], settings, runs, *curve) for task, *curve in _CURVES]
     page = compose_study(
-        study, results, command=repeat, made=made, figures=[_curve_figure(runs, *curve) for curve in _CURVES],
-        figures_note="Lines: means over the seeds. Bands: their 95 % intervals. Point at a chart for its values.",
+        study, results, command=repeat, figures=figures,
+        made=f"in {seconds:.0f} seconds, on {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        figures_note="Lines: means over the seeds. Bands: their 95 % intervals. Point at a chart for its values. "
+        "Where DCL corrected nothing, its line lies on the plain optimizer's.",
     )  # fmt: skip
-    differences = difference_charts(study, results)
-    note = (
-        "A dot is a seed, the diamond their mean, the bar its 95 % interval. Left of the dashed line is fewer errors."
-    )
-    return replace(page, headline=replace(differences[0], note=note) if differences else None)
+    activity = [_activity(tasks, results, *kind) for kind in _ACTIVITY]
+    return replace(
+        page, findings=[*page.findings, *activity], commands=list(NEXT.items()),
+        commands_title="What to try in your own loop (docs/choosing.md says what helps where)",
+    )  # fmt: skip
 
 
-_CURVES: tuple[tuple[str, str, str, str, bool], ...] = (
-    (
-        "congruency",
-        "Congruency with the accumulated gradient",
-        "cosine",
-        "Above 0: the new gradient agrees with the gradient accumulated since the start. Below 0: it opposes it.",
-        False,
-    ),
-    ("congruency_previous", "Congruency with the last step", "cosine", "The same, with the one step before.", False),
-    ("magnitude", "Magnitude", "distance", "How far the weights are from where they started.", False),
-    ("corrected_steps", "Steps corrected", "% of steps", "How often DCL changed the gradient.", False),
-    ("train_loss", "Training loss", "cross-entropy", "Logarithmic. Measured on the training batches.", True),
-    ("test_error", "Test error", "% wrong", "Logarithmic. On digits never trained on.", True),
+_ACTIVITY = (("Cautious", "left out", "of the elements of the updates"), ("DCL", "corrected", "of the steps"))
+
+
+def _activity(tasks: Sequence[Task], results: Results, method: str, verb: str, of: str) -> str:
+    """How much a method changed, on average: it may be nothing at all."""
+    shares = {task.name: statistics.fmean(results[f"{task.name}, {method}"]["changed"]) for task in tasks}
+    listed = ", ".join(f"{share:.1f} % ({name})" for name, share in shares.items())
+    never = [name for name, share in shares.items() if share == 0]
+    rest = f"; so on {' and '.join(never)} it was plain training" if never else ""
+    return f"{method} {verb} {listed} {of}{rest}."
+
+
+_CHANGED = "Cautious: elements of the updates left out. DCL: steps whose gradient was corrected."
+_CONGRUENCY = "Above 0 a gradient agrees with the displacement of the weights since the start, below 0 it opposes it."
+_CURVES = (  # by task: curve, what it is, how to read it
+    ("GPT", "validation_loss", "validation loss", "Nats per byte, on text never trained on."),
+    ("digits", "test_error", "test error, %", "On digits never trained on."),
+    *((task, "changed", "changed by the correction, %", _CHANGED) for task in ("GPT", "digits")),
+    *((task, "congruency", "congruency", _CONGRUENCY) for task in ("GPT", "digits")),
 )
 
 
-def _curve_figure(runs: Runs, curve: str, title: str, y_label: str, note: str, log: bool) -> Figure:
+def _curve_figure(task: Task, settings: Settings, runs: Runs, curve: str, y_label: str, note: str) -> Figure:
+    unit = task.every if task.x_label == "step" else 1
     series = []
-    for name, made in runs.items():
-        epochs = list(zip(*(run.curves[curve] for run in made), strict=True))
-        estimates = [mean_interval(values) for values in epochs]
-        numbers = list(range(1, len(epochs) + 1))
-        series.append(Series(name, numbers, [one.mean for one in estimates], [one.margin for one in estimates]))
-    return Figure(title, line_chart(series, title=title, x_label="epoch", y_label=y_label, log=log), note)
+    for name in methods(task, settings):
+        estimates = [mean_interval(values) for values in zip(*(run.curves[curve] for run in runs[name]), strict=True)]
+        x = [unit * (i + 1) for i in range(len(estimates))]
+        means, margins = [one.mean for one in estimates], [one.margin for one in estimates]
+        series.append(Series(name.removeprefix(f"{task.name}, "), x, means, margins))
+    title = f"{task.name}: {y_label}"
+    possible = (-1.0, 1.0) if curve == "congruency" else (0.0, 100.0)
+    chart = line_chart(
+        series, title=title, x_label=task.x_label, y_label=y_label, log=curve == "test_error", possible=possible
+    )
+    return Figure(title, chart, note)
 
 
-def _notes(settings: Settings) -> list[tuple[str, str]]:
-    parameters = sum(parameter.numel() for parameter in network(0).parameters())
-    described = [
-        (method.name, f"{method.description[0].upper()}{method.description[1:]}.") for method in methods(settings)
-    ]
-    return [
-        *described,
-        (
-            "Congruency",
-            "The cosine between a new gradient and the gradient accumulated so far: 1 where they point the same way, 0 "
-            "where they are orthogonal, -1 where they are opposite; before DCL corrects the gradient. Run congruency: "
-            "with the gradient accumulated since the start, averaged over the steps of each epoch and over the epochs.",
-        ),
-        (
-            "Cost",
-            "The training time (forward, backward, optimizer step; not the measuring) over the baseline's at the same "
-            "seed, the median of all seeds. It is noisy, and a network this small is nearly all overhead: the command "
-            "congruency bench measures the cost at sizes where it matters.",
-        ),
-        (
-            "The network and its training",
-            f"64-{HIDDEN}-{HIDDEN}-10 with ReLU, {parameters:,} parameters; SGD with momentum {MOMENTUM} and batches "
-            f"of {BATCH}; DCL on the whole network, a window of {settings.window} steps, "
-            f"{counted(settings.references, 'reference point')}. One learning rate for all, {LEARNING_RATE}, chosen by "
-            "the baseline's test error alone; nothing was tuned for DCL.",
-        ),
-        (
-            "The data",
-            f"scikit-learn's 8x8 digits, pixels scaled to 0..1. One fixed split for every seed, {TRAIN_SIZE} digits to "
-            "train on and the other 773 to test on: the intervals are over initial weights and sample orders, not over "
-            "other digits.",
-        ),
-        (
-            "The test",
-            "A paired t-test for each method against the baseline. "
-            f"Seeds {settings.first_seed} to {settings.first_seed + settings.seeds - 1}.",
-        ),
-    ]
+def _notes(settings: Settings, corpus: Corpus) -> list[tuple[str, str]]:
+    with torch.device("meta"):  # draws no random numbers
+        parameters = sum(parameter.numel() for parameter in GPT(SHAPE).parameters())
+    notes = {
+        "Cautious": "Of the optimizer's update, only the elements that agree in sign with the present gradient are "
+        "applied, rescaled so that the step keeps its size (Liang et al., 2024).",
+        "DCL": "Direction Concentration Learning: a gradient that opposes the displacement of the weights since a "
+        f"reference point, recorded every {settings.window} steps, is replaced by the nearest one that does not, "
+        "by default only where the disagreement is weak and the weights are not moving away from that point. "
+        "With momentum or Adam that is rare. DCL(optimizer, floor=0.3, returning=False) corrects more, floor=None "
+        "is the paper's form, which corrects all of it and can diverge with momentum.",
+        "Congruency": "The cosine between a new gradient and the gradient accumulated since the start: 1 where they "
+        "point the same way, 0 where they are orthogonal, -1 where they are opposite; measured before any correction.",
+        "The language model": f"A byte-level GPT with {parameters:,} parameters and a context of {SHAPE.context} "
+        f"bytes; AdamW, {settings.steps} steps of {GPT_BATCH} windows. The text is the source code "
+        f"of this Python's standard library ({len(corpus.train) / 1e6:.1f} million bytes, hash {corpus.digest}); "
+        f"the loss is that on {HELD_OUT_WINDOWS} windows of held-out files. One learning rate for all, {GPT_RATE}: "
+        "the best of 0.001, 0.002, 0.004, 0.008 and 0.016 for plain AdamW, by its validation loss after 200 steps "
+        "on seeds 1000 and 1001 (2.456, 2.382, 2.668, 2.858, 2.878; with warm-up and linear decay 2.535 at best). "
+        "Nothing was tuned for Cautious or DCL.",
+        "The digits classifier": f"64-{HIDDEN}-{HIDDEN}-10 with ReLU on scikit-learn's 8x8 digits; SGD "
+        f"with momentum {MOMENTUM}, batches of {DIGITS_BATCH}, {counted(settings.epochs, 'epoch')}. One learning rate "
+        f"for all, {DIGITS_RATE}, chosen by the baseline's test error alone. One fixed split for every seed, "
+        f"{TRAIN_SIZE} digits to train on and the other 773 to test on: the intervals are over initial weights and "
+        "sample orders, not over other digits.",
+        "The test": "A paired t-test for each method against its baseline, the plain optimizer. Seeds "
+        f"{settings.first_seed} to {settings.first_seed + settings.seeds - 1}. Small networks in short runs: "
+        "docs/choosing.md has larger ones.",
+    }
+    return list(notes.items())
