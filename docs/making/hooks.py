@@ -9,7 +9,7 @@ from typing import Any
 
 DOCS = Path(__file__).parent.parent
 MEASUREMENTS = DOCS.parent / "benchmarks" / "results"
-_TABLE = re.compile(r"^<!-- (corrections|training): (cpu|cuda) -->$", re.MULTILINE)
+_TABLE = re.compile(r"^<!-- (corrections|updates|training): (cpu|cuda) -->$", re.MULTILINE)
 _SHOWN = {  # of the corrections measured, those that a reader can picture
     "MLP 784-100-100-10": (1, 3),
     "head 2048x1000": (1, 3),
@@ -57,7 +57,8 @@ def table(kind: str, device: str) -> str:
     measured = json.loads((MEASUREMENTS / f"bench-{device}.json").read_text("utf-8"))
     machine = measured["machine"]
     name = machine["gpu"] or f"{machine['threads']} threads of an {machine['processor']}".replace("(R)", "")
-    rows = _corrections(measured["corrections"]) if kind == "corrections" else _training(measured["training_steps"])
+    kinds = {"corrections": "corrections", "updates": "updates", "training": "training_steps"}
+    rows = {"corrections": _corrections, "updates": _updates, "training": _training}[kind](measured[kinds[kind]])
     return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{measured['command']}`*"])
 
 
@@ -73,12 +74,24 @@ def _corrections(measured: list[dict[str, Any]]) -> list[str]:
     return rows
 
 
+def _updates(measured: list[dict[str, Any]]) -> list[str]:
+    rows = ["| parameters | AdamW | Cautious | timm's | DCL on the update |", "|---|--:|--:|--:|--:|"]
+    for row in measured:
+        base, keys = row["adamw_step"], ("cautious", "timm_cautious", "dcl_update")
+        ratios = ("-" if row[key] is None else f"{row[key] / base:.2f}" for key in keys)
+        rows.append(f"| {row['workload']}, {count(row['parameters'])} | {duration(base)} | {' | '.join(ratios)} |")
+    return rows
+
+
 def _training(measured: list[dict[str, Any]]) -> list[str]:
-    rows = ["| network | corrects | references | plain | with DCL | more |", "|---|---|--:|--:|--:|--:|"]
+    rows = ["| network | corrects | correction | plain | corrected | more |", "|---|---|--:|--:|--:|--:|"]
     for row in measured:
         more = f"{100 * (row['step_with_dcl'] / row['step'] - 1):+.1f} %"
         times = (duration(row[key]) for key in ("step", "step_with_dcl"))
-        rows.append(f"| {row['network']} | {row['scope']} | {row['references']} | {' | '.join(times)} | {more} |")
+        what = row.get("correction", "DCL") + (
+            f", {row['references']}" if row.get("correction", "DCL") == "DCL" else ""
+        )
+        rows.append(f"| {row['network']} | {row['scope']} | {what} | {' | '.join(times)} | {more} |")
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -743,10 +744,16 @@ def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
 
 
 def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
-    """(n,) in float64 on the device."""
-    if any(isinstance(value, Tensor) for value in values):
-        return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device).view(()) for value in values])
-    return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
+    """(n,) in float64 on the device; nothing is copied to it while a CUDA graph is captured, if it has been before."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return _constants(tuple(map(float, values)), device)
+    parts = [value if isinstance(value, Tensor) else _constants((value,), device) for value in values]
+    return torch.stack([part.to(device, torch.float64).reshape(()) for part in parts])
+
+
+@functools.lru_cache(maxsize=8)
+def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).to(device)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:

@@ -85,7 +85,7 @@ class References(ConstraintSource):
         self.margin = check_margin(margin)
         self.floor = check_floor(floor) if mode == "concentrate" else None
         self.returning = returning and self.floor is not None
-        self.concentrates, self.period = mode == "concentrate", window
+        self.concentrates, self.period = mode == "concentrate" and not margin, window
         self.sign = 1.0 if mode == "concentrate" else -1.0
         if self.window is not None and self.window <= count:
             warnings.warn(
