@@ -16,8 +16,9 @@ CORE = {
     "backends": {"cone", "distributed"},
     "constraints": {"backends", "distributed", "_validate"},  # of the backends: the type Basis; kernels for CUDA graphs
     "updates": {"distributed"},
-    "corrector": {"constraints", "backends", "distributed", "updates", "watch", "_validate"},
-    "cautious": {"corrector", "constraints"},
+    "elements": {"constraints", "backends"},
+    "corrector": {"constraints", "backends", "distributed", "elements", "updates", "watch", "_validate"},
+    "cautious": {"corrector", "constraints", "elements"},
     "dcl": {"corrector", "constraints"},
     "gem": {"corrector", "constraints"},
     "measure": {"backends", "distributed", "modules", "_validate"},

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from congruency.constraints.descent import Descent
 from congruency.corrector import Corrector
+from congruency.elements import Masking
 
 __all__ = ["Cautious"]
-
-_LEAST_SHARE = 1e-3
 
 
 class Cautious(Corrector):
@@ -52,8 +51,6 @@ class Cautious(Corrector):
         True
     """
 
-    _strict = True
-
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -66,12 +63,8 @@ class Cautious(Corrector):
         if max_rescale is not None and not max_rescale >= 1.0:
             raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
         self.rescale, self.decay, self.max_rescale = rescale, decay, max_rescale
-        self._rescales, self._mask_decay = rescale, decay
+        self._masking = Masking(strict=True, mask_decay=decay, rescale=rescale, max_rescale=max_rescale)
         super().__init__(optimizer, params, constraints=[Descent()], correct="update", blocks="element")
-
-    def _scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
-        scale = sizes / torch.maximum(agreement[:, 0], _LEAST_SHARE * sizes)
-        return scale if self.max_rescale is None else scale.clamp(max=self.max_rescale)
 
     def _settings(self) -> dict[str, Any]:
         own = {"rescale": self.rescale, "decay": self.decay, "max_rescale": self.max_rescale}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -29,6 +27,7 @@ from congruency._validate import (
 from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.distributed import Groups, full, local, reduction_groups, splits_rows
+from congruency.elements import Masking, as_tensor, factors_of, mixes, one_by_one
 from congruency.updates import WeightsBefore, decay_factor, momentum_of
 from congruency.watch import Watch
 
@@ -176,6 +175,8 @@ class Corrector:
         self._handles: list[RemovableHandle] = []
         if attach:
             self._attach()
+
+    _masking = Masking()  # how blocks of one element are corrected
 
     # ---- the step ----
 
@@ -428,11 +429,15 @@ class Corrector:
     def _elements(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> _Prepared:
         """Each target with every constraint as one vector, for blocks of one element, and the rule that corrects it."""
         update = self.target == "update"
-        factors = [_factors(source.combination()) for source in active]
+        made = any(
+            mixes(basis, source)
+            for basis, source in zip(self._bases(entries[0].parameter, active)[0], active, strict=True)
+        )
+        signs = [source.sign * factor for source in active for factor in factors_of(source.combination())]
         slices = []
         for i, (parameter, _, _) in enumerate(entries):
             bases, groups = self._bases(parameter, active)
-            single = [part for basis, source in zip(bases, active, strict=True) for part in _one_by_one(basis, source)]
+            single = [part for basis, source in zip(bases, active, strict=True) for part in one_by_one(basis, source)]
             if update:
                 item = ParameterSlice(local(parameter), [Basis([self._before.of(parameter)]), *single], i)
             else:
@@ -440,7 +445,6 @@ class Corrector:
                 item = ParameterSlice(local(parameter.grad), single, i)
             slices.append((item, groups))
         device = slices[0][0].target.device
-        signs = [source.sign * factor for source, part in zip(active, factors, strict=True) for factor in part]
         margins = [source.margin for source in active for _ in range(source.active)]
         rates = [1.0] * len(entries)
         if any(margins) and update:  # 0 in a skipped step
@@ -451,12 +455,10 @@ class Corrector:
             margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
             update=update,
             only_violated=self.trigger == "violated",
-            strict=self._strict,
-            mask_decay=self._mask_decay,
+            strict=self._masking.strict,
+            mask_decay=self._masking.mask_decay,
         )
         # what is made here, not only looked up, must not be taken for what lies there at the next step
-        made = any(_suffix_sign(source.combination()) is None or not basis.chained for basis, source in
-                   zip(bases, active, strict=True) if len(_factors(source.combination())) > 1)  # fmt: skip
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes = torch.tensor([parameter.numel() for parameter, _, _ in entries], dtype=torch.float64).to(device)
         return _Prepared(passes, slices, rule, sizes)
@@ -473,21 +475,16 @@ class Corrector:
         decays: list[float | Tensor] = [1.0] * len(entries)
         if rule.update and all(source.needs_update for source in active):
             decays = self._decay_factors(entries)
-        decay = _as_tensor(decays, sizes.device)
-        self._agreement = passes.agreement(rule, decay) if self._rescales else passes.mask(rule, decay)
-        if self._rescales:
-            passes.mask(rule, decay, self._scale(self._agreement, sizes))
+        decay = as_tensor(decays, sizes.device)
+        rescale = self._masking.rescale
+        self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)
+        if rescale:
+            passes.mask(rule, decay, self._masking.scale(self._agreement, sizes))
         if sizes.device.type == "cpu":
             self._mark_written(entries)
         self._element_count = sum(parameter.numel() for parameter, _, _ in entries)
         self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
         return torch.isfinite(self._agreement).all()
-
-    _strict = _mask_decay = _rescales = False
-
-    def _scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
-        """(tensors,) what the kept elements of each tensor are multiplied by."""
-        raise NotImplementedError
 
     def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
         """Count on the host where the host knows, on the device, in place, where it does not."""
@@ -714,46 +711,6 @@ class _Prepared(NamedTuple):
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
-
-
-def _suffix_sign(combination: Tensor) -> float | None:
-    """s where the combination is s times suffix sums (an upper triangle of ones), else None."""
-    sign = float(combination[0, -1])
-    return sign if torch.equal(combination, sign * torch.ones_like(combination).triu()) else None
-
-
-def _factors(combination: Tensor) -> list[float]:
-    """What each vector of :func:`_one_by_one` is multiplied by to be an accumulated gradient."""
-    if torch.equal(combination, combination.diag().diag()):
-        return [float(value) for value in combination.diag()]
-    sign = _suffix_sign(combination)
-    return [1.0 if sign is None else sign] * len(combination)
-
-
-def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
-    """Each accumulated gradient as one basis vector, up to its factor, for blocks of one element."""
-    combination, parts = source.combination(), basis.tensors
-    if len(combination) == 1 or torch.equal(combination, combination.diag().diag()):
-        return [basis]
-    if basis.chained and _suffix_sign(combination) is not None:
-        return [Basis([parts[i], parts[-1]], chained=True) for i in range(len(combination))]
-    vectors = [b - a for a, b in pairwise(parts)] if basis.chained else list(parts)
-    if _suffix_sign(combination) is not None:
-        combination = torch.ones_like(combination).triu()
-    return [Basis(list(torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))))]
-
-
-def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
-    """(n,) in float64 on the device; nothing is copied to it while a CUDA graph is captured, if it has been before."""
-    if not any(isinstance(value, Tensor) for value in values):
-        return _constants(tuple(map(float, values)), device)
-    parts = [value if isinstance(value, Tensor) else _constants((value,), device) for value in values]
-    return torch.stack([part.to(device, torch.float64).reshape(()) for part in parts])
-
-
-@functools.lru_cache(maxsize=8)
-def _constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64).to(device)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:

@@ -19,7 +19,7 @@ def test_nothing_is_imported_early():
     rooms = {name.split(".")[1] for name in imported if name.startswith("congruency.")}
     assert rooms <= {
         "_validate", "_version", "backends", "cautious", "cone", "constraints", "corrector", "dcl", "distributed",
-        "gem", "integrations", "measure", "modules", "updates", "watch",
+        "elements", "gem", "integrations", "measure", "modules", "updates", "watch",
     }  # fmt: skip
     assert not imported & {*FRAMEWORKS, "torchvision", "timm", "wandb", "tensorboard"}
 
