@@ -16,14 +16,19 @@ SETTINGS = [
     {"window": None, "references": 1, "mode": "anchor", "margin": 0.1},
     {"window": 5, "references": 1, "offset": 2, "accumulate": "gradients", "floor": None},
     {"window": 7, "references": 3, "accumulate": "gradients", "blocks": "tensor", "trigger": "violated", "margin": 0.2},
+    {"correct": "update", "window": 7, "references": 2, "blocks": "tensor", "floor": 1.0},
+    {"correct": "update", "window": 6, "blocks": "row", "floor": 0.9, "accumulate": "gradients"},
+    {"correct": "update", "window": 6, "blocks": "element", "mode": "anchor", "margin": 0.05},
+    {"kind": "Cautious", "decay": True, "max_rescale": 3.0},
 ]
 STEPS = 20
 
 
 def build(settings):
     model = network(torch.float32)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    return model, optimizer, congruency.DCL(optimizer, **settings)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+    own = {name: value for name, value in settings.items() if name != "kind"}
+    return model, optimizer, getattr(congruency, settings.get("kind", "DCL"))(optimizer, **own)
 
 
 def go_on(folder):

@@ -3,35 +3,18 @@
 import functools
 import itertools
 import math
-import os
 
 import pytest
 import torch
+from named import ON_GPU, backend
 from scipy.optimize import nnls
 
 from congruency.backends import Basis, ElementRule, ParameterSlice, Problem
 from congruency.backends.torch import TorchBackend
 
-ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
 # around the native backend's runs of 1024 and units of 8192 elements, and around Triton's chunks
 SIZES = (1, 7, 1023, 1024, 1025, 8192 + 3, 100_000)  # the last is work for two threads
 SMALL = (1, 7, 1023, 1024, 1025, 2051)
-
-
-@functools.cache
-def backend(name):
-    if name == "torch":
-        return TorchBackend
-    if name == "native":
-        if ON_GPU:
-            pytest.skip("the compiled backend is for the CPU")
-        return pytest.importorskip("congruency.backends.native", exc_type=ImportError).NativeBackend
-    pytest.importorskip("triton", reason="Triton is not installed")
-    from congruency.backends import triton
-
-    if not ON_GPU:
-        triton._CHUNK = 1024  # the interpreter is slow
-    return triton.TritonBackend
 
 
 def sizes_of(name):

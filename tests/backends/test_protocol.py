@@ -1,6 +1,5 @@
 """Every backend against the reference in cone.py: gram, solve and apply together are the projection."""
 
-import functools
 import itertools
 import os
 import subprocess
@@ -8,29 +7,13 @@ import sys
 
 import pytest
 import torch
+from named import backend
 
 import congruency
 from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for
 from congruency.backends.torch import TorchBackend
 
-ON_GPU = os.environ.get("CONGRUENCY_TEST_DEVICE", "cpu").startswith("cuda")
 BACKENDS = ("torch", "native", "triton")
-
-
-@functools.cache
-def backend(name):
-    if name == "torch":
-        return TorchBackend
-    if name == "native":
-        if ON_GPU:
-            pytest.skip("the compiled backend is for the CPU")
-        return pytest.importorskip("congruency.backends.native", exc_type=ImportError).NativeBackend
-    pytest.importorskip("triton", reason="Triton is not installed")
-    from congruency.backends import triton
-
-    if not ON_GPU:
-        triton._CHUNK = 1024  # the interpreter is slow
-    return triton.TritonBackend
 
 
 def chain(n):
