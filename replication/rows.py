@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
-from congruency.language import METHODS as LANGUAGE_METHODS
 from congruency.saliency.task import METHODS, Recipe
 from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
@@ -25,6 +24,7 @@ from congruency.studies.image_tables import named_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.saliency.recipes import osie_recipes, paper_recipes
 from congruency.studies.saliency.study import saliency_study
+from congruency.training import METHODS as TUNED_METHODS
 from congruency.training.config import Correction
 
 __all__ = ["definition", "label"]
@@ -77,7 +77,7 @@ def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
         return _continual(_STREAMS[folder])
     if folder in ("language_10m", "language_100m"):
-        return [Row(name=name, jobs=(), settings=correction_settings(each)) for name, each in LANGUAGE_METHODS.items()]
+        return [Row(name=name, jobs=(), settings=correction_settings(each)) for name, each in TUNED_METHODS.items()]
     if folder in _ABLATIONS:
         return _ablation(_ABLATIONS[folder])
     if folder in _REPORTS:

@@ -7,8 +7,8 @@ import torch
 from language_toy import small
 from processes import leave
 
-from congruency.language import METHODS, build, read_corpus, training_config
-from congruency.training import train
+from congruency.language import build, read_corpus, training_config
+from congruency.training import METHODS, train
 
 STRATEGIES = ("ddp", "fsdp")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from language_toy import SHAPE, small, write_texts
 
-from congruency.language import METHODS, Windows, build, method_named, read_corpus, task, training_config
-from congruency.training import Place, load_checkpoint, read_record, train, without_times
+from congruency.language import Windows, build, read_corpus, task, training_config
+from congruency.training import METHODS, Place, load_checkpoint, method_named, read_record, train, without_times
 
 HERE = Path(__file__).parent
 CPU = Place(torch.device("cpu"))
@@ -113,8 +113,8 @@ KILLED = """
 import os, signal, sys
 import torch
 from language_toy import small
-from congruency.language import METHODS, Windows, build, read_corpus, training_config
-from congruency.training import train
+from congruency.language import Windows, build, read_corpus, training_config
+from congruency.training import METHODS, train
 
 torch.set_num_threads(1)
 usual = Windows.train_batches

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
 from congruency.classification.augmentation import Augmentation
 from congruency.classification.batches import IGNORED, Batches, Order
 from congruency.classification.models import check, create
+from congruency.classification.optimizers import SGD_NAME, check_optimizer, create_optimizer
 from congruency.classification.streamed import StreamedBatches
 from congruency.datasets import Catalogue, LabelledImages
 from congruency.training.config import Correction, SampleOrder, order_seed
@@ -27,7 +28,7 @@ Images = LabelledImages | Catalogue
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A network, its batches and its schedule: SGD, as in all of the paper's classification.
+    """A network, its batches, its optimizer (SGD, as in all of the paper's classification) and its schedule.
 
     The schedule ``"steps"`` multiplies the learning rate by ``decay`` at each of the milestones (epochs, counted from
     0); ``"cosine"`` rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
@@ -55,6 +56,7 @@ class Setup:
     accumulate: int = 1  # batches per step, as in the training loop's settings
     evaluation_batch_size: int | None = None  # None for that of training
     workers: int = 4  # processes that decode a set that is not in memory
+    optimizer: str = SGD_NAME  # or another name of timm.optim; momentum and nesterov are SGD's
 
     def __post_init__(self) -> None:
         if self.schedule not in ("steps", "cosine"):
@@ -76,6 +78,7 @@ class Setup:
     def check(self) -> None:
         """Refuse a network that does not exist, before any data is read for it."""
         check(self.model)
+        check_optimizer(self.optimizer)
 
     def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
         """Return what the training loop trains with a method, in the sample order of that method."""
@@ -177,11 +180,11 @@ def _shape(setup: Setup, images: Images, channels: int) -> tuple[int, int, int]:
 
 
 def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
-    """SGD, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before they are unscaled."""
-    fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
-    return SGD(
-        (parameter for parameter in model.parameters() if parameter.requires_grad), lr=setup.learning_rate,
-        momentum=setup.momentum, weight_decay=setup.weight_decay, nesterov=setup.nesterov, fused=fused or None,
+    """The optimizer, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before being unscaled."""
+    return create_optimizer(
+        setup.optimizer, model, learning_rate=setup.learning_rate, momentum=setup.momentum,
+        weight_decay=setup.weight_decay, nesterov=setup.nesterov,
+        fused=place.device.type == "cuda" and place.world_size == 1 and place.precision != "16",
     )  # fmt: skip
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ORDERS", "SETS", "BatchSize", "BlockNames", "Blocks", "Budget", "CaptureFlag", "CautiousFlag", "CompileFlag",
     "Corpus", "Correct", "Corrects", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "Floor", "LearningRate",
-    "MaskDecay", "MaxRescale", "Mode", "Model", "ModelSize", "Modes", "OrderName", "OrderSeed", "Precision",
-    "PrecisionName", "Pretrained", "Processes", "Ray", "Rescale", "Returning", "Rows", "Scope", "Scopes", "Seeds",
-    "TF32Flag", "TableOut", "Threads", "YesNo", "check_order_seed", "data_folder", "dataset_path", "floor_of", "method",
-    "option", "place_of", "refined", "where",
+    "MaskDecay", "MaxRescale", "MethodRows", "Mode", "Model", "ModelSize", "Modes", "OrderName", "OrderSeed",
+    "Precision", "PrecisionName", "Pretrained", "Processes", "Rates", "Ray", "Rescale", "Returning", "Rows", "Scope",
+    "Scopes", "Seeds", "TF32Flag", "TableOut", "Threads", "TuningSeeds", "YesNo", "check_order_seed", "data_folder",
+    "dataset_path", "floor_of", "method", "option", "place_of", "refined", "where",
 ]  # fmt: skip
 
 
@@ -138,6 +138,15 @@ Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "S
 Model = Annotated[str | None, option("Another network in all runs, such as resnet18.", "NAME")]
 Epochs = Annotated[int | None, option("Another number of epochs in all runs, such as 30.", "N", min=1)]
 BatchSize = Annotated[int | None, option("Another batch size in all runs, such as 128.", "N", min=1)]
+TuningSeeds = Annotated[int, option("Seeds that learning rates are tuned on.", "N", min=1)]
+MethodRows = Annotated[list[str] | None, option(
+    "Run only this method, such as dcl-50, beside the baseline; may be repeated. (default: all of the table)", "NAME",
+    name="--row",
+)]  # fmt: skip
+Rates = Annotated[list[float] | None, option(
+    "A learning rate of the grid; may be repeated, and one alone is not tuned. (default: five of the table's own)",
+    "NUMBER",
+)]  # fmt: skip
 LearningRate = Annotated[float | None, option("Another learning rate in all runs, such as 0.1.", "RATE")]
 Pretrained = Annotated[str | None, option(
     "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",

@@ -102,7 +102,8 @@ def train_lm(
     ):
         from dataclasses import replace
 
-        from congruency.language import PRESETS, LanguageSetup, method_named, training_config
+        from congruency.language import PRESETS, LanguageSetup, training_config
+        from congruency.training import method_named
 
         shape = PRESETS[model] if context is None else replace(PRESETS[model], context=context)
         setup = LanguageSetup(

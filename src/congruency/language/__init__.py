@@ -4,13 +4,11 @@ The embedded corpus is the source code of Python's standard library, which every
 """
 
 from congruency.language.corpus import Corpus, read_corpus
-from congruency.language.methods import METHODS, method_named
 from congruency.language.model import GPT, PRESETS, Shape
 from congruency.language.task import LanguageSetup, Windows, build, describe, training_config
 
 __all__ = [
     "GPT",
-    "METHODS",
     "PRESETS",
     "Corpus",
     "LanguageSetup",
@@ -18,7 +16,6 @@ __all__ = [
     "Windows",
     "build",
     "describe",
-    "method_named",
     "read_corpus",
     "training_config",
 ]

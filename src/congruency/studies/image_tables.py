@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from congruency.datasets import SETS
 from congruency.datasets.loading import find
 from congruency.studies import cost
-from congruency.studies.classification import grids, tables
+from congruency.studies.classification import grids, tables, tuned
 from congruency.studies.classification.jobs import ImageJob, changed
 from congruency.studies.classification.runner import Machine
 from congruency.studies.classification.tables import Budget
@@ -20,7 +20,7 @@ from congruency.studies.plan import Study
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import process_count
 
-__all__ = ["TITLES", "choose_machine", "made_by", "named_study", "remarks", "study_of"]
+__all__ = ["TITLES", "choose_machine", "made_by", "named_study", "remarks", "sets_of", "study_of"]
 
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
 _PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
@@ -49,10 +49,15 @@ def study_of(settings: Mapping[str, Any]) -> Study[ImageJob]:
     return replace(study, title=f"{study.title}{instead}", lead=f"{text}{_SHARED}")
 
 
-def remarks(study: Study[ImageJob], data: Path | None) -> list[str]:
+def sets_of(study: Study[ImageJob]) -> set[str]:
+    """Return the data sets that a study reads."""
+    return {job.data.name for row in study.rows for job in row.jobs if not job.data.synthetic}
+
+
+def remarks(names: Iterable[str], data: Path | None) -> list[str]:
     """Return what the names of the files say about sets that are not the official ones."""
     found = []
-    for name in sorted({job.data.name for row in study.rows for job in row.jobs if not job.data.synthetic}):
+    for name in sorted(set(names)):
         try:
             place = find(name, data)
         except (FileNotFoundError, ValueError):
@@ -74,7 +79,7 @@ def choose_machine(
     """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    cuda, short = device == "cuda", table in grids.GRIDS
+    cuda, short = device == "cuda", table in (*grids.GRIDS, *tuned.TUNED)
     captures = cuda and short and precision != "16" and process_count() == 1
     return Machine(
         device=device,

@@ -12,21 +12,12 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.cli.reproduce.language import language
 from congruency.cli.train_lm import train_lm as command
-from congruency.language import METHODS, LanguageSetup
+from congruency.language import LanguageSetup
 from congruency.studies.language.runner import LanguageRunner
-from congruency.studies.language.study import (
-    RATES,
-    SETUPS,
-    LanguageJob,
-    best_rates,
-    choose_methods,
-    comparison_study,
-    steps_saved,
-    tuning_study,
-    with_steps_saved,
-)
+from congruency.studies.language.study import RATES, SETUPS, LanguageJob, language_study
 from congruency.studies.store import RunResult
-from congruency.training import Correction, read_record
+from congruency.studies.tuned import steps_saved
+from congruency.training import METHODS, Correction, choose_methods, read_record
 
 SETUP = SETUPS["tiny"]
 
@@ -50,7 +41,7 @@ def texts(tmp_path_factory):
 
 
 def test_every_method_gets_every_rate():
-    study = tuning_study("tiny", SETUP, METHODS, RATES["tiny"])
+    study = language_study("tiny", SETUP, METHODS, RATES["tiny"]).tuning()
     assert len(study.rows) == len(METHODS) * len(RATES["tiny"])
     for name, method in METHODS.items():
         jobs = [row.jobs[0] for row in study.find(method=name)]
@@ -69,15 +60,16 @@ def test_digests_are_of_what_changes_the_result():
 
 
 def test_the_best_rate_is_of_the_lowest_mean():
-    study = tuning_study("tiny", SETUP, choose_methods(["dcl-10"]), (0.1, 0.2, 0.4))
+    study = language_study("tiny", SETUP, choose_methods(["dcl-10"]), (0.1, 0.2, 0.4))
     losses = {
         "baseline, 0.1": [2.0, 2.2], "baseline, 0.2": [1.8, 2.3], "baseline, 0.4": [1.0, math.nan],
         "dcl-10, 0.1": [3.0, 3.0], "dcl-10, 0.2": [math.nan, math.nan], "dcl-10, 0.4": [2.9, 3.0],
     }  # fmt: skip
     results = {row: {"seed": [0.0, 1.0], "validation loss": values} for row, values in losses.items()}
-    found = best_rates(study, results)
+    found = study.best_rates(results)
     assert found == {"baseline": 0.2, "dcl-10": 0.4}
-    compared = comparison_study("tiny", SETUP, choose_methods(["dcl-10"]), found, (0.1, 0.2, 0.4))
+    compared = study.comparison(found, [7, 8])
+    assert "Chosen from 0.1, 0.2, 0.4 on 2 seeds of their own, 6 runs per method." in compared.lead
     assert [(row.name, row.against, row.jobs[0].setup.learning_rate) for row in compared.rows] == [
         ("baseline", None, 0.2), ("dcl-10", "baseline", 0.4),
     ]  # fmt: skip
@@ -91,17 +83,22 @@ def curve(*losses):
 
 def test_steps_saved():
     baseline = curve(5.0, 4.0, 3.0, 2.0)
-    assert steps_saved(curve(5.0, 4.0, 2.0, 1.0), baseline) == 10
-    assert steps_saved(curve(4.0, 3.0, 2.5, 1.5), baseline) == pytest.approx(5)  # halfway between two evaluations
-    assert steps_saved(baseline, baseline) == 0
-    assert steps_saved(curve(5.0, 4.5, 4.0, 3.5), baseline) == pytest.approx(-15)  # the baseline had 3.5 at step 25
-    assert steps_saved(curve(1.0, 1.0, 1.0, 1.0), baseline) == 30
-    assert math.isnan(steps_saved(curve(9.0, 9.0, 9.0, math.nan), baseline))
-    assert steps_saved(curve(9.0, 9.0, 9.0, 9.0), baseline) == -30
+    assert steps_saved(curve(5.0, 4.0, 2.0, 1.0), baseline, "validation_loss") == 10
+    assert steps_saved(curve(4.0, 3.0, 2.5, 1.5), baseline, "validation_loss") == pytest.approx(
+        5
+    )  # halfway between two evaluations
+    assert steps_saved(baseline, baseline, "validation_loss") == 0
+    assert steps_saved(curve(5.0, 4.5, 4.0, 3.5), baseline, "validation_loss") == pytest.approx(
+        -15
+    )  # the baseline had 3.5 at step 25
+    assert steps_saved(curve(1.0, 1.0, 1.0, 1.0), baseline, "validation_loss") == 30
+    assert math.isnan(steps_saved(curve(9.0, 9.0, 9.0, math.nan), baseline, "validation_loss"))
+    assert steps_saved(curve(9.0, 9.0, 9.0, 9.0), baseline, "validation_loss") == -30
 
 
 def test_steps_saved_are_paired():
-    study = comparison_study("tiny", SETUP, choose_methods(["dcl-10"]), {"baseline": 0.1, "dcl-10": 0.1})
+    tuned = language_study("tiny", SETUP, choose_methods(["dcl-10"]), (0.1,))
+    study = tuned.comparison({"baseline": 0.1, "dcl-10": 0.1})
     plain, dcl = (row.jobs[0].digest() for row in study.rows)
     finished = {
         (plain, 0): RunResult({}, curve(4.0, 3.0, 2.0)), (plain, 1): RunResult({}, curve(4.0, 2.0, 1.0)),
@@ -109,7 +106,7 @@ def test_steps_saved_are_paired():
         (dcl, 2): RunResult({}, curve(4.0, 3.0, 2.0)),
     }  # fmt: skip
     results = {"baseline": {"seed": [0.0, 1.0]}, "dcl-10": {"seed": [0.0, 1.0, 2.0]}}
-    saved = with_steps_saved(study, results, finished)["dcl-10"]["steps saved"]
+    saved = tuned.with_steps_saved(study, results, finished)["dcl-10"]["steps saved"]
     assert saved[:2] == [10, -10]
     assert math.isnan(saved[2])
 

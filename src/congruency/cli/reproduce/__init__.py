@@ -11,6 +11,7 @@ from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
 from congruency.cli.reproduce.language import language
 from congruency.cli.reproduce.saliency import saliency
+from congruency.cli.reproduce.tuned import tuned
 
 __all__ = ["app"]
 
@@ -37,6 +38,7 @@ def reproduce(
     """List what can be run where no family is named."""
     if not listing and context.invoked_subcommand is not None:
         return
+    from congruency.studies.classification.tuned import TUNED
     from congruency.studies.continual.tables import TABLES
     from congruency.studies.image_tables import TITLES
     from congruency.studies.language.study import SETUPS
@@ -46,6 +48,7 @@ def reproduce(
     titles |= {f"classification {name}": title for name, title in TITLES.items()}
     titles |= {f"saliency {name}": title for name, title in SALIENCY.items() if name in _PLACES}
     titles |= {f"language {size}": f"AdamW with each correction on a byte-level GPT, {size}" for size in SETUPS}
+    titles |= {f"tuned {name}": f"{table.title}: methods at tuned learning rates" for name, table in TUNED.items()}
     for name, title in titles.items():
         where = _PLACES.get(name.split()[1])
         typer.echo(f"  {name:30}  {title}{f' ({where} of the paper)' if where else ''}")
@@ -53,5 +56,5 @@ def reproduce(
     raise typer.Exit
 
 
-for command in (classification, continual, saliency, language):
+for command in (classification, tuned, continual, saliency, language):
     app.command()(command)

@@ -80,7 +80,7 @@ def classification(
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
-        from congruency.studies.image_tables import choose_machine, made_by, remarks, study_of
+        from congruency.studies.image_tables import choose_machine, made_by, remarks, sets_of, study_of
         from congruency.studies.plan import pick
         from congruency.studies.store import Store
         from congruency.training.processes import first_process
@@ -99,7 +99,7 @@ def classification(
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
         remembered = held or {
             "command": command_line(), "device_name": machine.device_name, "torch": torch.__version__,
-            "remarks": [] if dataset else remarks(study, data),
+            "remarks": [] if dataset else remarks(sets_of(study), data),
         }  # fmt: skip
         study = pick(study_of(settings | {"remarks": remembered.get("remarks", [])}), row or ())
         for sentence in [*remembered.get("remarks", []), describe_changes(settings["changes"])]:

@@ -20,15 +20,9 @@ def language(
     )],
     seeds: options.Seeds = 8,
     first_seed: options.FirstSeed = 0,
-    tuning_seeds: Annotated[int, option("Seeds that learning rates are tuned on.", "N", min=1)] = 2,
-    rows: Annotated[list[str] | None, option(
-        "Run only this method, such as dcl-50, beside the baseline; may be repeated. (default: all)", "NAME",
-        name="--row",
-    )] = None,
-    rate: Annotated[list[float] | None, option(
-        "A learning rate of the grid; may be repeated, and one alone is not tuned. (default: five of the size's own)",
-        "NUMBER",
-    )] = None,
+    tuning_seeds: options.TuningSeeds = 2,
+    rows: options.MethodRows = None,
+    rate: options.Rates = None,
     corpus: options.Corpus = "stdlib",
     out: options.TableOut = None,
     steps: Annotated[int | None, option("Other steps per run. (default: the size's)", "N", min=1)] = None,
@@ -60,8 +54,10 @@ def language(
         from dataclasses import replace
 
         from congruency.studies.console import command_line, typed
-        from congruency.studies.language.runner import FIRST_TUNING_SEED, LanguageRunner, conduct_language
-        from congruency.studies.language.study import RATES, SETUPS, choose_methods
+        from congruency.studies.language.runner import LanguageRunner, conduct_language
+        from congruency.studies.language.study import RATES, SETUPS
+        from congruency.studies.tuned import FIRST_TUNING_SEED
+        from congruency.training import choose_methods
 
         setup = SETUPS[table]
         if steps is not None:

@@ -14,7 +14,7 @@ from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
-__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "grid"]
+__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "fast_setup", "grid", "lite_setup"]
 
 Variant = tuple[Mode, float]
 
@@ -68,7 +68,7 @@ def _cifar10_grid() -> Study[ImageJob]:
         lead="ResNet-9 of half the width for 4 epochs in batches of 512: SGD with Nesterov's momentum, a rate that "
         "rises to 0.4 over a quarter of the run and falls to 0 along a cosine, weight decay 5e-4, label "
         "smoothing 0.1; crops of 32 from images padded by 4, and flips.",
-        rows=_rows(methods, _fast(AUGMENTATIONS["cifar10"]), Data(name="cifar10", classes=10)),
+        rows=_rows(methods, fast_setup(AUGMENTATIONS["cifar10"]), Data(name="cifar10", classes=10)),
     )
 
 
@@ -82,7 +82,7 @@ def _cifar100_noisy() -> Study[ImageJob]:
         "5e-4, no label smoothing; crops of 32 from images padded by 4, and flips.",
         rows=_rows(
             methods,
-            replace(_fast(AUGMENTATIONS["cifar100"]), epochs=5, warmup=1.25, smoothing=0.0),
+            replace(fast_setup(AUGMENTATIONS["cifar100"]), epochs=5, warmup=1.25, smoothing=0.0),
             Data(name="cifar100", classes=100),
         ),
     )
@@ -91,24 +91,10 @@ def _cifar100_noisy() -> Study[ImageJob]:
 def _tiny_subset() -> Study[ImageJob]:
     """The windows of the paper's ResNet-101 and EfficientNet on this set: 60 and 8."""
     data = Data(name="tiny_imagenet", classes=200)
-    scratch = Setup(
-        model="torchvision/resnet50",
-        augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64),
-        epochs=20,
-        batch_size=128,
-        learning_rate=0.1,
-        nesterov=True,
-        weight_decay=5e-4,
-        schedule="cosine",
-        warmup=4,
-        smoothing=0.1,
-        drop_last=True,
-        evaluation_batch_size=500,
-    )
-    lite = AUGMENTATIONS["tiny_imagenet"].normalised_as((127 / 255,) * 3, (128 / 255,) * 3)
-    tuned = replace(
-        scratch, model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6,
-        batch_size=64, learning_rate=0.01, weight_decay=1e-4, warmup=1, pretrained="installed",
+    tuned = lite_setup()
+    scratch = replace(
+        tuned, model="torchvision/resnet50", epochs=20, batch_size=128, learning_rate=0.1, weight_decay=5e-4,
+        augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64), warmup=4, pretrained=None,
     )  # fmt: skip
     rows = (
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (60,), ("head",)), scratch, data, "ResNet-50 from scratch"),
@@ -124,11 +110,21 @@ def _tiny_subset() -> Study[ImageJob]:
     )
 
 
-def _fast(augmentation: Augmentation) -> Setup:
+def fast_setup(augmentation: Augmentation) -> Setup:
     """What trains a ResNet-9 well in a few epochs: the usual rate, 0.1 for 128 images, in batches of 512."""
     return Setup(
         model="resnet9_small", augmentation=augmentation, epochs=4, batch_size=512, learning_rate=0.4, nesterov=True,
         schedule="cosine", warmup=1.0, smoothing=0.1, drop_last=True, evaluation_batch_size=2000,
+    )  # fmt: skip
+
+
+def lite_setup() -> Setup:
+    """EfficientNet-Lite0 fine-tuned from its ImageNet weights, on images of 128 pixels."""
+    lite = AUGMENTATIONS["tiny_imagenet"].normalised_as((127 / 255,) * 3, (128 / 255,) * 3)
+    return Setup(
+        model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6, batch_size=64,
+        learning_rate=0.01, nesterov=True, weight_decay=1e-4, schedule="cosine", warmup=1, smoothing=0.1,
+        pretrained="installed", drop_last=True, evaluation_batch_size=500,
     )  # fmt: skip
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from typing_extensions import Self
 
+from congruency.classification.optimizers import SGD_NAME
 from congruency.classification.task import Images
 from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
@@ -17,8 +18,8 @@ from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
 from congruency.training.task import Build
 
 __all__ = [
-    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "correction_settings", "describe_changes", "extras",
-    "settings_of",
+    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "changed_job", "correction_settings",
+    "describe_changes", "extra_columns", "extras", "settings_of",
 ]  # fmt: skip
 
 ImageSets = tuple[Images, Images | None]
@@ -78,6 +79,7 @@ class ImageJob:
         columns: which figure of a finished run fills which column.
         label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
         short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
+        curves: evaluated after every epoch, and the curves kept with the result.
         steps: for measurements of time: so many steps are trained, nothing is evaluated.
     """
 
@@ -88,12 +90,15 @@ class ImageJob:
     label: str = ""
     short: bool = False
     steps: int | None = None
+    curves: bool = False
 
     def digest(self) -> str:
         """Identify the job by everything that changes its result, but for the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
         if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
             del setup["sample_order"], setup["order_seed"]
+        if setup.get("optimizer") == SGD_NAME:
+            del setup["optimizer"]
         data = asdict(self.data)
         data["made_up"] = data.pop("synthetic")  # its first name, for the same reason
         described = [setup, self.method.settings(), data, dict(self.columns), self.steps]
@@ -121,8 +126,12 @@ def correction_settings(method: Correction) -> dict[str, Any]:
 
 
 def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
-    """Return the columns without comparison: the share of corrected steps and the speed, per label."""
-    labels = dict.fromkeys(job.label for row in rows for job in row.jobs)
+    """Return the columns without comparison of these rows."""
+    return extra_columns(dict.fromkeys(job.label for row in rows for job in row.jobs))
+
+
+def extra_columns(labels: Iterable[str] = ("",)) -> tuple[Column, ...]:
+    """Return the columns without comparison: the share of corrected steps and the speed, per label of a job."""
     return tuple(
         Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0)
         for label in labels
@@ -137,7 +146,7 @@ def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
         return study
     rows = []
     for row in study.rows:
-        jobs = tuple(_changed(job, given) for job in row.jobs)
+        jobs = tuple(changed_job(job, given) for job in row.jobs)
         rows.append(replace(row, jobs=jobs, settings={**row.settings, **settings_of(jobs)}))
     return replace(study, rows=tuple(rows), lead=f"{study.lead} {describe_changes(given)}".strip())
 
@@ -148,7 +157,7 @@ def describe_changes(given: Mapping[str, Any]) -> str:
     return f"Changed by options: {parts}." if parts else ""
 
 
-def _changed(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
+def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
     """Milestones and warm-up move with the number of epochs; the weights of one network do not fit another."""
     setup, epochs = job.setup, given.get("epochs")
     if job.steps is not None:  # times depend on neither

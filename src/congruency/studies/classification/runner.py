@@ -56,8 +56,8 @@ class Machine:
             channels_last=self.channels_last,
             tf32=self.tf32,
             accumulate=job.setup.accumulate,
-            measure="head" if job.steps is None else "none",  # a cost is the method's alone
-            evaluate_every=job.setup.epochs if job.short else 1,
+            measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
+            evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
             record_steps=record_steps if job.steps is None else 1,
             checkpoint_epochs=0 if job.short else 1,
         )
@@ -193,8 +193,8 @@ class ClassificationRunner:
         """Train each run and yield its figures, which, with the records of runs that are not short, are what stays."""
         for run in batch:
             folder = self.run_folder(run)
-            figures, asked_to_stop = self._train(run, folder, within)
-            yield run, RunResult(figures)
+            result, asked_to_stop = self._train(run, folder, within)
+            yield run, result
             if first_process():  # the result is kept
                 shutil.rmtree(folder if run.job.short else folder / "checkpoints", ignore_errors=True)
             if asked_to_stop:
@@ -215,8 +215,8 @@ class ClassificationRunner:
         source = replace(self.images, device=self.machine.device)
         return replace(source, cache=self.folder / "images") if self.elsewhere and source.cache is None else source
 
-    def _train(self, run: Run[ImageJob], folder: Path, within: Within | None) -> tuple[dict[str, float], bool]:
-        """Train; return the figures, and whether SIGTERM came at the end."""
+    def _train(self, run: Run[ImageJob], folder: Path, within: Within | None) -> tuple[RunResult, bool]:
+        """Train; return the result, and whether SIGTERM came at the end."""
         images = self._source.sets(run.job)
         setup = run.job.setup.changed(seed=run.seed)
         if run.job.steps is not None:
@@ -238,11 +238,12 @@ class ClassificationRunner:
         gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
         gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
         if not first_process():
-            return {}, result.asked_to_stop
+            return RunResult({}), result.asked_to_stop
         record = read_record(result.record)
         recording = job.method.offset + job.method.references
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
-        return {**figures, "seconds": time.perf_counter() - began}, result.asked_to_stop
+        figures["seconds"] = time.perf_counter() - began
+        return RunResult(figures, _curves(record) if job.curves else {}), result.asked_to_stop
 
 
 def _plain(name: str) -> str:
@@ -282,6 +283,15 @@ def _figures(record: RunRecord) -> dict[str, float]:
         figures["congruency"] = _mean([epoch["congruency"] for epoch in record.epochs])
         figures["magnitude"] = last["magnitude"]
     return {name: math.nan if value is None else float(value) for name, value in figures.items()}
+
+
+def _curves(record: RunRecord) -> dict[str, list[float]]:
+    """Figures after every epoch."""
+    lines = record.epochs
+    curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}
+    for name in ("error", "loss"):
+        curves[f"test_{name}"] = [(line["evaluation"] or {}).get(name) for line in lines]
+    return {name: [math.nan if value is None else value for value in values] for name, values in curves.items()}
 
 
 def _rate(record: RunRecord) -> float:

@@ -1,4 +1,4 @@
-"""Executing the study of language models: the runner, and both stages from tuning to page."""
+"""Executing the study of language models: the runner, and the study from tuning to page."""
 
 from __future__ import annotations
 
@@ -16,28 +16,15 @@ import torch
 from rich.console import Console
 
 from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
-from congruency.studies.conduct import conduct
 from congruency.studies.executor import Batch, Place, Stopped, Within
-from congruency.studies.language.study import (
-    LanguageJob,
-    best_rates,
-    comparison_study,
-    learning_curves,
-    rate_curves,
-    tuning_study,
-    with_steps_saved,
-)
+from congruency.studies.language.study import LanguageJob, language_study
 from congruency.studies.plan import Run
-from congruency.studies.results import collect
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import RunResult
+from congruency.studies.tuned import conduct_tuned
 from congruency.training import Correction, Origin, RunRecord, read_record, train
 from congruency.training.config import Accelerator, Precision
-from congruency.training.processes import process_count
 
-__all__ = ["FIRST_TUNING_SEED", "LanguageRunner", "conduct_language"]
-
-FIRST_TUNING_SEED = 10_000
-"""Seeds from here on tune learning rates; those below compare methods."""
+__all__ = ["LanguageRunner", "conduct_language"]
 
 _SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
 
@@ -145,6 +132,7 @@ def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
             "train_loss": curves["train_loss"][-1],
             "corrected_share": sum(line["corrected_share"] for line in lines) / len(lines),
             "bytes_per_second": setup.shape.context * samples / seconds if seconds else math.nan,
+            "seconds": sum(line["seconds"] for line in lines),
         },
         curves,
     )
@@ -174,35 +162,20 @@ def conduct_language(
         rates: The grid of learning rates; with one there is nothing to tune.
         seeds, tuning_seeds: Of the comparison, and of the tuning; they must differ.
     """
-    if process_count() > 1:
-        raise ValueError("this study shares its work by --processes; leave torchrun out")
-    if set(seeds) & set(tuning_seeds):
-        raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
-    console, out = console or Console(), runner.folder
     runner = replace(runner, corpus_hash=runner.text().digest, study=size)
     settings = {"study": "language", "setup": _plain(setup), "corpus": runner.corpus_hash, "machine": runner.machine}
-    remembered = {"device_name": _device_name(runner.device), "torch": torch.__version__}
-
-    def made(folder: Path) -> str:
-        held = Store(folder).settings() or remembered
-        how = ", compiled" if runner.compile else ""
-        return f"from runs on {held['device_name']} in precision {runner.precision}{how}, with PyTorch {held['torch']}"
-
-    chosen = dict.fromkeys(methods, rates[0])
-    if len(rates) > 1:
-        study, folder = tuning_study(size, setup, methods, rates), out / "tuning"
-        code = conduct(
-            study, replace(runner, folder=folder), tuning_seeds, folder, place=place, settings=settings,
-            remembered=remembered, command=command, made=lambda: made(folder), figures=rate_curves, console=console,
-        )  # fmt: skip
-        if code or Store(folder).pending(study.runs(tuning_seeds)):
-            return code
-        chosen = best_rates(study, collect(study, Store(folder).load()))
-    return conduct(
-        comparison_study(size, setup, methods, chosen, rates), runner, seeds, out, place=place, settings=settings,
-        remembered=remembered, command=command, made=lambda: made(out), figures=learning_curves,
-        derived=with_steps_saved, console=console,
+    return conduct_tuned(
+        language_study(size, setup, methods, rates), lambda folder: replace(runner, folder=folder), runner.folder,
+        seeds=seeds, tuning_seeds=tuning_seeds, place=place, settings=settings,
+        remembered={"device_name": _device_name(runner.device), "torch": torch.__version__}, made=_made,
+        command=command, console=console,
     )  # fmt: skip
+
+
+def _made(held: Mapping[str, Any]) -> str:
+    machine = held["machine"]
+    how = ", compiled" if machine["compile"] else ""
+    return f"from runs on {held['device_name']} in precision {machine['precision']}{how}, with PyTorch {held['torch']}"
 
 
 def _plain(setup: LanguageSetup) -> dict[str, Any]:

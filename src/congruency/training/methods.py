@@ -1,13 +1,14 @@
-"""The corrections that language models are trained with, by name: one table for ``train-lm`` and the study."""
+"""Corrections by name: one table for ``train-lm`` and for the studies that tune learning rates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from congruency.constraints.references import DEFAULT_FLOOR
 from congruency.training.config import Correction
 
-__all__ = ["BASELINE", "METHODS", "method_named"]
+__all__ = ["BASELINE", "METHODS", "choose_methods", "method_named"]
 
 BASELINE = "baseline"
 _WINDOWS = (10, 50, 200)
@@ -54,3 +55,9 @@ def method_named(name: str) -> Correction:
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def choose_methods(names: Sequence[str] = ()) -> dict[str, Correction]:
+    """Return these methods after the baseline that they are compared with; all where none is given."""
+    chosen = {name: method_named(name) for name in names} if names else METHODS
+    return {BASELINE: METHODS[BASELINE], **chosen}

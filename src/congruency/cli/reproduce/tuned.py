@@ -1,0 +1,93 @@
+"""``congruency reproduce tuned``: methods compared on image classifiers, each at its own best learning rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from congruency.cli import options
+from congruency.cli.options import option
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
+__all__ = ["tuned"]
+
+
+def tuned(
+    table: Annotated[Literal["cifar10", "cifar100", "tiny_imagenet"], typer.Argument(
+        help="cifar10 and cifar100: ResNet-9 from scratch, SGD. tiny_imagenet: EfficientNet-Lite0 fine-tuned, AdamW.",
+    )],
+    seeds: options.Seeds = 10,
+    first_seed: options.FirstSeed = 0,
+    tuning_seeds: options.TuningSeeds = 2,
+    rows: options.MethodRows = None,
+    rate: options.Rates = None,
+    data: options.Data = None,
+    dataset: options.Dataset = None,
+    out: options.TableOut = None,
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    pretrained: options.Pretrained = None,
+    precision: Annotated[options.PrecisionName | None, option(
+        "bf16 and 16 are mixed precision. (default: 32; bf16 on a GPU)",
+    )] = None,
+    compile: options.CompileFlag = False,
+    device: options.Device = "auto",
+    processes: options.Processes = 1,
+    threads: options.Threads = None,
+    ray: options.Ray = None,
+) -> None:  # fmt: skip
+    """Compare corrections on an image classifier at tuned learning rates.
+
+        congruency reproduce tuned cifar10 --data FOLDER --row cautious --row dcl-50 --seeds 20
+
+    Every method first runs with every learning rate of one grid, on seeds of
+    their own; then all methods are compared at their best rates on fresh
+    seeds. The same command resumes after an interruption.
+    """
+    folder = (out or Path(f"congruency-tuned-{table}")).absolute()
+    check_folder(folder, "--out")
+    if ray is None:
+        check_accelerator(device)
+    place = options.place_of(processes, threads, ray)
+    changes = {"model": model, "epochs": epochs, "batch_size": batch_size, "pretrained": pretrained}
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from dataclasses import asdict, replace
+
+        import torch
+
+        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.classification.tuned import ROWS, TUNED, tuned_study
+        from congruency.studies.console import command_line, typed
+        from congruency.studies.image_tables import choose_machine, made_by, remarks
+        from congruency.studies.tuned import FIRST_TUNING_SEED, conduct_tuned
+        from congruency.training import choose_methods
+
+        machine = choose_machine(table, device, precision, compile)
+        settings: dict[str, Any] = {
+            "study": "tuned", "table": table, "base": Path(dataset).name if dataset else None,
+            "changes": {name: value for name, value in changes.items() if value is not None},
+            "machine": asdict(machine),
+        }  # fmt: skip
+        study = tuned_study(table, choose_methods(rows or ROWS), tuple(dict.fromkeys(rate or ())), settings["changes"])
+        notes = [] if dataset else remarks([TUNED[table].data.name], options.data_folder(data))
+        study = replace(study, lead=" ".join([study.lead, *notes]))
+        runner = ClassificationRunner(
+            folder=folder,
+            machine=machine,
+            images=ImageSource(
+                data=options.data_folder(data), dataset=options.dataset_path(dataset), cache=folder / "images"
+            ),
+            study=f"tuned {table}",
+            command=typed(),
+            elsewhere=ray is not None or processes > 1,
+        )
+        code = conduct_tuned(
+            study, lambda own: replace(runner, folder=own), folder, seeds=range(first_seed, first_seed + seeds),
+            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
+            remembered={"device_name": machine.device_name, "torch": torch.__version__}, made=made_by,
+            command=command_line(),
+        )  # fmt: skip
+    raise typer.Exit(code)
