@@ -44,5 +44,5 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []
-    if CHROMIUM is None and (count := sum("browser" in report.keywords for report in skipped)):
+    if CHROMIUM is None and (count := sum("browser" in getattr(report, "keywords", ()) for report in skipped)):
         reporter.write_line(f"{count} browser tests skipped, Chromium is missing: {INSTALL}, then make test-browser")

@@ -13,11 +13,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA grap
 SETTINGS = [
     {"window": 6, "floor": None},
     {"window": 6, "floor": 1.0, "returning": False},
+    {"window": 6, "floor": 1.0, "momentum": 0.0},
+    {"window": 6, "correct": "update", "floor": 1.0, "returning": False, "momentum": 0.0},
     {"window": None, "offset": 2, "mode": "anchor", "margin": 0.05},
     {"window": 7, "references": 3, "floor": None},
     {"window": 6, "references": 2, "accumulate": "gradients", "mode": "anchor", "margin": 0.05},
     {"window": 5, "blocks": "tensor", "trigger": "violated", "margin": 0.1, "floor": None},
 ]
+CAUTIOUS = [{"kind": "Cautious"}, {"kind": "Cautious", "decay": True}, {"kind": "Cautious", "rescale": False}]
 WARM, STEPS = 3, 25
 
 
@@ -26,9 +29,14 @@ def data(step):
 
 
 def make(settings, capturable):
+    """``{"kind": "Cautious", ...}`` makes that, with AdamW; it has no clock, so that it is always capturable."""
     model = network(torch.float32, device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, foreach=True)
-    return model, optimizer, congruency.DCL(optimizer, **settings, capturable=capturable)
+    own = {name: value for name, value in settings.items() if name not in ("kind", "momentum")}
+    if "kind" in settings:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, capturable=True)
+        return model, optimizer, congruency.Cautious(optimizer, **own)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=settings.get("momentum", 0.9), foreach=True)
+    return model, optimizer, congruency.DCL(optimizer, **own, capturable=capturable)
 
 
 def eager_path(settings, capturable=False):
@@ -76,7 +84,7 @@ def replayed_path(settings):
     return torch.stack(path), dcl
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", [*SETTINGS, *CAUTIOUS], ids=str)
 def test_replayed_steps_equal_eager_ones(settings):
     eager, dcl = eager_path(settings)
     replayed, captured = replayed_path(settings)
@@ -109,23 +117,22 @@ def test_reduce_overhead_training_step():
         torch.testing.assert_close(found, expected[step], rtol=1e-3, atol=1e-4)
 
 
-def test_no_host_synchronisation():
-    for settings in SETTINGS:
-        model, optimizer, dcl = make(settings, capturable=False)
-        batches = [data(step) for step in range(12)]
+@pytest.mark.parametrize("settings", [*SETTINGS, *CAUTIOUS], ids=str)
+def test_no_host_synchronisation(settings):
+    model, optimizer, corrector = make(settings, capturable=False)
+    batches = [data(step) for step in range(24)]
+    try:
         for i, (inputs, targets) in enumerate(batches):
-            if i == 6:  # everything has been made and compiled
+            if i == 12:  # everything has been made and compiled
                 torch.cuda.synchronize()
                 torch.cuda.set_sync_debug_mode("error")
-            try:
-                optimizer.zero_grad()
-                (model(inputs) - targets).square().mean().backward()
-                optimizer.step()
-                stats = dcl.stats
-            finally:
-                if i == 11:
-                    torch.cuda.set_sync_debug_mode("default")
-        assert stats.congruency.device.type == "cuda"
+            optimizer.zero_grad()
+            (model(inputs) - targets).square().mean().backward()
+            optimizer.step()
+            stats = corrector.stats
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert stats.congruency.device.type == "cuda"
 
 
 def test_capturable_needs_cuda():

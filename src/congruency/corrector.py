@@ -387,18 +387,21 @@ class Corrector:
             each = [source for source in active for _ in range(source.active)]
             # a floor of 1 excludes nothing, and rounding must not decide at nu = -1 (rows of one element)
             floors = [math.inf if source.floor in (None, 1.0) else source.floor for source in each]
+            rules = [0.0 if source.returning else math.inf for source in each]
+            bounded = any(source.floor for source in each)
             self._problems[key] = Problem(
                 combination=torch.block_diag(*(source.combination() for source in active)).to(device),
                 signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
                 margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
                 only_violated=self.trigger == "violated",
-                floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
+                floors=torch.tensor(floors, dtype=torch.float64).to(device) if bounded else None,
+                previous=torch.tensor([rules], dtype=torch.float64).to(device) if bounded else None,  # at first
             )
         problem = self._problems[key]
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
-                rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
-                self._lengths = torch.tensor([rules] * blocks, dtype=torch.float64).to(device)
+                assert problem.previous is not None
+                self._lengths = problem.previous.repeat(blocks, 1)  # no copy from the host, which would wait
             problem = replace(problem, previous=self._lengths)
         if update and any(source.margin for source in active):
             problem = replace(problem, margins=problem.margins * self._rates(blocks, device).unsqueeze(-1))
