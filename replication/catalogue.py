@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from congruency.studies.classification.tuned import TUNED
+
 __all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
 
-Family = Literal["continual", "classification", "saliency", "language", "analysis", "drawing"]
-"""The first four are subcommands of ``congruency reproduce``."""
+Family = Literal["continual", "classification", "tuned", "saliency", "language", "analysis", "drawing"]
+"""The first five are subcommands of ``congruency reproduce``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +249,10 @@ CATALOGUE: tuple[Entry, ...] = (
             "--out {out}/osie_windows",
         ),
         data=("OSIE",),
+    ),
+    *(
+        _table("", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,), seeds=seeds)
+        for (name, table), seeds in zip(TUNED.items(), (20, 20, 10), strict=True)
     ),
     *(
         _table(

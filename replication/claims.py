@@ -315,9 +315,9 @@ CLAIMS: tuple[Claim, ...] = (
         where="Table 6, section 5.2.3 (our grids: one small ResNet, in short runs)",
         variants=_joined(
             _paper_table("cifar", ("CIFAR-10", "CIFAR-100")),
-            _grids(("cifar10_grid", "cifar100_noisy"), "test error", "lower"),
+            _grids(("cifar10_grid", "cifar100_noisy", "cifar10_resnet9"), "test error", "lower"),
         ),
-        entries=("cifar", "cifar10_grid", "cifar100_noisy"),
+        entries=("cifar", "cifar10_grid", "cifar100_noisy", "cifar10_resnet9"),
     ),
     Claim(
         text="GEM has a higher test error than plain training in classification.",

@@ -18,14 +18,15 @@ from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
+from congruency.studies.classification.tuned import ROWS, TUNED
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.saliency.recipes import osie_recipes, paper_recipes
 from congruency.studies.saliency.study import saliency_study
-from congruency.training import METHODS as TUNED_METHODS
-from congruency.training.config import Correction
+from congruency.training import choose_methods
+from congruency.training.config import LATER_FIELDS, Correction
 
 __all__ = ["definition", "label"]
 
@@ -76,8 +77,10 @@ def definition(folder: str) -> Definition | None:
 def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
         return _continual(_STREAMS[folder])
+    if folder in TUNED:
+        return _tuned(choose_methods(ROWS))
     if folder in ("language_10m", "language_100m"):
-        return [Row(name=name, jobs=(), settings=correction_settings(each)) for name, each in TUNED_METHODS.items()]
+        return _tuned(choose_methods())
     if folder in _ABLATIONS:
         return _ablation(_ABLATIONS[folder])
     if folder in _REPORTS:
@@ -97,6 +100,13 @@ def _rows(folder: str) -> Rows:
     if folder == "osie_mit1003":
         return _saliency(paper_recipes("osie"))
     return _classification(named_study(folder)) if folder in IMAGE_TABLES else ()
+
+
+def _tuned(methods: Mapping[str, Correction]) -> Rows:
+    """The paper's forms of DCL are compared with the baseline: no floor, no later setting."""
+    for name, method in methods.items():
+        paper = method.name == "dcl" and not set(method.settings()) & set(LATER_FIELDS)
+        yield Row(name=name, jobs=(), against="baseline" if paper else None, settings=correction_settings(method))
 
 
 def _continual(table: Table) -> Rows:

@@ -12,6 +12,7 @@ from congruency.studies.classification import recipes
 from congruency.studies.classification.grids import GRIDS
 from congruency.studies.classification.grids import TITLES as GRID_TITLES
 from congruency.studies.classification.tables import TITLES as PAPER_TITLES
+from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import TABLES
 from congruency.studies.language.study import SETUPS
 from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
@@ -41,6 +42,7 @@ def test_it_lists_exactly_what_the_families_can_run():
     assert families == {
         "continual": set(TABLES),
         "classification": {recipe.table for recipe in recipes.RECIPES} | set(GRIDS),
+        "tuned": set(TUNED),
         "saliency": set(PAPER),
         "language": set(SETUPS) - {"tiny", "medium"},  # these two show how it is done
     }
@@ -89,6 +91,7 @@ def test_commands_run_as_many_seeds_as_are_meant():
     assert meant == {
         "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
             "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5, "10m": 8, "100m": 3,
+        "cifar10_resnet9": 20, "cifar100_resnet9": 20, "tiny_lite0": 10,
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from congruency.cli.options import (
     Data,
     Device,
     Floor,
+    MaskDecay,
     MaxRescale,
     Mode,
     OrderName,
@@ -56,6 +57,7 @@ _USERS = {
     "milestone": ("schedule", ("steps",)),
     "decay": ("schedule", ("steps",)),
     "warmup": ("schedule", ("cosine",)),
+    **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }
 """Options that mean something only beside certain values of another."""
 
@@ -79,9 +81,7 @@ def train(
         "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
         "present gradient (Cautious).",
     )] = "baseline",
-    scope: Annotated[Scope | None, _method(
-        "Correct the last layer, as in the paper, or the whole network. (default: head; all for cautious)",
-    )] = None,
+    scope: Annotated[Scope, _method("Correct the whole network, or the last layer (head), as in the paper.")] = "all",
     window: Annotated[int | None, _method(
         "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
     )] = None,
@@ -105,9 +105,13 @@ def train(
     cautious: CautiousFlag = None,
     rescale: Rescale = None,
     max_rescale: MaxRescale = None,
+    mask_decay: MaskDecay = None,
     epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
     batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
-    lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.1,
+    optimizer: Annotated[str, _schedule("sgd, adamw, or any name of timm.optim, such as lion.", "NAME")] = "sgd",
+    lr: Annotated[float | None, _schedule(
+        "The highest learning rate. (default: 0.1 for sgd, else 0.001)", "RATE",
+    )] = None,
     schedule: Annotated[Literal["cosine", "steps"], _schedule(
         "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
     )] = "cosine",
@@ -117,8 +121,10 @@ def train(
     )] = None,
     decay: Annotated[float, _schedule("What the rate is multiplied by at a --milestone.", "FACTOR")] = 0.1,
     momentum: Annotated[float, _schedule("Momentum of SGD.", "NUMBER", min=0.0)] = 0.9,
-    nesterov: Annotated[bool, _schedule("Use Nesterov's momentum.", name="--nesterov")] = False,
-    weight_decay: Annotated[float, _schedule("Weight decay of SGD.", "NUMBER", min=0.0)] = 0.0005,
+    nesterov: Annotated[bool, _schedule("Use Nesterov's momentum, with SGD.", name="--nesterov")] = False,
+    weight_decay: Annotated[float | None, _schedule(
+        "Weight decay. (default: 0.0005 for sgd, else 0.05)", "NUMBER", min=0.0,
+    )] = None,
     smoothing: Annotated[float, _schedule("Label smoothing, such as 0.1.", "NUMBER", min=0.0, max=1.0)] = 0.0,
     accumulate: Annotated[int, _schedule("Batches per optimizer step.", "N", min=1)] = 1,
     clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
@@ -165,7 +171,7 @@ def train(
 
         congruency train --dataset digits --method dcl --window 50 --epochs 3 --out runs/first
 
-        congruency train --dataset digits --method cautious --max-rescale 10 --epochs 3 --out runs/second
+        congruency train --dataset digits --optimizer adamw --method cautious --epochs 3 --out runs/second
 
     The record (record.jsonl) has loss, error, congruency and times of every
     step; --resume continues after an interruption to the same weights as if
@@ -192,13 +198,13 @@ def train(
             stream=stream, crop=crop, flip=flip,
         )  # fmt: skip
         base = Correction(
-            name=method, scope=scope or ("all" if method == "cautious" else "head"), references=references,
+            name=method, scope="head" if method == "baseline" else scope, references=references,
             window=window, offset=offset, mode=mode, margin=margin, trigger=trigger, memory=memory,
             floor=DEFAULT_FLOOR if method == "dcl" else None,
         )  # fmt: skip
         chosen = refined(
             base, floor, returning=returning, correct=correct, blocks=blocks, cautious=cautious, rescale=rescale,
-            max_rescale=max_rescale,
+            max_rescale=max_rescale, mask_decay=mask_decay,
         )  # fmt: skip
         config = TrainingConfig(
             epochs=epochs, seed=seed, method=chosen, accelerator=device, strategy=strategy, precision=precision,
@@ -207,8 +213,10 @@ def train(
             progress=sys.stderr.isatty() if progress is None else progress,
         )  # fmt: skip
         setup = {
-            "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "momentum": momentum,
-            "nesterov": nesterov, "weight_decay": weight_decay, "schedule": schedule, "warmup": warmup,
+            "model": model, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer,
+            "learning_rate": lr if lr is not None else 0.1 if optimizer == "sgd" else 0.001,
+            "weight_decay": weight_decay if weight_decay is not None else 0.0005 if optimizer == "sgd" else 0.05,
+            "momentum": momentum, "nesterov": nesterov, "schedule": schedule, "warmup": warmup,
             "milestones": tuple(milestone or ()), "decay": decay, "smoothing": smoothing, "workers": workers,
             "pretrained": True if pretrained == "download" else pretrained, "sample_order": order,
             "order_seed": order_seed,
@@ -241,6 +249,7 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
 
     from congruency.classification.image_options import augmentation, read_sets
     from congruency.classification.models import check
+    from congruency.classification.optimizers import check_optimizer
     from congruency.classification.task import Setup, build, ordered
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin
@@ -249,6 +258,7 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
     from congruency.training.record import RECORD_NAME
 
     check(settings["model"])
+    check_optimizer(settings["optimizer"])
     if not resume and (out / RECORD_NAME).exists():
         raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
     console = Console(quiet=not first_process(), highlight=False)
@@ -302,7 +312,8 @@ def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Imag
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "
-        f"{len(test_images):,}; {counted(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, {how}."
+        f"{len(test_images):,}; {counted(setup.epochs, 'epoch')} in batches of {setup.batch_size}{several}, "
+        f"{'SGD' if setup.optimizer == 'sgd' else setup.optimizer}, {how}."
     )
 
 

@@ -35,6 +35,17 @@ class Difference(Estimate):
 
     p: float
 
+    def detectable(self, power: float = 0.8, level: float = 0.95) -> float:
+        """Return the smallest true difference that so many seeds would have shown with this power.
+
+        ``(t_level + t_power) s / sqrt(n)``, with quantiles of Student's t for n - 1 degrees of freedom; nan without a
+        spread. ``level`` is that of the interval.
+        """
+        if self.count < 2:
+            return math.nan
+        two_sided, one_sided = (float(stats.t.ppf(q, self.count - 1)) for q in ((1 + level) / 2, power))
+        return self.margin * (1 + one_sided / two_sided)
+
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Estimate:
     """Mean and Student-t interval: `mean ± t * s / sqrt(n)`, t with n - 1 degrees of freedom.

@@ -173,7 +173,21 @@ def _compared(study: Study[JobT], compared: Compared) -> list[str]:
         sentences.append(f"No clear difference: {'; '.join(unclear)}.")
     if identical:
         sentences.append(f"Identical on every seed to the row they are compared with: {'; '.join(identical)}.")
+    if study.holm:
+        sentences.append(_shown(study, [one for one in tested if not one.identical]))
     return [*sentences, *([_together(study, tested)] if len(tested) > 1 else [])]
+
+
+def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
+    """What the number of seeds could have shown at all."""
+    digits = {column.key: (column.scale, column.digits) for column in study.columns}
+    several = len({one.column for one in tested}) > 1
+    each = [
+        f"{one.row}{f' ({one.column})' if several else ''} "
+        f"{fixed(digits[one.column][0] * one.difference.detectable(), digits[one.column][1])}"
+        for one in tested
+    ]
+    return f"The smallest difference that these seeds show with a power of 80 %: {', '.join(each)}."
 
 
 def _change(column: Column, one: Comparison) -> str:

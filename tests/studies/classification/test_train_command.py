@@ -33,10 +33,11 @@ def trained(out, *words, epochs=2):
     "words",
     [
         ["--method", "baseline"],
-        ["--method", "dcl", "--window", "3", "--scope", "all"],
+        ["--method", "dcl", "--window", "3", "--scope", "head"],
         ["--method", "dcl", "--mode", "anchor", "--margin", "0.5", "--offset", "1", "--references", "2"],
         ["--method", "gem", "--schedule", "steps", "--milestone", "1"],
         ["--method", "cautious", "--max-rescale", "5"],
+        ["--method", "cautious", "--optimizer", "adamw", "--mask-decay"],
         ["--method", "dcl", "--blocks", "element", "--correct", "update", "--window", "3"],
     ],
     ids=lambda words: "-".join(words[1:4:2]),
@@ -190,6 +191,8 @@ def test_bad_folders_are_refused_before_training(tmp_path, folder, spoil, words,
         (["--capture"], "--capture: needs a GPU"),
         (["--strategy", "fsdp"], "start the command with torchrun"),
         (["--holdout", "2"], "--holdout is a share between 0 and 1, got 2"),
+        (["--optimizer", "adamm"], "there is no optimizer 'adamm'"),
+        (["--optimizer", "adamw", "--nesterov"], "--nesterov: is for --optimizer sgd"),
         (["--scope", "tail"], "'tail' is not one of 'head', 'all'"),
         (["--window", "0"], "--window"),
         (["--precision", "8"], "'8' is not one of '32', 'bf16', '16'"),
@@ -269,7 +272,7 @@ def test_the_record_has_what_was_asked_for(tmp_path):
     ("words", "expected", "said_of_it"),
     [
         (["--method", "dcl"], {"floor": 0.3},
-         "with DCL on the last layer (concentrate, margin 0, 1 reference, never renewed, floor 0.3)"),
+         "with DCL on the whole network (concentrate, margin 0, 1 reference, never renewed, floor 0.3)"),
         (["--method", "dcl", "--floor", "none"], {}, "1 reference, never renewed)"),
         (["--method", "dcl", "--mode", "anchor"], {"mode": "anchor"}, "1 reference, never renewed)"),
         (["--method", "dcl", "--floor", "0.1", "--no-returning", "--correct", "update", "--blocks", "row",
@@ -277,16 +280,16 @@ def test_the_record_has_what_was_asked_for(tmp_path):
          {"floor": 0.1, "returning": False, "correct": "update", "blocks": "row", "cautious": True},
          "floor 0.1, returning or not, corrects the update, by row, cautious)"),
         (["--method", "gem", "--cautious", "--max-rescale", "4"], {"cautious": True, "max_rescale": 4.0},
-         "with GEM on the last layer (cautious, rescaled at most 4.0)"),
-        (["--method", "cautious", "--no-rescale"], {"scope": "all", "rescale": False},
+         "with GEM on the whole network (cautious, rescaled at most 4.0)"),
+        (["--method", "cautious", "--no-rescale"], {"rescale": False},
          "with Cautious on the whole network (not rescaled)"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
 def test_the_correction_that_options_choose(tmp_path, words, expected, said_of_it):
-    """The default of DCL is that of Python; other methods' records have no such settings."""
+    """The defaults of scope and DCL are those of Python; other methods' records have no such settings."""
     result = trained(tmp_path, *words, epochs=1)
     assert said_of_it in said(result)
     record = read_record(tmp_path)
-    assert record.run["config"]["method"] == Correction(name=words[1], **expected).settings()
+    assert record.run["config"]["method"] == Correction(name=words[1], scope="all", **expected).settings()
     assert all(("kept" in line) == ("cautious" in words[1] or "--cautious" in words) for line in record.steps)

@@ -15,8 +15,9 @@ __all__ = ["tuned"]
 
 
 def tuned(
-    table: Annotated[Literal["cifar10", "cifar100", "tiny_imagenet"], typer.Argument(
-        help="cifar10 and cifar100: ResNet-9 from scratch, SGD. tiny_imagenet: EfficientNet-Lite0 fine-tuned, AdamW.",
+    table: Annotated[Literal["cifar10_resnet9", "cifar100_resnet9", "tiny_lite0"], typer.Argument(
+        help="cifar10_resnet9, cifar100_resnet9: from scratch, SGD. tiny_lite0: EfficientNet-Lite0 fine-tuned on Tiny "
+        "ImageNet, AdamW.",
     )],
     seeds: options.Seeds = 10,
     first_seed: options.FirstSeed = 0,
@@ -41,7 +42,7 @@ def tuned(
 ) -> None:  # fmt: skip
     """Compare corrections on an image classifier at tuned learning rates.
 
-        congruency reproduce tuned cifar10 --data FOLDER --row cautious --row dcl-50 --seeds 20
+        congruency reproduce tuned cifar10_resnet9 --data FOLDER --row cautious --seeds 20
 
     Every method first runs with every learning rate of one grid, on seeds of
     their own; then all methods are compared at their best rates on fresh
@@ -73,7 +74,8 @@ def tuned(
         }  # fmt: skip
         study = tuned_study(table, choose_methods(rows or ROWS), tuple(dict.fromkeys(rate or ())), settings["changes"])
         notes = [] if dataset else remarks([TUNED[table].data.name], options.data_folder(data))
-        study = replace(study, lead=" ".join([study.lead, *notes]))
+        instead = f", {settings['base']} instead of its images" if dataset else ""
+        study = replace(study, title=f"{study.title}{instead}", lead=" ".join([study.lead, *notes]))
         runner = ClassificationRunner(
             folder=folder,
             machine=machine,

@@ -42,21 +42,21 @@ _CIFAR = (
 _SCRATCH = replace(fast_setup(AUGMENTATIONS["cifar10"]), model="resnet9", epochs=12, warmup=3.0)
 
 TUNED: dict[str, TunedTable] = {
-    "cifar10": TunedTable(
+    "cifar10_resnet9": TunedTable(
         title="CIFAR-10, ResNet-9",
         lead=_CIFAR.format(smoothing=0.1),
         setup=_SCRATCH,
         data=Data(name="cifar10", classes=10),
         rates=(0.1, 0.2, 0.4, 0.8, 1.6),
     ),
-    "cifar100": TunedTable(
+    "cifar100_resnet9": TunedTable(
         title="CIFAR-100, ResNet-9",
         lead=_CIFAR.format(smoothing=0),
         setup=replace(_SCRATCH, augmentation=AUGMENTATIONS["cifar100"], smoothing=0.0),
         data=Data(name="cifar100", classes=100),
         rates=(0.1, 0.2, 0.4, 0.8, 1.6),
     ),
-    "tiny_imagenet": TunedTable(
+    "tiny_lite0": TunedTable(
         title="Tiny ImageNet, EfficientNet-Lite0 fine-tuned",
         lead="Whatever part of Tiny ImageNet is in the data folder, all 200 classes. EfficientNet-Lite0 from its "
         "ImageNet weights, in batches of 64 at 128 pixels: AdamW, a rate that rises over a sixth of the run and falls "
