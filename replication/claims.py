@@ -315,7 +315,7 @@ CLAIMS: tuple[Claim, ...] = (
         where="Table 6, section 5.2.3 (our grids: one small ResNet, in short runs)",
         variants=_joined(
             _paper_table("cifar", ("CIFAR-10", "CIFAR-100")),
-            _grids(("cifar10_grid", "cifar100_noisy", "cifar10_resnet9"), "test error", "lower"),
+            _grids(("cifar10_grid", "cifar100_noisy", "cifar10_resnet9"), "test error", "lower", floor=None),
         ),
         entries=("cifar", "cifar10_grid", "cifar100_noisy", "cifar10_resnet9"),
     ),

@@ -201,7 +201,19 @@ def test_runs_in_both_orders_decide_the_claim_on_orders(tmp_path, shift):
             "--order",
             order,
         ]
-        words += ["--method", "dcl", "--floor", "none", "--seed", str(seed), "--device", "cpu", "--no-progress"]
+        words += [
+            "--method",
+            "dcl",
+            "--floor",
+            "none",
+            "--scope",
+            "head",
+            "--seed",
+            str(seed),
+            "--device",
+            "cpu",
+            "--no-progress",
+        ]
         result = runner.invoke(cli.build(), [*words, "--out", str(tmp_path / "runs" / f"{order}-{seed}")])
         assert result.exit_code == 0, result.output
     groups = group(load(find_records([tmp_path / "runs"])).runs)
@@ -237,7 +249,7 @@ def test_the_summary_keeps_what_limits_a_claim():
         assert f"| {claim.where} |" in line
     (line,) = (line for line in lines if "DCL lowers the test error on CIFAR-10" in line)
     assert "short runs" in line
-    assert line.endswith("(cifar10_grid, cifar100_noisy) |"), "and says by which results it is judged"
+    assert line.endswith("(cifar10_grid, cifar100_noisy, cifar10_resnet9) |"), "and says by which results it is judged"
 
 
 def test_every_table_of_the_paper_belongs_to_a_claim():
