@@ -72,6 +72,45 @@ def test_a_wide_gram_is_exact_to_float64(name, dtype, size, device):
     assert ((found - exact).abs() <= 1e-13 * torch.outer(scale, scale)).all()
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("case", ["chain", "plain", "update", "with memory", "mixed"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_products_of_fixed_vectors_are_taken_as_known(name, case, blocks, device):
+    """After the moving tensors have changed, the gram is that of all tensors now; what is fixed is not looked at."""
+    n, generator = 4, torch.Generator().manual_seed(0)
+
+    def make(length, dtype=torch.float32):
+        return torch.randn(length, generator=generator).to(device, dtype)
+
+    lengths = [1, 700, 1025, 2100]
+    slices = []
+    for i, length in enumerate(lengths):
+        dtype = torch.float64 if case == "mixed" and i % 2 else torch.float32
+        held = [make(length, dtype) for _ in range(n + (case != "plain"))]
+        bases = [Basis(held, case != "plain", n - 1)]
+        if case == "update":
+            bases.insert(0, Basis([make(length), make(length)], True))
+        if case == "with memory":
+            bases.append(Basis([make(length) for _ in range(3)]))
+        slices.append(ParameterSlice(make(length, dtype), bases, i % blocks))
+    size = sum(basis.size for basis in slices[0].bases)
+    passes = backend(name)(slices, size, blocks, device)
+    known = passes.gram(wide=True).clone()
+    fixed = torch.tensor(slices[0].fixed)
+    assert fixed.sum() == n - 1
+    inner = fixed[:, None] & fixed
+    for item in slices:
+        moving = [t for basis in item.bases for t in (basis.tensors[basis.fixed + basis.chained :])]
+        torch._foreach_mul_([item.target, *moving], 1.5)
+    full, found = passes.gram(wide=True).clone(), passes.gram(known=known).clone()
+    assert torch.equal(found[:, inner], known[:, inner])
+    scale = full.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert ((found - full).abs() <= 2e-6 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
+    assert torch.equal(found[:, ~inner], found.mT[:, ~inner])
+    marked = torch.where(inner.to(device), 7.0, known)
+    assert (passes.gram(known=marked)[:, inner] == 7.0).all()
+
+
 def test_passes_over_two_places_add_up(device):
     """Slices that are sharded over different groups are two backends and one sum."""
     tensors = [torch.randn(50, device=device) for _ in range(2)]
