@@ -652,6 +652,32 @@ class Corrector:
             nonfinite_steps=torch.as_tensor(self._counts["nonfinite"], device=device),
         )
 
+    def differs_from_start(self, params: Sequence[Tensor]) -> str | None:
+        """Why :meth:`measured` is not the agreement of these gradients with the displacement from the start, if so."""
+        (source, *others), mine = self.sources, self._selection().parameters
+        settings = source.settings()
+        wanted = {"source": "references", "references": 1, "window": None, "offset": 0, "accumulate": "weights"}
+        if others or any(settings.get(name) != value for name, value in wanted.items()) or source.gate is not None:
+            return f"its constraints are {self.sources}"
+        if self.target != "gradient" or self.blocks != "joint":
+            return f"it corrects with correct={self.target!r}, blocks={self.blocks!r}"
+        if set(mine) != set(params):
+            return "it corrects other parameters"
+        return None
+
+    def measured(self) -> tuple[Tensor, Tensor, Tensor]:
+        """|g|^2, <a, g> and |a|^2 of the last step, before its correction, with the first accumulated gradient a.
+
+        nan where it was not finite; while references are recorded, a is 0 and the rest is not known, which is 0 too.
+        """
+        solution = self._solution
+        if solution is None:
+            zero = torch.zeros((), dtype=torch.float64, device=local(self._selection().entries[0].parameter).device)
+            return zero, zero, zero
+        known = [solution.gradient_norm2.sum(), solution.products[:, 0].sum(), solution.gram[:, 0, 0].sum()]
+        norm2, product, length2 = (torch.where(solution.finite, value, math.nan) for value in known)
+        return norm2, product, length2
+
     def reset(self) -> None:
         """Start every constraint source over, as if newly made: at a task boundary, for example."""
         for source in self.sources:

@@ -178,6 +178,19 @@ HOT static void add_differences(float *to, const float *from, const float *end, 
     for (int64_t i = 0; i < n; i++) to[i] = from[i] + a * (end[i] - start[i]) + b * (other_end[i] - other_start[i]);
 }
 
+/* The same in float64: differences of float32 numbers are exact there. */
+HOT static void wide_pair_products(const float *g, const float *end, const float *start, int64_t n, double *sums) {
+    double gg = 0, gb = 0, bb = 0;
+#pragma omp simd reduction(+ : gg, gb, bb)
+    for (int64_t i = 0; i < n; i++) {
+        double a = g[i], b = (double)end[i] - start[i];
+        gg += a * a;
+        gb += a * b;
+        bb += b * b;
+    }
+    sums[0] += gg, sums[1] += gb, sums[3] += bb;
+}
+
 HOT static float norm2(const float *g, int64_t n) {
     float gg = 0;
 #pragma omp simd reduction(+ : gg)
@@ -502,6 +515,9 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
             n = least(longest, stop - offset);
             if (narrow)
                 gram_of_pair(job, slice, offset, n, scratch, sums);
+            else if (!job->wide && job->size == 1)
+                wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
+                                   start_of(job, slice, 0, offset), n, sums);
             else if (pass->moving) {
                 int quick = !job->wide && !pass->wide && pass->moving == 2;
                 if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, (float *)scratch, sums))
