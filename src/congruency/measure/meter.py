@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -14,12 +14,17 @@ from congruency._validate import check_choice, differs
 from congruency.backends import Basis, ParameterSlice, Passes
 from congruency.distributed import Groups, like, local, reduction_groups
 
-if TYPE_CHECKING:
-    from congruency.corrector import Corrector
-
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
 
 Reference = Literal["start", "previous"]
+
+
+class SharedPass(Protocol):
+    """What a meter asks of a corrector whose pass it shares: see :class:`congruency.Corrector`."""
+
+    def differs_from_start(self, params: Sequence[Tensor]) -> str | None: ...
+
+    def measured(self) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class CongruencyMeter:
     """
 
     def __init__(
-        self, params: Iterable[Tensor], reference: Reference = "start", *, beside: Corrector | None = None
+        self, params: Iterable[Tensor], reference: Reference = "start", *, beside: SharedPass | None = None
     ) -> None:
         self._kind: Reference = check_choice("reference", reference, get_args(Reference))
         self._params = _checked(params)
@@ -205,7 +210,7 @@ class CongruencyMeter:
             self._held = ((id(references), torch.get_num_threads(), *key), passes)
         return self._held[1]
 
-    def _check_beside(self, corrector: Corrector) -> None:
+    def _check_beside(self, corrector: SharedPass) -> None:
         if self._kind != "start":
             raise ValueError(f"beside= shares the pass of reference='start', this meter's is {self._kind!r}")
         reason = corrector.differs_from_start(self._params)
