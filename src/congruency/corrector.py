@@ -448,13 +448,14 @@ class Corrector:
                 self._lengths = torch.tensor([rules] * blocks, dtype=torch.float64).to(device)
             if problem.previous is not self._lengths:
                 problem = replace(problem, previous=self._lengths)
+        gates = [source.gate for source in active if source.gate is not None]
+        if gates and (len(active) > 1 or problem.gate is None or problem.gate.data_ptr() != gates[0].data_ptr()):
+            always = torch.ones((), dtype=torch.bool, device=device)
+            each_gate = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+            problem = replace(problem, gate=torch.cat(each_gate) if len(each_gate) > 1 else each_gate[0])
         self._problems[key] = problem
         if update and any(source.margin for source in active):
             problem = replace(problem, margins=problem.margins * self._rates(blocks, device).unsqueeze(-1))
-        if any(source.gate is not None for source in active):
-            always = torch.ones((), dtype=torch.bool, device=device)
-            gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
-            problem = replace(problem, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
         return problem
 
     def _rates(self, blocks: int, device: torch.device) -> Tensor:

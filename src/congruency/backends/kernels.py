@@ -11,7 +11,7 @@ import triton.language as tl
 
 __all__ = [
     "accumulate", "apply", "element", "gram", "record", "settle",
-    "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units",
+    "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units", "tick",
 ]  # fmt: skip
 
 
@@ -249,6 +249,18 @@ def settle(
 
 
 @triton.jit
+def tick(clock, phase, gate, offset, window, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Steps since recording last started over, whether all COUNT references are there, and one step more."""
+    step = tl.load(clock)
+    now = step - offset
+    if HAS_WINDOW:
+        now = tl.where(now < 0, now, now % window)
+    tl.store(phase, now)
+    tl.store(gate, now >= COUNT)
+    tl.store(clock, step + 1)
+
+
+@triton.jit
 def record(
     addresses, lengths, chunk_tensor, chunk_start, unit_first, phase,
     W: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -444,7 +456,8 @@ def solve_many(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
     combination, signs, margins, margin_stride, floors, previous, counts,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
     """Several constraints, a block per program: see :class:`congruency.backends.base.Solution`."""
     SIDE: tl.constexpr = 1 + N
@@ -466,7 +479,7 @@ def solve_many(
     c = tl.load(combination + row[:, None] * N + row[None, :], mask=inside, other=0.0)
     counted = tl.where(there, 1.0, 0.0).to(tl.float64)
     if HAS_GATE:
-        counted = tl.where(tl.load(gate + row, mask=there, other=0) != 0, counted, 0.0)
+        counted = tl.where(tl.load(gate + GATE_STRIDE * row, mask=there, other=0) != 0, counted, 0.0)
     c = c * counted[:, None]
     along = tl.where(all_finite, tl.load(own + 1 + row, mask=there, other=0.0), 0.0)
     product = tl.sum(c * along[None, :], axis=1) / factor

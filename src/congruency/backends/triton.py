@@ -23,7 +23,7 @@ from congruency.backends import kernels
 from congruency.backends.base import ElementRule, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
-__all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record"]
+__all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record", "tick"]
 
 _CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
 _UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
@@ -330,6 +330,11 @@ def _keep_while_captured(owner: object, device: torch.device) -> None:
         _captured.append(owner)
 
 
+def tick(clock: Tensor, phase: Tensor, gate: Tensor, offset: int, window: int | None, count: int) -> None:
+    """As References' phase, and whether it is at least ``count``; the clock goes on by one."""
+    kernels.tick[(1,)](clock, phase, gate, offset, window or 0, COUNT=count, HAS_WINDOW=window is not None)
+
+
 def record(weights: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor) -> None:
     """Copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, as the device sees ``phase``."""
     for dtype, plan, table in _slot_launches(weights, slots):
@@ -381,7 +386,7 @@ class _Solver:
         products, multipliers, coefficients = torch.empty(3, blocks, n, dtype=torch.float64, device=device)
         between = torch.empty(blocks, n, n, dtype=torch.float64, device=device)
         gram, margins = gram.contiguous(), problem.margins.contiguous()
-        gate = None if problem.gate is None else problem.gate.contiguous()
+        gate = problem.gate
         floored = problem.floors is not None and problem.previous is not None
         arguments = (
             gram, gram if scale is None else scale, gram if gate is None else gate,
@@ -398,7 +403,10 @@ class _Solver:
             constants["BLOCK"] = triton.next_power_of_2(blocks)
             self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
         else:
-            self._launch = _Launcher(kernels.solve_many, (blocks,), arguments, **constants, N=n, **_solver_constants(n))
+            self._launch = _Launcher(
+                kernels.solve_many, (blocks,), arguments, **constants, **_solver_constants(n),
+                N=n, GATE_STRIDE=0 if gate is None else gate.stride(0),
+            )  # fmt: skip
         self._problem = problem  # while it is held, no other has its id
         self._solution = Solution(
             finite=flags[blocks],

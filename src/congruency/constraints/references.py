@@ -178,18 +178,17 @@ class References(ConstraintSource):
             if device.type != "cuda":
                 raise RuntimeError(f"capturable=True is for parameters on a CUDA device, these are on {device}")
             self._clock = torch.full((), self.step, dtype=torch.int64, device=device)
-        since = self._clock - self.offset
-        self._phase = since if self.window is None else torch.where(since < 0, since, since % self.window)
-        self.gate = self._phase >= self.count
+            self._phase, self.gate = torch.empty_like(self._clock), torch.empty_like(self._clock, dtype=torch.bool)
+        from congruency.backends import triton
+
+        assert self.gate is not None
+        triton.tick(self._clock, self._phase, self.gate, self.offset, self.window, self.count)
         self._active = True
         if self.accumulate == "weights":
-            from congruency.backends import triton
-
             held = [[local(slot) for slot in slots] for slots in self._slots.values()]
             triton.record([local(parameter) for parameter in self._slots], held, self._phase)
 
     def _finish_on_device(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
-        assert self._clock is not None
         if self.accumulate == "gradients" and parameters:
             from congruency.backends import triton
 
@@ -197,7 +196,6 @@ class References(ConstraintSource):
             gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
             held = [[local(slot) for slot in self._slots[parameter]] for parameter in parameters]
             triton.accumulate(gradients, held, self._phase, finite, scale)
-        self._clock.add_(1)
 
     def _progress(self) -> str:
         return f"step {self.step if self._clock is None else int(self._clock)}"
