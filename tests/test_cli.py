@@ -1,17 +1,21 @@
+import io
 import json
 import sys
 import typing
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 import congruency
 import congruency.studies
 from congruency import cli
-from congruency.studies import bench, demo
+from congruency.report.tables import to_rich
+from congruency.studies import bench, bench_report, demo
 
 ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
 
@@ -117,14 +121,23 @@ def test_bench_passes_its_options(monkeypatch, tmp_path):
         2,
         "--references",
         3,
+        "--only",
+        "meter",
         "--out",
         tmp_path,
         "--quick",
     ]
     assert call("bench", *words).exit_code == 0
     assert seen == [
-        {"devices": here, "sizes": None, "references": [1, 3, 10, 20], "out": None, "quick": False},
-        {"devices": ["cpu"], "sizes": [1e4, 200.0], "references": [2, 3], "out": tmp_path, "quick": True},
+        {"devices": here, "sizes": None, "references": [1, 3, 10, 20], "only": None, "out": None, "quick": False},
+        {
+            "devices": ["cpu"],
+            "sizes": [1e4, 200.0],
+            "references": [2, 3],
+            "only": ["meter"],
+            "out": tmp_path,
+            "quick": True,
+        },
     ]
 
 
@@ -138,6 +151,32 @@ def test_bench_measures(tmp_path):
     for row in found["corrections"]:
         assert all(row[name] > 0 for name in ("sgd_step", "congruent", "corrected", "host", "memory_limit"))
     assert "One correction of all parameters" in result.output
+    assert found["machine"]["torch"] == torch.__version__
+    for kind in ("memory", "meter", "updates"):
+        assert found[kind], kind
+    assert found["training_steps"] == []  # a size was asked for, not networks
+    page = (tmp_path / "bench.html").read_text("utf-8")
+    assert "Cost against references" in page
+    assert "One update of a congruency meter" in page
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
+    """80 columns, and no row that breaks into two."""
+    stored = Path(__file__).parents[1] / "benchmarks" / "results" / f"bench-{device}.json"
+    result = json.loads(stored.read_text("utf-8"))
+    for row in result["training_steps"]:
+        row.setdefault("host", [1e-4, 3e-4])
+        row.setdefault("launches", [30.0, 34.0])
+    made = bench_report.tables(result)
+    assert len(made) >= 4
+    for _, table in made:
+        shown = io.StringIO()
+        Console(width=80, file=shown).print(to_rich(table))
+        lines = shown.getvalue().splitlines()
+        rule = next(i for i, line in enumerate(lines) if line.startswith("───"))
+        for row, line in zip(table.rows, lines[rule + 1 :], strict=False):
+            assert line.split() == " ".join(row).split()
 
 
 @pytest.mark.parametrize(
@@ -148,6 +187,7 @@ def test_bench_measures(tmp_path):
         (["--size", "0"], "--size"),
         (["--size", "inf"], "--size"),
         (["--references", "0"], "--references"),
+        (["--only", "everything"], "must be one of corrections, memory, meter, updates, steps"),
     ],
 )
 def test_bench_refuses_bad_values_before_any_work(words, message, monkeypatch):

@@ -312,6 +312,45 @@ def test_frozen_parameters_stay_and_join_when_unfrozen():
     )  # the joined layers' way counts from where they were when they joined
 
 
+@pytest.mark.parametrize("correct", ["gradient", "update"])
+@pytest.mark.parametrize("accumulate", ["weights", "gradients"])
+@pytest.mark.parametrize("blocks", ["joint", "tensor"])
+def test_many_references_while_gradients_come_and_go(blocks, accumulate, correct):
+    """Products of fixed segments are those of the parameters that take part: as with all products at every step."""
+
+    def path(every_product):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        dcl = congruency.DCL(
+            optimizer, references=3, window=9, floor=None, accumulate=accumulate, blocks=blocks, correct=correct
+        )
+        if every_product:
+            dcl.sources[0].begin = _beginning(dcl.sources[0])
+        for step in range(24):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            if step % 5 == 1:
+                model[2].bias.grad = None
+            if step % 9 == 7:
+                model[0].weight.grad = None
+            optimizer.step()
+        assert dcl.stats.corrected_steps > 5
+        return weights(model)
+
+    torch.testing.assert_close(path(False), path(True), rtol=1e-9, atol=1e-12)
+
+
+def _beginning(references):
+    """Begin steps as ever, but have what is fixed recorded anew each time."""
+    begin = references.begin
+
+    def anew(parameters):
+        references._recorded += 1
+        begin(parameters)
+
+    return anew
+
+
 def test_tied_weights_count_once():
     class Tied(nn.Module):
         def __init__(self):

@@ -26,7 +26,7 @@ from congruency._validate import (
 )  # fmt: skip
 from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
 from congruency.constraints.base import ConstraintSource, check_sources
-from congruency.distributed import Groups, full, local, reduction_groups, splits_rows
+from congruency.distributed import Groups, full, is_sharded, local, reduction_groups, splits_rows
 from congruency.elements import Masking, as_tensor, factors_of, mixes, one_by_one
 from congruency.updates import WeightsBefore, decay_factor, momentum_of
 from congruency.watch import Watch
@@ -38,6 +38,7 @@ Trigger = Literal["always", "violated"]
 Blocks = Literal["joint", "group", "tensor", "row", "element"]
 
 _STATE_VERSION = 2
+_MOST_HELD = 8  # prepared steps
 
 
 @dataclass(frozen=True)
@@ -162,13 +163,16 @@ class Corrector:
         self._under_way = False
         self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
+        self._tally: Tensor | None = None  # on an accelerator, the last two and room: Problem.counts
         self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
         self._element_count = 0  # how many elements the agreement is of
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
-        self._held: tuple[list[object], _Prepared] | None = None
+        self._held: dict[tuple[object, ...], _Prepared] = {}
+        self._decays: tuple[tuple[object, ...], Tensor, Tensor] | None = None
+        self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
         self._watch = Watch(concentrates[0].period) if watched else None
@@ -185,25 +189,32 @@ class Corrector:
         """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
         if self.target == "update":
             raise RuntimeError("this corrector corrects updates: optimizer.step() does it, there is nothing to call")
-        self._begin()
-        self._finish()
+        self._finish(self._begin())
 
-    def _begin(self) -> None:
+    def _begin(self) -> _Selection:
         """Before the step: which parameters, and the sources record what they need of them."""
-        parameters = self._selection().parameters
+        selection = self._selection()
         if self.target == "update":
-            self._before.save(parameters)
+            self._before.save(selection.parameters)
         for source in self.sources:
-            source.begin(parameters)
+            source.begin(selection.parameters)
         self._under_way = True
+        return selection
 
-    def _finish(self) -> None:
+    def _finish(self, selection: _Selection) -> None:
         """Which constraints, gram, solve, apply; on the gradients, or on the step that the optimizer has made."""
         # which parameters
-        selection = self._selection()
-        entries = [entry for entry in selection.entries if entry.parameter.grad is not None]
-        for entry in entries:
-            check_gradient(entry.parameter)
+        entries: list[_Entry] = []
+        gradients: list[Tensor] = []
+        for entry in selection.entries:
+            gradient = entry.parameter.grad
+            if gradient is not None:
+                if gradient.layout is not torch.strided:
+                    check_gradient(entry.parameter)
+                entries.append(entry)
+                gradients.append(gradient)
+        if selection.sharded:
+            gradients = [local(gradient) for gradient in gradients]
         self._under_way = False
 
         # which constraints
@@ -220,13 +231,14 @@ class Corrector:
         if entries and active and self.target == "update":
             self._before.check(selection.parameters)
             if not (self.blocks == "element" and all(source.needs_update for source in active)):
-                self._before.decay([entry.parameter for entry in entries], self._decay_factors(entries))
+                factors = self._group_factors()
+                self._before.decay([entry.parameter for entry in entries], [factors[entry.group] for entry in entries])
         if entries and self.blocks == "element":
-            finite = self._mask(entries, active)
+            finite = self._mask(entries, gradients, active)
         elif entries and (active or self.target == "gradient"):
-            prepared = self._prepared(entries, active, selection.blocks)
+            prepared = self._prepared(entries, gradients, active, selection.blocks)
             passes = prepared.passes
-            gram = passes.gram()
+            gram = passes.gram(known=self._known_products(passes, entries, active))
             if active:
                 update = self.target == "update"
                 problem = self._problem(active, gram.shape[0], gram.device, update)
@@ -236,15 +248,21 @@ class Corrector:
                 else:
                     self._solution = passes.solve(gram, problem, scale)
                 passes.apply(self._solution.for_update() if update else self._solution)
-                self._count("corrected", changed := self._solution.applied.any())
-                if changed.device.type == "cpu" and changed:
+                finite = self._solution.finite
+                if problem.counts is None and self._solution.applied.any():
+                    self._count("corrected", True)
                     self._mark_written(entries)
                 if self._watch is not None:
                     self._watch.note(self._counts["corrected"])
-            finite = torch.isfinite(gram).all() if self._solution is None else self._solution.finite
-        if finite is not None:
-            self._count("nonfinite", ~finite)
-            all_finite = bool(finite) if finite.device.type == "cpu" else finite
+            else:
+                finite = torch.isfinite(gram).all()
+                if finite.device.type != "cpu":
+                    self._count("nonfinite", ~finite)
+        if finite is not None and finite.device.type == "cpu":
+            self._count("nonfinite", not finite)
+            all_finite = bool(finite)
+        elif finite is not None:
+            all_finite = finite
 
         # done
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
@@ -282,28 +300,49 @@ class Corrector:
         else:
             blocks, total = list(range(len(now))), len(now)
         entries = [_Entry(p, group_of[p], block) for p, block in zip(now, blocks, strict=True)]
-        self._selected = _Selection(entries, now, total)
-        self._slices, self._held = {}, None
+        self._selected = _Selection(entries, now, total, any(map(is_sharded, now)))
+        self._slices, self._held, self._known = {}, {}, None
         return self._selected
 
-    def _prepared(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
-        """What the passes read, as it was at the last step if it still lies where it did."""
+    def _prepared(
+        self, entries: Sequence[_Entry], gradients: Sequence[Tensor], active: Sequence[ConstraintSource], blocks: int
+    ) -> _Prepared:
+        """What the passes read, as it was at an earlier step if it still lies where it did."""
         layouts = [source.layout for source in active]
-        key: list[object] | None = None
+        key: tuple[object, ...] | None = None
         if None not in layouts and self.blocks != "row":
-            gradients = [local(entry.parameter.grad) for entry in entries if entry.parameter.grad is not None]
-            key = [self._selected.blocks, len(entries), torch.get_num_threads(), *layouts]
-            key += [gradient.data_ptr() for gradient in gradients]
-            key += [gradient.stride() for gradient in gradients]
-            key += [local(parameter).data_ptr() for parameter, _, _ in entries]
-            if self._held is not None and self._held[0] == key:
-                return self._held[1]
+            held = [entry.parameter for entry in entries]
+            weights = [local(parameter) for parameter in held] if self._selected.sharded else held
+            key = (
+                len(entries), torch.get_num_threads(), *layouts,
+                *(gradient.data_ptr() for gradient in gradients), *(weight.data_ptr() for weight in weights),
+                *(gradient.is_contiguous() or gradient.stride() for gradient in gradients),
+                *(() if len(entries) == len(self._selected.entries) else map(id, held)),
+            )  # fmt: skip
+            if key in self._held:
+                return self._held[key]
         made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
-        self._held = None
         if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
             made.passes.release()
-            self._held = (key, made._replace(slices=()))  # without them: a gradient that is held is not freed
+            if len(self._held) >= _MOST_HELD:  # an allocator gives gradients a few places in turn
+                self._held.clear()
+            self._held[key] = made._replace(slices=())  # without them: a gradient that is held is not freed
         return made
+
+    def _known_products(
+        self, passes: Passes | RowPasses, entries: Sequence[_Entry], active: Sequence[ConstraintSource]
+    ) -> list[Tensor] | None:
+        """Inner products among fixed vectors, computed anew when one was recorded or another parameter takes part.
+
+        In float64, so that they depend on nothing but these vectors: a run that resumes finds the same bits.
+        """
+        if isinstance(passes, RowPasses) or not passes.fixed:
+            return None
+        some = None if len(entries) == len(self._selected.entries) else tuple(id(entry.parameter) for entry in entries)
+        key = (some, *(source.recorded for source in active))
+        if self._known is None or self._known[0] != key:
+            self._known = (key, [gram.clone() for gram in passes.grams(wide=True)])
+        return self._known[1]
 
     def _slices_of(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
         """Each target with its basis vectors, and the process groups it is sharded over."""
@@ -340,9 +379,13 @@ class Corrector:
         if not slices:
             return
         previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
-        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous)
+        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None)
         passes = self._passes(slices, sum(source.active for source in active), blocks)
-        passes.apply(passes.solve(passes.gram(), own, None))
+        known = None
+        if self._known is not None and len(slices) == len(entries):  # the same vectors, without the step
+            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in self._known[1]]
+            known = [torch.cat([gram[:, :1], gram[:, 2:]], 1) for gram in known]
+        passes.apply(passes.solve(passes.gram(known=known), own, None))
 
     def _mark_written(self, entries: Sequence[_Entry]) -> None:
         """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
@@ -371,10 +414,13 @@ class Corrector:
                         f"gradient here has shape {tuple(shape)}; ConstraintSource.basis must give tensors of "
                         "that shape"
                     )
-        bases = own
+        bases = [
+            basis if source.recorded is not None else basis._replace(fixed=0)
+            for basis, source in zip(own, active, strict=True)
+        ]
         if before is not None:  # the weights that the step started from, where a basis names the parameter
             now = local(parameter)
-            bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in own]
+            bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in bases]
         groups = reduction_groups(parameter)
         if all(source.layout is not None and not source.needs_update for source in active):  # hold no gradient
             self._slices[parameter] = (before, own, bases, groups)
@@ -382,33 +428,37 @@ class Corrector:
 
     def _problem(self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool) -> Problem:
         """Which constraints: those of all sources stacked; made once per combination of sources."""
-        key = (device, *((id(source), source.active, source.sign, source.margin) for source in active))
-        if key not in self._problems:
+        key = (device, blocks, *((id(source), source.active, source.sign, source.margin) for source in active))
+        problem = self._problems.get(key)
+        if problem is None:
             each = [source for source in active for _ in range(source.active)]
             # a floor of 1 excludes nothing, and rounding must not decide at nu = -1 (rows of one element)
             floors = [math.inf if source.floor in (None, 1.0) else source.floor for source in each]
-            rules = [0.0 if source.returning else math.inf for source in each]
-            bounded = any(source.floor for source in each)
-            self._problems[key] = Problem(
+            problem = Problem(
                 combination=torch.block_diag(*(source.combination() for source in active)).to(device),
                 signs=torch.tensor([source.sign for source in each], dtype=torch.float64).to(device),
                 margins=torch.tensor([source.margin for source in each], dtype=torch.float64).to(device),
                 only_violated=self.trigger == "violated",
-                floors=torch.tensor(floors, dtype=torch.float64).to(device) if bounded else None,
-                previous=torch.tensor([rules], dtype=torch.float64).to(device) if bounded else None,  # at first
+                floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
+                counts=self._device_counts(device),
             )
-        problem = self._problems[key]
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
-                assert problem.previous is not None
-                self._lengths = problem.previous.repeat(blocks, 1)  # no copy from the host, which would wait
-            problem = replace(problem, previous=self._lengths)
+                rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
+                self._lengths = torch.full((blocks, len(rules)), math.inf, dtype=torch.float64, device=device)
+                if 0.0 in rules:  # filled on the device: a copy from the host would wait
+                    for i, rule in enumerate(rules):
+                        self._lengths[:, i].fill_(rule)
+            if problem.previous is not self._lengths:
+                problem = replace(problem, previous=self._lengths)
+        gates = [source.gate for source in active if source.gate is not None]
+        if gates and (len(active) > 1 or problem.gate is None or problem.gate.data_ptr() != gates[0].data_ptr()):
+            always = torch.ones((), dtype=torch.bool, device=device)
+            each_gate = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+            problem = replace(problem, gate=torch.cat(each_gate) if len(each_gate) > 1 else each_gate[0])
+        self._problems[key] = problem
         if update and any(source.margin for source in active):
             problem = replace(problem, margins=problem.margins * self._rates(blocks, device).unsqueeze(-1))
-        if any(source.gate is not None for source in active):
-            always = torch.ones((), dtype=torch.bool, device=device)
-            gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
-            problem = replace(problem, gate=torch.cat(gates) if len(gates) > 1 else gates[0])
         return problem
 
     def _rates(self, blocks: int, device: torch.device) -> Tensor:
@@ -421,13 +471,11 @@ class Corrector:
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)
         return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 
-    def _decay_factors(self, entries: Sequence[_Entry]) -> list[float | Tensor]:
-        """What decoupled weight decay multiplied each parameter by in this step; 1 in a step that was skipped."""
+    def _group_factors(self) -> list[float | Tensor]:
+        """What decoupled weight decay multiplied each group's parameters by in this step; 1 where it was skipped."""
         factors = [decay_factor(self.optimizer, group) for group in self.optimizer.param_groups]
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
-        if skipped is not None:
-            factors = [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
-        return [factors[entry.group] for entry in entries]
+        return factors if skipped is None else [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
 
     def _elements(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> _Prepared:
         """Each target with every constraint as one vector, for blocks of one element, and the rule that corrects it."""
@@ -464,37 +512,63 @@ class Corrector:
         # what is made here, not only looked up, must not be taken for what lies there at the next step
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes = torch.tensor([parameter.numel() for parameter, _, _ in entries], dtype=torch.float64).to(device)
-        return _Prepared(passes, slices, rule, sizes)
+        return _Prepared(passes, slices, rule, sizes, sum(parameter.numel() for parameter, _, _ in entries))
 
-    def _mask(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource]) -> Tensor | None:
+    def _mask(
+        self, entries: Sequence[_Entry], gradients: Sequence[Tensor], active: Sequence[ConstraintSource]
+    ) -> Tensor | None:
         """Blocks of one element: keep what opposes no constraint; whether all was finite."""
         if not active:
             return None
-        prepared = self._prepared(entries, active, 0)
+        prepared = self._prepared(entries, gradients, active, 0)
         passes, rule, sizes = prepared.passes, prepared.rule, prepared.sizes
         assert isinstance(passes, Passes)
         assert rule is not None
         assert sizes is not None
-        decays: list[float | Tensor] = [1.0] * len(entries)
-        if rule.update and all(source.needs_update for source in active):
-            decays = self._decay_factors(entries)
-        decay = as_tensor(decays, sizes.device)
-        rescale = self._masking.rescale
+        decay = self._decay_of(entries, sizes, rule.update and all(source.needs_update for source in active))
+        rescale, counts = self._masking.rescale, self._device_counts(sizes.device)
         self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)
+        scale, finite = passes.settle(self._agreement, sizes, self._masking.most_rescale, counts)
         if rescale:
-            passes.mask(rule, decay, self._masking.scale(self._agreement, sizes))
-        if sizes.device.type == "cpu":
+            passes.mask(rule, decay, scale)
+        self._element_count = prepared.elements
+        if counts is None:
             self._mark_written(entries)
-        self._element_count = sum(parameter.numel() for parameter, _, _ in entries)
-        self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
-        return torch.isfinite(self._agreement).all()
+            self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
+        return finite
+
+    def _decay_of(self, entries: Sequence[_Entry], sizes: Tensor, decays: bool) -> Tensor:
+        """(slices,) what decoupled weight decay multiplied each parameter by; one tensor while the numbers stay."""
+        factors = self._group_factors() if decays else [1.0]
+        numbers = all(isinstance(factor, float) for factor in factors)
+        key = (id(sizes), *factors) if numbers else ()
+        if numbers and self._decays is not None and self._decays[0] == key:
+            return self._decays[1]
+        each = [factors[entry.group] if decays else 1.0 for entry in entries]
+        decay = as_tensor(each, sizes.device)
+        self._decays = (key, decay, sizes) if numbers else None  # while those are held, no others have their id
+        return decay
+
+    def _device_counts(self, device: torch.device) -> Tensor | None:
+        """Where solving counts steps: on the device, if it is none that the host can read without waiting."""
+        if device.type == "cpu":
+            return None
+        if self._tally is None:
+            self._tally = torch.zeros(3, dtype=torch.int64, device=device)
+            for place, what in enumerate(("corrected", "nonfinite")):
+                self._tally[place].fill_(self._counts[what])  # in place from now on
+                self._counts[what] = self._tally[place]
+        return self._tally
 
     def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
         """Count on the host where the host knows, on the device, in place, where it does not."""
-        if isinstance(happened, Tensor) and happened.device.type == "cpu":
-            happened = bool(happened)
+        if isinstance(happened, Tensor):
+            if happened.device.type == "cpu":
+                happened = bool(happened)
+            else:
+                self._device_counts(happened.device)
         count = self._counts[what]
-        if not isinstance(count, Tensor) and (on_device or isinstance(happened, Tensor)):
+        if on_device and not isinstance(count, Tensor):
             device = local(self._selection().entries[0].parameter).device
             count = torch.full((), count, dtype=torch.int64, device=device)
         count += happened
@@ -532,7 +606,7 @@ class Corrector:
         """Correct the step that has just been made, if its beginning was seen."""
         if self._under_way:
             with torch.no_grad():
-                self._finish()
+                self._finish(self._selection())
 
     def _corrected_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def corrected() -> Any:
@@ -575,12 +649,38 @@ class Corrector:
             corrected_congruency=corrected_congruency,
             magnitude=magnitude,
             multipliers=multipliers,
-            corrected=applied,
+            corrected=applied.clone(),  # the next step takes its place in memory
             kept=kept,
             steps=self._counts["steps"],
             corrected_steps=torch.as_tensor(self._counts["corrected"], device=device),
             nonfinite_steps=torch.as_tensor(self._counts["nonfinite"], device=device),
         )
+
+    def differs_from_start(self, params: Sequence[Tensor]) -> str | None:
+        """Why :meth:`measured` is not the agreement of these gradients with the displacement from the start, if so."""
+        (source, *others), mine = self.sources, self._selection().parameters
+        settings = source.settings()
+        wanted = {"source": "references", "references": 1, "window": None, "offset": 0, "accumulate": "weights"}
+        if others or any(settings.get(name) != value for name, value in wanted.items()) or source.gate is not None:
+            return f"its constraints are {self.sources}"
+        if self.target != "gradient" or self.blocks != "joint":
+            return f"it corrects with correct={self.target!r}, blocks={self.blocks!r}"
+        if set(mine) != set(params):
+            return "it corrects other parameters"
+        return None
+
+    def measured(self) -> tuple[Tensor, Tensor, Tensor]:
+        """|g|^2, <a, g> and |a|^2 of the last step, before its correction, with the first accumulated gradient a.
+
+        nan where it was not finite; while references are recorded, a is 0 and the rest is not known, which is 0 too.
+        """
+        solution = self._solution
+        if solution is None:
+            zero = torch.zeros((), dtype=torch.float64, device=local(self._selection().entries[0].parameter).device)
+            return zero, zero, zero
+        known = [solution.gradient_norm2.sum(), solution.products[:, 0].sum(), solution.gram[:, 0, 0].sum()]
+        norm2, product, length2 = (torch.where(solution.finite, value, math.nan) for value in known)
+        return norm2, product, length2
 
     def reset(self) -> None:
         """Start every constraint source over, as if newly made: at a task boundary, for example."""
@@ -674,7 +774,9 @@ class Corrector:
             "_solution": None,
             "_problems": {},
             "_slices": {},
-            "_held": None,
+            "_held": {},
+            "_decays": None,
+            "_known": None,
             "_watch": None,
         }
         return {**self.__dict__, **transient, "_attached": bool(self._handles)}
@@ -695,11 +797,12 @@ class _Entry(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """The selected parameters and how many blocks they make."""
+    """The selected parameters, how many blocks they make, and whether any is sharded over processes."""
 
     entries: list[_Entry]
     parameters: list[Tensor]
     blocks: int
+    sharded: bool = False
 
 
 class _Prepared(NamedTuple):
@@ -709,6 +812,7 @@ class _Prepared(NamedTuple):
     slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
     rule: ElementRule | None = None
     sizes: Tensor | None = None
+    elements: int = 0
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,10 +28,10 @@ class Masking:
     rescale: bool = False  # divide what is kept of a tensor by its share
     max_rescale: float | None = None
 
-    def scale(self, agreement: Tensor, sizes: Tensor) -> Tensor:
-        """(tensors,) what the kept elements of each tensor are multiplied by, from `Backend.agreement`."""
-        scale = sizes / torch.maximum(agreement[:, 0], _LEAST_SHARE * sizes)
-        return scale if self.max_rescale is None else scale.clamp(max=self.max_rescale)
+    @property
+    def most_rescale(self) -> float:
+        """The most that what is kept is multiplied by: a share counts as a thousandth at least."""
+        return min(1 / _LEAST_SHARE, math.inf if self.max_rescale is None else self.max_rescale)
 
 
 def _suffix_sign(combination: Tensor) -> float | None:

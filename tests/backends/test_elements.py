@@ -47,7 +47,7 @@ def make_slices(sizes, n, chained, update, dtype, device):
 def slow(item, rule, decay, scale):
     """(4,) and what the target becomes, and where rounding of y may decide its sign."""
     vectors = []
-    for tensors, chained in item.bases:
+    for tensors, chained, _ in item.bases:
         parts = [t.double().cpu() for t in tensors]
         vectors += [b - a for a, b in itertools.pairwise(parts)] if chained else parts
     y = item.target.double().cpu()

@@ -72,7 +72,7 @@ def exact_rows(item: ParameterSlice) -> np.ndarray:
         return tensor.detach().double().numpy().reshape(-1)
 
     vectors = [flat(item.target)]
-    for tensors, chained in item.bases:
+    for tensors, chained, _ in item.bases:
         values = [flat(tensor) for tensor in tensors]
         vectors += [b - a for a, b in itertools.pairwise(values)] if chained else values
     return np.stack(vectors)

@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,45 @@ def test_a_wide_gram_is_exact_to_float64(name, dtype, size, device):
     assert ((found - exact).abs() <= 1e-13 * torch.outer(scale, scale)).all()
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("case", ["chain", "plain", "update", "with memory", "mixed"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_products_of_fixed_vectors_are_taken_as_known(name, case, blocks, device):
+    """After the moving tensors have changed, the gram is that of all tensors now; what is fixed is not looked at."""
+    n, generator = 4, torch.Generator().manual_seed(0)
+
+    def make(length, dtype=torch.float32):
+        return torch.randn(length, generator=generator).to(device, dtype)
+
+    lengths = [1, 700, 1025, 2100]
+    slices = []
+    for i, length in enumerate(lengths):
+        dtype = torch.float64 if case == "mixed" and i % 2 else torch.float32
+        held = [make(length, dtype) for _ in range(n + (case != "plain"))]
+        bases = [Basis(held, case != "plain", n - 1)]
+        if case == "update":
+            bases.insert(0, Basis([make(length), make(length)], True))
+        if case == "with memory":
+            bases.append(Basis([make(length) for _ in range(3)]))
+        slices.append(ParameterSlice(make(length, dtype), bases, i % blocks))
+    size = sum(basis.size for basis in slices[0].bases)
+    passes = backend(name)(slices, size, blocks, device)
+    known = passes.gram(wide=True).clone()
+    fixed = torch.tensor(slices[0].fixed)
+    assert fixed.sum() == n - 1
+    inner = fixed[:, None] & fixed
+    for item in slices:
+        moving = [t for basis in item.bases for t in (basis.tensors[basis.fixed + basis.chained :])]
+        torch._foreach_mul_([item.target, *moving], 1.5)
+    full, found = passes.gram(wide=True).clone(), passes.gram(known=known).clone()
+    assert torch.equal(found[:, inner], known[:, inner])
+    scale = full.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert ((found - full).abs() <= 2e-6 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
+    assert torch.equal(found[:, ~inner], found.mT[:, ~inner])
+    marked = torch.where(inner.to(device), 7.0, known)
+    assert (passes.gram(known=marked)[:, inner] == 7.0).all()
+
+
 def test_passes_over_two_places_add_up(device):
     """Slices that are sharded over different groups are two backends and one sum."""
     tensors = [torch.randn(50, device=device) for _ in range(2)]
@@ -116,3 +156,52 @@ print(backend_for("cpu").__name__)
     else:
         assert "RuntimeError: CONGRUENCY_KERNELS=fused, but it cannot be used here" in done.stderr
         assert "install a C compiler" in done.stderr
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_solving_counts_steps_and_serves_again(name, n, blocks, device):
+    """Changed and not finite steps are counted; with `reuse`, a second solution is that of the second numbers."""
+    generator = torch.Generator().manual_seed(n)
+    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    problem = Problem(
+        combination=chain(n).to(device), signs=torch.ones(n, dtype=torch.float64, device=device),
+        margins=torch.zeros(n, dtype=torch.float64, device=device), only_violated=False, counts=counts,
+    )  # fmt: skip
+    sums = torch.empty(blocks, 1 + n, 1 + n, dtype=torch.float64, device=device)
+    reuse: dict[object, object] = {}
+    seen = []
+    for kind in ("against", "along", "nan", "against"):
+        vectors = torch.randn(blocks, 1 + n, 9, generator=generator, dtype=torch.float64)
+        vectors[:, 0] = (chain(n) @ vectors[:, 1:]).sum(1) * (1.0 if kind == "along" else -1.0)
+        sums.copy_(vectors @ vectors.mT)
+        if kind == "nan":
+            sums[-1, 0, 1] = float("nan")
+        found = backend(name).solve(sums, problem, None, reuse)
+        plain = TorchBackend.solve(sums.clone(), replace(problem, counts=None))
+        torch.testing.assert_close(found.coefficients, plain.coefficients, rtol=1e-8, atol=1e-10)
+        assert torch.equal(found.applied, plain.applied)
+        assert bool(found.finite) == bool(plain.finite) == (kind != "nan")
+        seen.append((bool(found.applied.any()), not bool(found.finite)))
+        assert counts[:2].tolist() == [sum(changed for changed, _ in seen), sum(bad for _, bad in seen)]
+    assert seen[0] == seen[3] == (True, False)
+
+
+@pytest.mark.parametrize("most", [1000.0, 3.0])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_settling_elements(name, most, device):
+    """A scale is one over the share that is kept, at most `most`; a step with all kept is not counted as changed."""
+    sizes = torch.tensor([4.0, 100.0, 5000.0], dtype=torch.float64, device=device)
+    agreement = torch.tensor([[4.0, 1, 1, 1], [50.0, 1, 1, 1], [1.0, 1, 1, 1]], dtype=torch.float64, device=device)
+    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    reuse: dict[object, object] = {}
+    scale, finite = backend(name).settle(agreement, sizes, most, counts, reuse)
+    expected = torch.tensor([1.0, 2.0, min(most, 5000.0)], dtype=torch.float64)
+    torch.testing.assert_close(scale.cpu(), expected, rtol=1e-14, atol=0)
+    assert bool(finite)
+    agreement[1, 2] = float("inf")
+    assert not backend(name).settle(agreement, sizes, most, counts, reuse)[1]
+    agreement[:, 0], agreement[1, 2] = sizes, 1.0
+    assert backend(name).settle(agreement, sizes, most, counts, reuse)[1]
+    assert counts[:2].tolist() == [2, 1]

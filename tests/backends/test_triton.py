@@ -245,3 +245,14 @@ def test_record_and_accumulate_by_phase(phase, device):
                 expected[at] = base + (tensor / 4 if kind == "accumulate" else 0)
             for a, b in zip(one, expected, strict=True):
                 torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("offset", "window", "count"), [(0, None, 1), (2, None, 2), (1, 4, 2)])
+def test_the_clock_on_the_device(offset, window, count, device):
+    clock, phase = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+    gate = torch.zeros((), dtype=torch.bool, device=device)
+    references = congruency.References(count, window=window, offset=offset)
+    for step in range(11):
+        triton.tick(clock, phase, gate, offset, window, count)
+        references.step = step
+        assert (int(phase), bool(gate), int(clock)) == (references.phase, references.phase >= count, step + 1)

@@ -11,6 +11,7 @@ from problems import LargestResult
 from processes import leave
 from torch import nn
 
+import congruency
 from congruency import backends
 from congruency.backends import torch as torch_backend
 from congruency.measure.meter import CongruencyMeter, Measurement
@@ -448,3 +449,57 @@ def shards(rank: int, folder: str) -> None:
 
 def test_shards_on_two_processes(tmp_path):
     mp.spawn(shards, (str(tmp_path),), nprocs=2)
+
+
+def test_beside_dcl_it_measures_the_same_without_reading(device, monkeypatch):
+    """One pass for both: the meter that shares it agrees with one of its own, to the accuracy of a correction."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    dcl = congruency.DCL(optimizer, floor=None)
+    own, shared = CongruencyMeter(model.parameters()), CongruencyMeter(model.parameters(), beside=dcl)
+    for step in range(12):
+        inputs = torch.randn(4, 6, device=device)
+        optimizer.zero_grad()
+        (model(inputs) - inputs[:, :3]).square().mean().backward()
+        if step == 5:
+            model.weight.grad[0, 0] = math.inf
+        if step == 7:
+            model.bias.grad = None
+        own.update()
+        if step != 5:
+            optimizer.step()
+        else:
+            dcl.correct()
+        with monkeypatch.context() as patch:
+            patch.setattr(backends.Passes, "gram", lambda *_, **__: pytest.fail("the meter read the parameters"))
+            shared.update()
+    assert int(dcl.stats.corrected_steps) > 0
+    expected, found = own.compute(), shared.compute()
+    assert found.steps == expected.steps == 11
+    assert found.congruency == pytest.approx(expected.congruency, abs=1e-5)
+    assert found.magnitude == pytest.approx(expected.magnitude, rel=1e-5)
+    assert shared.state_dict()["weights"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": 5}, "one reference, window=None and offset=0"),
+        ({"references": 2}, "one reference, window=None and offset=0"),
+        ({"blocks": "tensor"}, "blocks='tensor'"),
+        ({"correct": "update"}, "correct='update'"),
+        ({"params": "head"}, "it corrects other parameters"),
+    ],
+    ids=str,
+)
+def test_beside_what_measures_something_else_is_refused(settings, message):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    chosen = model[1].parameters() if settings.pop("params", None) else None
+    dcl = congruency.DCL(optimizer, chosen, **settings)
+    with pytest.raises(ValueError, match=message):
+        CongruencyMeter(model.parameters(), beside=dcl)
+    whole = congruency.DCL(optimizer)
+    with pytest.raises(ValueError, match="this meter's is 'previous'"):
+        CongruencyMeter(model.parameters(), "previous", beside=whole)

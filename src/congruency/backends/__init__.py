@@ -63,29 +63,37 @@ class Passes:
         places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
         for item, groups in slices:
             places.setdefault((item.target.device, groups), []).append(item)
+        self.fixed = any(any(held[0].fixed) for held in places.values())
         self._groups = [groups for _, groups in places]
         self._backends = [
             (place, (TorchBackend if plain else backend_for(place.type))(held, size, blocks, place))
             for (place, _), held in places.items()
         ]
         self.reusable = all(backend.reusable for _, backend in self._backends)
+        self._reuse: dict[object, object] = {}
 
     def release(self) -> None:
         """Let go of the slices: see :meth:`Backend.release`."""
         for _, backend in self._backends:
             backend.release()
 
-    def grams(self, *, wide: bool = False) -> list[Tensor]:
-        """The inner products of each place on its own device, before any process has heard of another's."""
-        return [backend.gram(wide=wide) for _, backend in self._backends]
+    def grams(self, *, wide: bool = False, known: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """The inner products of each place on its own device, before any process has heard of another's.
 
-    def gram(self, *, wide: bool = False) -> Tensor:
+        Args:
+            wide: See :meth:`Backend.gram`.
+            known: An earlier result, which inner products among fixed vectors are taken from.
+        """
+        held: Sequence[Tensor | None] = [None] * len(self._backends) if known is None else known
+        return [backend.gram(wide=wide, known=k) for (_, backend), k in zip(self._backends, held, strict=True)]
+
+    def gram(self, *, wide: bool = False, known: Sequence[Tensor] | None = None) -> Tensor:
         """(blocks, 1 + size, 1 + size) over all places, on the first device; only these few numbers travel."""
-        return self._gathered(self.grams(wide=wide))
+        return self._gathered(self.grams(wide=wide, known=known))
 
     def solve(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
         """Solve on the first device: see :meth:`Backend.solve`."""
-        return self._backends[0][1].solve(gram, problem, scale)
+        return self._backends[0][1].solve(gram, problem, scale, self._reuse)
 
     def apply(self, solution: Solution) -> None:
         """Write the corrected gradients of every place."""
@@ -101,6 +109,10 @@ class Passes:
         return self._gathered(
             [b.mask(rule.on(p), decay.to(p), None if scale is None else scale.to(p)) for p, b in self._backends]
         )
+
+    def settle(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scales and whether all was finite, on the first device: see :meth:`Backend.settle`."""
+        return self._backends[0][1].settle(agreement, sizes, most, counts, self._reuse)
 
     def _gathered(self, parts: Sequence[Tensor]) -> Tensor:
         """Sums of all places on the first device; a slice has its own block, so that the others' rows are 0."""

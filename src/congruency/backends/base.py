@@ -20,6 +20,9 @@ class Basis(NamedTuple):
     close reference points then cost no precision, since each small difference is formed before it is multiplied.
     Otherwise ``b_k = tensors[k]``. All tensors have the (local) shape of the parameter.
 
+    The first ``fixed`` vectors hold the same numbers in every step until the source's
+    :attr:`~congruency.ConstraintSource.recorded` changes: their inner products are computed once.
+
     Examples:
         >>> weight, reference = torch.ones(3), torch.zeros(3)
         >>> congruency.Basis([reference, weight], chained=True).size  # one vector, weight - reference
@@ -30,6 +33,7 @@ class Basis(NamedTuple):
 
     tensors: Sequence[Tensor]
     chained: bool = False
+    fixed: int = 0
 
     @property
     def size(self) -> int:
@@ -53,6 +57,11 @@ class ParameterSlice(NamedTuple):
         """The target and the tensors of all bases, in order."""
         return [self.target, *(tensor for basis in self.bases for tensor in basis.tensors)]
 
+    @property
+    def fixed(self) -> list[bool]:
+        """Of the target and of every basis vector, in order: whether it is fixed."""
+        return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -68,6 +77,7 @@ class Problem:
     gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
     floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
     previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
+    counts: Tensor | None = None  # (3,) int64: steps changed and steps not finite, which solving counts; and room
 
 
 @dataclass(frozen=True)
@@ -164,15 +174,20 @@ class Backend(Protocol):
     def release(self) -> None:
         """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
 
-    def gram(self, *, wide: bool = False) -> Tensor:
+    def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.
 
         By default short sums may be formed in float32: their relative error of 1e-6 is far below what a correction
         can show. With ``wide`` every difference, product and sum is in float64, for those who measure.
+
+        With ``known``, a copy of an earlier result, the inner products among fixed vectors are taken from it. The next
+        call may write to the same memory.
         """
 
     @staticmethod
-    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+    def solve(
+        gram: Tensor, problem: Problem, scale: Tensor | None = None, reuse: dict[object, object] | None = None
+    ) -> Solution:
         """Solve all blocks, given the inner products of the step summed over all places.
 
         Args:
@@ -180,6 +195,8 @@ class Backend(Protocol):
             problem: The constraints.
             scale: What the gradients are still multiplied by (``GradScaler``), if anything: with a margin the problem
                 is not homogeneous, so it is solved for the true gradient and the correction is scaled.
+            reuse: Where a backend may keep what serves the same problem again: its next solution then takes the place
+                of this one in memory.
         """
 
     def apply(self, solution: Solution) -> None:
@@ -202,4 +219,18 @@ class Backend(Protocol):
 
         Returns:
             What :meth:`agreement` would have given before; undefined with a scale.
+        """
+
+    @staticmethod
+    def settle(
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """For blocks of one element, between agreement and mask: (slices,) scales, and whether all was finite, ().
+
+        Args:
+            agreement: (slices, 4), summed over all places.
+            sizes: (slices,) float64, elements of each.
+            most: The most that a scale may be: it is the inverse of the share that is kept.
+            counts: As in :class:`Problem`.
+            reuse: As in :meth:`solve`.
         """

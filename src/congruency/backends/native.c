@@ -5,7 +5,8 @@
    ``apply``. No header of torch is needed, and no OpenMP runtime but torch's.
 
    A job is one array of 64-bit integers: the header below, and after it
-       vectors    (size, 2)        basis vector k is the slice's tensor vectors[k][0] less vectors[k][1], if not -1
+       vectors    (size, 3)        basis vector k is the slice's tensor vectors[k][0] less vectors[k][1], if not -1;
+                                   vectors[k][2]: whether it is fixed, so that its products with fixed ones are known
        lengths    (slices,)        elements
        blocks     (slices,)        the block that each slice is solved in
        addresses  (slices, width)  of the gradient, which is tensor 0, and of the slice's other tensors
@@ -43,13 +44,15 @@ enum {
     PARTIALS = 1 << 22,  /* doubles that the partial results of full units should take at most */
     GRAIN = 32768,       /* elements that make a second thread worth while (torch's own grain) */
     OWN_GRAIN = 1 << 20, /* the same where the threads must be started first */
+    FEW = 4,             /* basis vectors that are added in float32 */
+    MOVING = 4,          /* rows that are not fixed, at most, for the pass that leaves out the products of fixed ones */
     FAR = 1 << 22,       /* elements beyond which the second pass finds little in the caches */
 };
 
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
     int64_t slices, width, size, blocks, threads;
-    int64_t vectors[][2];
+    int64_t vectors[][3];
 } Job;
 
 #if defined(__x86_64__)
@@ -75,6 +78,8 @@ typedef struct {
     Unit *units;
     int64_t count, elements;
     int wide;                   /* the first pass: no sum in float32 */
+    int moving;                 /* the first pass: only products of vectors that are not all fixed, of which ... */
+    int64_t *rows;              /* (moving,): ... these are not, 0 being the gradient; NULL: all products */
     double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
     const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
     const double *coefficients; /* (blocks, size) */
@@ -99,7 +104,9 @@ static int64_t sums_size(const Job *job) {
     int64_t tiles = row_count(job) / TILE;
     return rounded_up(tiles * (tiles + 1) / 2 * TILE * TILE * LANES, 8);
 }
-static int64_t scratch_size(const Job *job) { return most(3 * RUN, rows_size(job) + sums_size(job)); }
+static int64_t scratch_size(const Job *job) {
+    return rounded_up(most(MOVING * RUN + 2 * (1 + job->size), rows_size(job) + sums_size(job) + job->width), 8);
+}
 
 static int64_t *lengths(const Job *job) { return (int64_t *)&job->vectors[job->size][0]; }
 static int64_t *blocks(const Job *job) { return lengths(job) + job->slices; }
@@ -133,6 +140,55 @@ HOT static void pair_products(const float *g, const float *end, const float *sta
         bb += b * b;
     }
     sums[0] = gg, sums[1] = gb, sums[2] = bb;
+}
+
+/* The same, keeping b. */
+HOT static void first_products(const float *g, const float *end, const float *start, int64_t n, float *restrict b,
+                               float *sums) {
+    float gg = 0, gb = 0, bb = 0;
+#pragma omp simd reduction(+ : gg, gb, bb)
+    for (int64_t i = 0; i < n; i++) {
+        float x = end[i] - start[i];
+        b[i] = x;
+        gg += g[i] * g[i];
+        gb += g[i] * x;
+        bb += x * x;
+    }
+    sums[0] = gg, sums[1] = gb, sums[2] = bb;
+}
+
+/* <g, x>, <b, x>, <x, x> with x = end - start. */
+HOT static void next_products(const float *g, const float *b, const float *end, const float *start, int64_t n,
+                              float *sums) {
+    float gx = 0, bx = 0, xx = 0;
+#pragma omp simd reduction(+ : gx, bx, xx)
+    for (int64_t i = 0; i < n; i++) {
+        float x = end[i] - start[i];
+        gx += g[i] * x;
+        bx += b[i] * x;
+        xx += x * x;
+    }
+    sums[0] = gx, sums[1] = bx, sums[2] = xx;
+}
+
+/* from + a x + b y with x and y differences; ``to`` may be ``from``. */
+HOT static void add_differences(float *to, const float *from, const float *end, const float *start, float a,
+                                const float *other_end, const float *other_start, float b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) to[i] = from[i] + a * (end[i] - start[i]) + b * (other_end[i] - other_start[i]);
+}
+
+/* The same in float64: differences of float32 numbers are exact there. */
+HOT static void wide_pair_products(const float *g, const float *end, const float *start, int64_t n, double *sums) {
+    double gg = 0, gb = 0, bb = 0;
+#pragma omp simd reduction(+ : gg, gb, bb)
+    for (int64_t i = 0; i < n; i++) {
+        double a = g[i], b = (double)end[i] - start[i];
+        gg += a * a;
+        gb += a * b;
+        bb += b * b;
+    }
+    sums[0] += gg, sums[1] += gb, sums[3] += bb;
 }
 
 HOT static float norm2(const float *g, int64_t n) {
@@ -198,6 +254,34 @@ LOAD(load_wide, double)
 ADD(add_narrow, float)
 ADD(add_wide, double)
 
+/* Two inner products with end - start. */
+#define DOTS(NAME, TYPE)                                                                                           \
+    HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, const double *a, const double *b,          \
+                         double *sums) {                                                                           \
+        double ax = 0, bx = 0;                                                                                     \
+        _Pragma("omp simd reduction(+ : ax, bx)") for (int64_t i = 0; i < n; i++) {                                \
+            double x = (double)end[i] - start[i];                                                                  \
+            ax += a[i] * x;                                                                                        \
+            bx += b[i] * x;                                                                                        \
+        }                                                                                                          \
+        sums[0] = ax, sums[1] = bx;                                                                                \
+    }
+DOTS(dots_narrow, float)
+DOTS(dots_wide, double)
+
+#define SUBTRACT(NAME, TYPE)                                                                                       \
+    HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, double *restrict x) {                      \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) x[i] = (double)end[i] - start[i];                      \
+    }
+SUBTRACT(subtract_narrow, float)
+SUBTRACT(subtract_wide, double)
+
+/* Add multiples of two tensors. */
+HOT static void add_two(double *restrict x, const float *p, const float *q, int64_t n, double a, double b) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] += a * p[i] + b * q[i];
+}
+
 #define COPY(NAME, FROM, TO)                                                                                       \
     HOT static void NAME(const FROM *restrict from, int64_t n, TO *restrict to) {                                  \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) to[i] = (TO)from[i];                                   \
@@ -257,6 +341,80 @@ static void gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n
     }
 }
 
+static void two_dots(const Job *job, int64_t slice, int64_t k, int64_t offset, int64_t n, const double *a,
+                     const double *b, double *sums) {
+    const void *end = end_of(job, slice, k, offset), *start = start_of(job, slice, k, offset);
+    if (job->wide)
+        dots_wide(end, start, n, a, b, sums);
+    else
+        dots_narrow(end, start, n, a, b, sums);
+}
+
+/* Add the products of a run's moving vectors with all. They lie in the scratch memory, the others pass by once. */
+static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
+                               double *sums) {
+    const Job *job = pass->job;
+    int64_t size = 1 + job->size;
+    double found[2];
+    for (int64_t m = 0; m < pass->moving; m++) {
+        int64_t k = pass->rows[m];
+        const void *end = k ? end_of(job, slice, k - 1, offset) : tensor(job, slice, 0, offset);
+        const void *start = k ? start_of(job, slice, k - 1, offset) : ZEROS;
+        if (job->wide)
+            subtract_wide(end, start, n, scratch + m * RUN);
+        else
+            subtract_narrow(end, start, n, scratch + m * RUN);
+    }
+    for (int64_t m = 0; m < pass->moving; m++)
+        for (int64_t l = m; l < pass->moving; l++) {
+            dots_wide(scratch + m * RUN, ZEROS, n, scratch + l * RUN, scratch + l * RUN, found);
+            sums[pass->rows[m] * size + pass->rows[l]] += found[0];
+        }
+    for (int64_t t = 0; t < job->width; t++) prefetch(job, slice, t, offset + n, n);
+    for (int64_t k = 1; k < size; k++) {
+        if (!job->vectors[k - 1][2]) continue;
+        for (int64_t m = 0; m < pass->moving; m += 2) {
+            int64_t other = least(m + 1, pass->moving - 1);
+            two_dots(job, slice, k - 1, offset, n, scratch + m * RUN, scratch + other * RUN, found);
+            for (int64_t i = 0; i < 2 && m + i < pass->moving; i++) {
+                int64_t row = pass->rows[m + i];
+                sums[least(row, k) * size + most(row, k)] += found[i];
+            }
+        }
+    }
+}
+
+/* The same in float32 for the gradient and one moving basis vector; 0 where that is too narrow, and nothing is added. */
+static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, float *b,
+                                     double *sums) {
+    const Job *job = pass->job;
+    int64_t size = 1 + job->size, last = pass->rows[1];
+    const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
+    const float *end = end_of(job, slice, last - 1, offset), *start = start_of(job, slice, last - 1, offset);
+    float found[3];
+    double *kept = (double *)(b + RUN); /* (size, 2) <g, x>, <b, x> of the fixed */
+    first_products(g, end, start, n, b, found);
+    if (!safe(found[0], g, zeros, n) || !safe(found[2], end, start, n)) return 0;
+    double products[3] = {found[0], found[1], found[2]};
+    for (int64_t k = 1; k < size; k++) {
+        if (!job->vectors[k - 1][2]) continue;
+        end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
+        prefetch(job, slice, job->vectors[k - 1][0], offset + n, n);
+        next_products(g, b, end, start, n, found);
+        if (!safe(found[2], end, start, n)) return 0;
+        kept[2 * k] = found[0], kept[2 * k + 1] = found[1];
+    }
+    prefetch(job, slice, 0, offset + n, n);
+    prefetch(job, slice, job->vectors[last - 1][0], offset + n, n);
+    sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
+    for (int64_t k = 1; k < size; k++) {
+        if (!job->vectors[k - 1][2]) continue;
+        sums[k] += kept[2 * k];
+        sums[least(last, k) * size + most(last, k)] += kept[2 * k + 1];
+    }
+    return 1;
+}
+
 /* Add up the lanes of each product. */
 static void fold(const Job *job, const double *lanes, double *sums) {
     int64_t size = 1 + job->size, count = row_count(job);
@@ -287,6 +445,22 @@ static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t 
     if (job->size) sums[1] += products[1], sums[3] += products[2];
 }
 
+/* The same for float32 by what the differences amount to: a multiple of each tensor, read once. In float64 what cancels
+   costs nothing that float32 could show. */
+static void add_tensors_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *multiples,
+                               double *x) {
+    float *g = tensor(job, slice, 0, offset);
+    widen(g, n, x);
+    for (int64_t t = 1; t < job->width; t += 2) {
+        int two = t + 1 < job->width;
+        if (offset >= RUN) prefetch(job, slice, t, offset - RUN, RUN);
+        if (two && offset >= RUN) prefetch(job, slice, t + 1, offset - RUN, RUN);
+        add_two(x, tensor(job, slice, t, offset), two ? tensor(job, slice, t + 1, offset) : (const void *)ZEROS, n,
+                multiples[t], two ? multiples[t + 1] : 0);
+    }
+    narrow(x, n, g);
+}
+
 /* By way of a copy: a basis vector may be the gradient itself. */
 static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, double *x) {
     void *g = tensor(job, slice, 0, offset);
@@ -307,6 +481,19 @@ static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n,
         narrow(x, n, g);
 }
 
+/* A few basis vectors in float32. */
+static void add_few_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, float *x) {
+    float *g = tensor(job, slice, 0, offset);
+    const float *from = g, *zeros = (const float *)ZEROS;
+    for (int64_t k = 0; k < job->size; k += 2) {
+        int two = k + 1 < job->size;
+        add_differences(k + 2 < job->size ? x : g, from, end_of(job, slice, k, offset), start_of(job, slice, k, offset),
+                        (float)factors[k], two ? end_of(job, slice, k + 1, offset) : zeros,
+                        two ? start_of(job, slice, k + 1, offset) : zeros, two ? (float)factors[k + 1] : 0, n);
+        from = x;
+    }
+}
+
 static void add_to_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, float factor, int far) {
     (far ? add_far_pair : add_pair)(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
                                     start_of(job, slice, 0, offset), n, factor);
@@ -319,7 +506,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     const Unit *unit = &pass->units[u];
     double *sums = pass->partials + u * (1 + job->size) * (1 + job->size);
     int narrow = !job->wide && !pass->wide && job->size <= 1;
-    int64_t longest = run_length(job), offset = unit->offset;
+    int64_t longest = pass->moving ? RUN : run_length(job), offset = unit->offset;
     memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
@@ -328,6 +515,14 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
             n = least(longest, stop - offset);
             if (narrow)
                 gram_of_pair(job, slice, offset, n, scratch, sums);
+            else if (!job->wide && job->size == 1)
+                wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
+                                   start_of(job, slice, 0, offset), n, sums);
+            else if (pass->moving) {
+                int quick = !job->wide && !pass->wide && pass->moving == 2;
+                if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, (float *)scratch, sums))
+                    moving_gram_of_run(pass, slice, offset, n, scratch, sums);
+            }
             else
                 gram_of_run(job, slice, offset, n, scratch);
         }
@@ -342,6 +537,14 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     const double *factors = pass->coefficients + unit->block * job->size;
     if (!pass->applied[unit->block]) return;
     int narrow = !job->wide && job->size == 1 && safe_factor(factors[0]);
+    int few = !job->wide && job->size <= FEW;
+    for (int64_t k = 0; k < job->size; k++) few = few && (factors[k] == 0 || safe_factor(factors[k]));
+    double *multiples = scratch + RUN; /* (width,) of each tensor */
+    memset(multiples, 0, job->width * sizeof(double));
+    for (int64_t k = 0; k < job->size; k++) {
+        multiples[job->vectors[k][0]] += factors[k];
+        if (job->vectors[k][1] >= 0) multiples[job->vectors[k][1]] -= factors[k];
+    }
     int64_t offset = unit->offset;
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
@@ -350,6 +553,10 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
             from = offset + (stop - offset - 1) / RUN * RUN;
             if (narrow)
                 add_to_pair(job, slice, from, stop - from, (float)factors[0], pass->elements > FAR);
+            else if (few)
+                add_few_to_run(job, slice, from, stop - from, factors, (float *)scratch);
+            else if (!job->wide)
+                add_tensors_to_run(job, slice, from, stop - from, multiples, scratch);
             else
                 add_to_run(job, slice, from, stop - from, factors, scratch);
         }
@@ -551,12 +758,19 @@ static void collect(const Pass *pass, double *sums) {
 
 /* Both return 0, or -1 where there was no memory. */
 
-static int compute_gram(const Job *job, int wide, double *sums) {
-    Pass pass = {.job = job, .wide = wide};
+static int compute_gram(const Job *job, int wide, const double *known, double *sums) {
+    int64_t size = 1 + job->size, rows[MOVING] = {0}, moving = 1;
+    for (int64_t k = 1; k < size; k++)
+        if (!job->vectors[k - 1][2] && moving++ < MOVING) rows[moving - 1] = k;
+    Pass pass = {.job = job, .wide = wide, .rows = rows, .moving = known && moving <= MOVING ? (int)moving : 0};
     if (cut(&pass)) return -1;
     pass.partials = calloc((1 + pass.count) * (1 + job->size) * (1 + job->size), sizeof(double));
     int failed = !pass.partials || run(&pass);
     if (!failed) collect(&pass, sums);
+    for (int64_t i = 0; known && i < job->blocks * size * size; i++) {
+        int64_t row = i / size % size, column = i % size;
+        if (row && column && job->vectors[row - 1][2] && job->vectors[column - 1][2]) sums[i] = known[i];
+    }
     free(pass.partials);
     free(pass.units);
     return failed ? -1 : 0;
@@ -754,7 +968,8 @@ static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, 
                       int64_t *width) {
     PyObject *tensors;
     int chained;
-    if (!PyArg_ParseTuple(basis, "Op", &tensors, &chained)) return -1;
+    Py_ssize_t fixed;
+    if (!PyArg_ParseTuple(basis, "Opn", &tensors, &chained, &fixed)) return -1;
     if (!(tensors = PySequence_Fast(tensors, "the tensors of a basis must be a sequence"))) return -1;
     int64_t count = PySequence_Fast_GET_SIZE(tensors), vectors = most(0, count - chained), length;
     int good = *width + count <= job->width && *size + vectors <= job->size;
@@ -765,8 +980,8 @@ static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, 
     }
     for (int64_t k = 0; good > 0 && k < vectors; k++) {
         int64_t end = *width + k + chained, start = chained ? end - 1 : -1, *vector = job->vectors[*size + k];
-        if (slice == 0) vector[0] = end, vector[1] = start;
-        good = vector[0] == end && vector[1] == start;
+        if (slice == 0) vector[0] = end, vector[1] = start, vector[2] = k < fixed;
+        good = vector[0] == end && vector[1] == start && vector[2] == (k < fixed);
     }
     *width += count, *size += vectors;
     Py_DECREF(tensors);
@@ -798,11 +1013,12 @@ static int64_t count_tensors(PyObject *slice) {
     PyObject *gradient, *bases, *tensors;
     int64_t count = 1;
     int chained;
+    Py_ssize_t fixed;
     if (!PyArg_ParseTuple(slice, "OOO", &gradient, &bases, &tensors)) return -1;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
     for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(bases); i++) {
         Py_ssize_t own = -1;
-        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(bases, i), "Op", &tensors, &chained))
+        if (PyArg_ParseTuple(PySequence_Fast_GET_ITEM(bases, i), "Opn", &tensors, &chained, &fixed))
             own = PySequence_Size(tensors);
         count = own < 0 ? -1 : count + own;
     }
@@ -837,7 +1053,7 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     int64_t count = PySequence_Fast_GET_SIZE(slices);
     int64_t width = count ? count_tensors(PySequence_Fast_GET_ITEM(slices, 0)) : 0;
     Job *job = NULL;
-    if (width >= 0 && !(job = calloc(1, sizeof(Job) + (2 * size + 2 * count + count * width) * sizeof(int64_t))))
+    if (width >= 0 && !(job = calloc(1, sizeof(Job) + (3 * size + 2 * count + count * width) * sizeof(int64_t))))
         PyErr_NoMemory();
     if (job) {
         *job = (Job){.slices = count, .width = width, .size = size, .blocks = all_blocks, .threads = threads};
@@ -852,17 +1068,18 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
 /* What native.py gives as an address: it vouches for what lies there. */
 static void *at(unsigned long long address) { return (void *)(uintptr_t)address; }
 
-/* gram(job, wide, sums): writes the (blocks, 1 + size, 1 + size) inner products to ``sums``. */
+/* gram(job, wide, known, sums): writes the (blocks, 1 + size, 1 + size) inner products to ``sums``; those among fixed
+   vectors are taken from ``known``, which is of the same shape, or 0. */
 static PyObject *gram(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *capsule;
     int wide, failed;
-    unsigned long long sums;
-    if (!PyArg_ParseTuple(arguments, "OpK", &capsule, &wide, &sums)) return NULL;
+    unsigned long long known, sums;
+    if (!PyArg_ParseTuple(arguments, "OpKK", &capsule, &wide, &known, &sums)) return NULL;
     Job *job = PyCapsule_GetPointer(capsule, JOB);
     if (!job) return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    failed = compute_gram(job, wide, at(sums));
+    failed = compute_gram(job, wide, at(known), at(sums));
     Py_END_ALLOW_THREADS;
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }

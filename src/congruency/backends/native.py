@@ -42,59 +42,50 @@ class NativeBackend:
         job = _native.prepare(slices, size, blocks, torch.get_num_threads(), False)
         self.reusable = job is not None
         if job is not None:
-            self._jobs = [job]
+            self._jobs, self._sums = [job], [self._room()]
             return
         groups, rest = _split(slices)
         jobs = [_native.prepare(group, size, blocks, torch.get_num_threads(), True) for group in groups]
         self._jobs = [job for job in jobs if job is not None]
+        self._sums = [self._room() for _ in self._jobs]
         if rest or not groups:
             self._rest = TorchBackend(rest, size, blocks, device)
+
+    def _room(self) -> Tensor:
+        """Where inner products are written, every time."""
+        return torch.empty(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64)
 
     def release(self) -> None:
         self._slices = ()
 
-    def gram(self, *, wide: bool = False) -> Tensor:
-        shape = (self._blocks, 1 + self._size, 1 + self._size)
-        parts = [torch.empty(shape, dtype=torch.float64) for _ in self._jobs]
-        for job, part in zip(self._jobs, parts, strict=True):
-            _native.gram(job, wide, part.data_ptr())
+    def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
+        parts: list[Tensor] = []
+        for job, sums in zip(self._jobs, self._sums, strict=True):
+            held = known if known is None or not parts else torch.zeros_like(known)  # what is known is added once
+            _native.gram(job, wide, 0 if held is None else held.data_ptr(), sums.data_ptr())
+            parts.append(sums)
         if self._rest is not None:
-            parts.append(self._rest.gram(wide=wide))
+            held = known if known is None or not parts else torch.zeros_like(known)
+            parts.append(self._rest.gram(wide=wide, known=held))
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     @staticmethod
-    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
-        if problem.gate is not None:
+    def solve(
+        gram: Tensor, problem: Problem, scale: Tensor | None = None, reuse: dict[object, object] | None = None
+    ) -> Solution:
+        if problem.gate is not None or problem.counts is not None:
             return solve_with(NativeBackend.solve_dual, gram, problem, scale)
-        gram = gram.contiguous()
-        blocks, n = gram.shape[0], problem.signs.shape[0]
+        n = problem.signs.shape[0]
         if gram.shape[1] != 1 + n:
             raise ValueError(f"a problem of {n} constraints needs {1 + n} x {1 + n} inner products, got {gram.shape}")
-        norm2, products, multipliers, coefficients = (
-            torch.empty(shape, dtype=torch.float64) for shape in (blocks, *((blocks, n),) * 3)
-        )
-        between = torch.empty(blocks, n, n, dtype=torch.float64)
-        flags = torch.empty(blocks + 1, dtype=torch.bool)
-        margins = problem.margins.contiguous()
-        _native.solve(
-            gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
-            margins.data_ptr(), n if margins.ndim == 2 else 0,
-            0 if problem.floors is None else problem.floors.data_ptr(),
-            0 if problem.previous is None else problem.previous.data_ptr(),
-            problem.only_violated, 1.0 if scale is None else scale.item(), blocks, n,
-            norm2.data_ptr(), products.data_ptr(), between.data_ptr(), multipliers.data_ptr(), coefficients.data_ptr(),
-            flags.data_ptr(),
-        )  # fmt: skip
-        return Solution(
-            finite=flags[blocks],
-            gradient_norm2=norm2,
-            products=products,
-            gram=between,
-            signs=problem.signs,
-            multipliers=multipliers,
-            applied=flags[:blocks],
-            coefficients=coefficients,
-        )
+        key = (id(problem), gram.data_ptr())
+        solver = None if reuse is None else reuse.get(key)
+        if not isinstance(solver, _Solver):
+            solver = _Solver(gram.contiguous(), problem)
+            if reuse is not None:
+                reuse.clear()
+                reuse[key] = solver
+        return solver(1.0 if scale is None else scale.item())
 
     def apply(self, solution: Solution) -> None:
         applied = solution.applied.tolist()
@@ -126,6 +117,12 @@ class NativeBackend:
         return sums
 
     @staticmethod
+    def settle(
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return TorchBackend.settle(agreement, sizes, most, counts)
+
+    @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
         gram, products = gram.contiguous(), products.contiguous()
         margins = margins.expand_as(products).contiguous()
@@ -133,6 +130,42 @@ class NativeBackend:
         addresses = (gram.data_ptr(), products.data_ptr(), margins.data_ptr(), multipliers.data_ptr())
         _native.solve_dual(*addresses, *products.shape)
         return multipliers
+
+
+class _Solver:
+    """The solution of one problem, of the inner products that lie in one place, in the same memory every time."""
+
+    def __init__(self, gram: Tensor, problem: Problem) -> None:
+        blocks, n = gram.shape[0], problem.signs.shape[0]
+        norm2, products, multipliers, coefficients = (
+            torch.empty(shape, dtype=torch.float64) for shape in (blocks, *((blocks, n),) * 3)
+        )
+        between = torch.empty(blocks, n, n, dtype=torch.float64)
+        flags = torch.empty(blocks + 1, dtype=torch.bool)
+        margins = problem.margins.contiguous()
+        self._held = (gram, margins, problem)  # while the problem is held, no other has its id
+        self._first = (
+            gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
+            margins.data_ptr(), n if margins.ndim == 2 else 0,
+            0 if problem.floors is None else problem.floors.data_ptr(),
+            0 if problem.previous is None else problem.previous.data_ptr(), problem.only_violated,
+        )  # fmt: skip
+        answers = (norm2, products, between, multipliers, coefficients, flags)
+        self._last = (blocks, n, *(answer.data_ptr() for answer in answers))
+        self._solution = Solution(
+            finite=flags[blocks],
+            gradient_norm2=norm2,
+            products=products,
+            gram=between,
+            signs=problem.signs,
+            multipliers=multipliers,
+            applied=flags[:blocks],
+            coefficients=coefficients,
+        )
+
+    def __call__(self, scale: float) -> Solution:
+        _native.solve(*self._first, scale, *self._last)
+        return self._solution
 
 
 def _split(slices: Sequence[ParameterSlice]) -> tuple[list[list[ParameterSlice]], list[ParameterSlice]]:

@@ -30,10 +30,12 @@ class RowPasses:
         blocks: How many rows there are in all; those without a slice have no constraint.
     """
 
+    fixed = False  # all inner products are computed at every step
+
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int) -> None:
         self._slices, self._size, self._blocks = list(slices), size, blocks
 
-    def gram(self) -> Tensor:
+    def gram(self, *, known: Sequence[Tensor] | None = None) -> Tensor:
         """(rows, 1 + size, 1 + size), in float64."""
         shape = (self._blocks, 1 + self._size, 1 + self._size)
         total = torch.zeros(shape, dtype=torch.float64, device=self._slices[0].target.device)

@@ -36,15 +36,29 @@ class TorchBackend:
     def release(self) -> None:
         raise RuntimeError("plain torch operations need their tensors")
 
-    def gram(self, *, wide: bool = False) -> Tensor:
+    def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
+        if known is not None and self._slices:
+            return self._moving_products(total, known)
         add = _add_pair if self._on_host and self._size <= 1 and not wide else _add_products
         for item in self._slices:
             add(total[item.block], item, self._size)
         return total
 
+    def _moving_products(self, total: Tensor, known: Tensor) -> Tensor:
+        """Those of the vectors that are not fixed with all, and what is known of the others."""
+        fixed = torch.tensor(self._slices[0].fixed)
+        moving = [k for k, still in enumerate(fixed.tolist()) if not still]
+        for item in self._slices:
+            _add_products(total[item.block], item, self._size, moving)
+        for k in moving:
+            total[:, :, k] = total[:, k]
+        return torch.where((fixed[:, None] & fixed).to(self._device), known, total)
+
     @staticmethod
-    def solve(gram: Tensor, problem: Problem, scale: Tensor | None = None) -> Solution:
+    def solve(
+        gram: Tensor, problem: Problem, scale: Tensor | None = None, reuse: dict[object, object] | None = None
+    ) -> Solution:
         return solve_with(cone.solve_dual, gram, problem, scale)
 
     def apply(self, solution: Solution) -> None:
@@ -108,6 +122,16 @@ class TorchBackend:
         return sums
 
     @staticmethod
+    def settle(
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        kept, finite = agreement[:, 0], torch.isfinite(agreement).all()
+        if counts is not None:
+            counts[0] += kept.sum() < sizes.sum()
+            counts[1] += ~finite
+        return sizes / torch.maximum(kept, sizes / most), finite
+
+    @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
         return cone.solve_dual(gram, products, margins)
 
@@ -137,6 +161,9 @@ def solve_with(
     if problem.only_violated:
         counts = counts & ((signed < 0) & counts).any(-1, keepdim=True)
     multipliers = torch.where(finite & counts, multipliers, 0.0)
+    if problem.counts is not None:
+        problem.counts[0] += (multipliers != 0).any()
+        problem.counts[1] += ~finite
     return Solution(
         finite=finite,
         gradient_norm2=norm2,
@@ -187,8 +214,8 @@ def _kept(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule) -> Tensor
     return kept
 
 
-def _add_products(total: Tensor, item: ParameterSlice, size: int) -> None:
-    """Add a slice's inner products to (1 + size, 1 + size)."""
+def _add_products(total: Tensor, item: ParameterSlice, size: int, moving: Sequence[int] | None = None) -> None:
+    """Add a slice's inner products to (1 + size, 1 + size), or to those of its rows that are ``moving``."""
     chunk = (_HOST_CHUNK // max(1, size) if total.device.type == "cpu" else _DEVICE_CHUNK) // (1 + size)
     chunk = max(1, chunk)
     buffer = torch.empty(1 + size, min(chunk, item.target.numel()), dtype=torch.float64, device=total.device)
@@ -198,7 +225,11 @@ def _add_products(total: Tensor, item: ParameterSlice, size: int) -> None:
         for k, (end, start) in enumerate(_vectors(item.bases, tensors)):
             _difference(end, start, out=vectors[1 + k])
         # float64 products: exact enough for any constraint, and no tf32 or bf16 setting of the user's reaches them
-        total.addmm_(vectors, vectors.mT)
+        if moving is None:
+            total.addmm_(vectors, vectors.mT)
+        else:
+            for k in moving:
+                total[k].addmv_(vectors, vectors[k])
 
 
 def _add_pair(total: Tensor, item: ParameterSlice, size: int) -> None:

@@ -13,6 +13,8 @@ from congruency.cli.terminal import check_device, check_folder, interruptible
 
 __all__ = ["bench"]
 
+_QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
+
 
 def bench(
     device: Annotated[list[str] | None, option(
@@ -26,7 +28,13 @@ def bench(
     references: Annotated[list[int] | None, option(
         "Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)", "N", min=1, max=64,
     )] = None,
-    out: Annotated[Path | None, option("A folder to write the measurements to, as JSON.", "FOLDER")] = None,
+    only: Annotated[list[str] | None, option(
+        "Measure only this: corrections, memory, meter, updates or steps; may be repeated. (default: all of them)",
+        "QUESTION", name="--only",
+    )] = None,
+    out: Annotated[Path | None, option(
+        "A folder to write the measurements to, as JSON, and a page with charts.", "FOLDER",
+    )] = None,
     quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip
     """Measure what DCL costs.
@@ -39,12 +47,18 @@ def bench(
         check_device(name, "--device")
     if not all(map(math.isfinite, size or [])):
         raise typer.BadParameter("must be a finite number of parameters", param_hint="--size")
+    for question in only or []:
+        if question not in _QUESTIONS:
+            raise typer.BadParameter(f"must be one of {', '.join(_QUESTIONS)}, got {question!r}", param_hint="--only")
     if out is not None:
         check_folder(out, "--out")
     with interruptible("stopped; nothing was written"):
         from congruency.studies import bench
 
-        bench.run(devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], out=out, quick=quick)
+        bench.run(
+            devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], only=only or None, out=out,
+            quick=quick,
+        )  # fmt: skip
 
 
 def _devices() -> list[str]:

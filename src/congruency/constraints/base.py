@@ -80,6 +80,14 @@ class ConstraintSource(ABC):
         """
         return None
 
+    @property
+    def recorded(self) -> object | None:
+        """Equal as long as the first :attr:`Basis.fixed` vectors of every basis hold the same numbers; None: unknown.
+
+        Their inner products are computed when it changes, and not at every step.
+        """
+        return None
+
     @abstractmethod
     def combination(self) -> Tensor:
         """(active, active) in float64 on the CPU: accumulated gradients from basis vectors."""

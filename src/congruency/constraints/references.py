@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -99,7 +99,8 @@ class References(ConstraintSource):
         self.capturable = capturable
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
-        self._layout = 0
+        self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room
+        self._layout = self._recorded = 0
         self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
         self.step = 0
         self._active = False
@@ -121,6 +122,10 @@ class References(ConstraintSource):
     @property
     def layout(self) -> tuple[int, int]:
         return id(self), self._layout
+
+    @property
+    def recorded(self) -> tuple[int, int] | None:
+        return None if self.capturable else (id(self), self._recorded)  # only the device knows when it records
 
     def combination(self) -> Tensor:
         return self._combination
@@ -149,8 +154,9 @@ class References(ConstraintSource):
         basis = self._bases.get(parameter)
         if basis is None:
             held = [local(slot) for slot in self._slots[parameter]]
+            fixed = 0 if self.capturable else self.count - 1  # only the last segment moves while steps are corrected
             weights = self.accumulate == "weights"
-            basis = Basis([*held, local(parameter)], chained=True) if weights else Basis(held)
+            basis = Basis([*held, local(parameter)], True, fixed) if weights else Basis(held, fixed=fixed)
             if not is_sharded(parameter):  # a sharded one's local part is a new tensor each time
                 self._bases[parameter] = basis
         return basis
@@ -172,18 +178,17 @@ class References(ConstraintSource):
             if device.type != "cuda":
                 raise RuntimeError(f"capturable=True is for parameters on a CUDA device, these are on {device}")
             self._clock = torch.full((), self.step, dtype=torch.int64, device=device)
-        since = self._clock - self.offset
-        self._phase = since if self.window is None else torch.where(since < 0, since, since % self.window)
-        self.gate = self._phase >= self.count
+            self._phase, self.gate = torch.empty_like(self._clock), torch.empty_like(self._clock, dtype=torch.bool)
+        from congruency.backends import triton
+
+        assert self.gate is not None
+        triton.tick(self._clock, self._phase, self.gate, self.offset, self.window, self.count)
         self._active = True
         if self.accumulate == "weights":
-            from congruency.backends import triton
-
             held = [[local(slot) for slot in slots] for slots in self._slots.values()]
             triton.record([local(parameter) for parameter in self._slots], held, self._phase)
 
     def _finish_on_device(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
-        assert self._clock is not None
         if self.accumulate == "gradients" and parameters:
             from congruency.backends import triton
 
@@ -191,7 +196,6 @@ class References(ConstraintSource):
             gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
             held = [[local(slot) for slot in self._slots[parameter]] for parameter in parameters]
             triton.accumulate(gradients, held, self._phase, finite, scale)
-        self._clock.add_(1)
 
     def _progress(self) -> str:
         return f"step {self.step if self._clock is None else int(self._clock)}"
@@ -207,22 +211,29 @@ class References(ConstraintSource):
             self._clock.fill_(step)  # in place: a captured step reads this very tensor
 
     def _record(self, i: int) -> None:
-        for parameter, slots in self._slots.items():
-            if self.accumulate == "weights":
-                local(slots[i]).copy_(local(parameter))
-            else:
-                local(slots[i]).zero_()
+        self._recorded += 1
+        held = [local(slots[i]) for slots in self._slots.values()]
+        if not held:
+            return
+        if self.accumulate == "weights":
+            torch._foreach_copy_(held, [local(parameter) for parameter in self._slots])
+        else:
+            torch._foreach_zero_(held)
 
-    def _hold(self, parameters: Iterable[Tensor]) -> None:
+    def _hold(self, parameters: Sequence[Tensor]) -> None:
         """Make room for parameters that train and were not seen before.
 
         One that joins late (``add_param_group``, or frozen until now) has not moved under this optimizer, so all its
         references are its weights now.
         """
+        if parameters is self._complete:
+            return
         for parameter in parameters:
             if parameter not in self._slots and (parameter.requires_grad or parameter.grad is not None):
                 self._slots[parameter] = self._room(parameter)
                 self._layout += 1
+                self._recorded += 1
+        self._complete = parameters if all(parameter in self._slots for parameter in parameters) else None
 
     def _room(self, parameter: Tensor) -> list[Tensor]:
         if self.accumulate == "weights":
@@ -287,7 +298,9 @@ class References(ConstraintSource):
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         self._slots.clear()
         self._bases.clear()
+        self._complete = None
         self._layout += 1
+        self._recorded += 1
         for i, tensors in state["slots"].items():
             slots = self._slots[parameters[int(i)]] = self._room(parameters[int(i)])
             for slot, tensor in zip(slots, tensors, strict=True):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ from congruency.distributed import Groups, like, local, reduction_groups
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
 
 Reference = Literal["start", "previous"]
+
+
+class SharedPass(Protocol):
+    """What a meter asks of a corrector whose pass it shares: see :class:`congruency.Corrector`."""
+
+    def differs_from_start(self, params: Sequence[Tensor]) -> str | None: ...
+
+    def measured(self) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ class CongruencyMeter:
     The gradients are taken as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so the usual
     place measures them before the correction.
 
+    A :class:`~congruency.DCL` on the same parameters computes these very numbers where its only reference is the start
+    of training (``window=None``). With ``beside=dcl`` they are taken from it, to the accuracy of a correction (1e-6):
+    the meter then reads nothing and holds no copy. Call ``update()`` after ``optimizer.step()`` in that case.
+
     Held in memory is one copy of the parameters, exact, in their own dtype. Differences and sums are in float64 (the
     backends' first pass, see :mod:`congruency.backends`) and stay on the device: only :meth:`compute` waits for it.
     Sharded parameters (DTensor) are measured in place; four numbers travel, and every process finds the same values,
@@ -72,6 +84,7 @@ class CongruencyMeter:
     Args:
         params: The parameters to measure, in an order that a saved state can rely on.
         reference: ``"start"`` or ``"previous"``.
+        beside: A corrector whose pass is shared, see above.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -94,33 +107,47 @@ class CongruencyMeter:
         CongruencyMeter(2 parameters, reference='start', 50 steps)
     """
 
-    def __init__(self, params: Iterable[Tensor], reference: Reference = "start") -> None:
+    def __init__(
+        self, params: Iterable[Tensor], reference: Reference = "start", *, beside: SharedPass | None = None
+    ) -> None:
         self._kind: Reference = check_choice("reference", reference, get_args(Reference))
         self._params = _checked(params)
+        self._beside = beside
+        if beside is not None:
+            self._check_beside(beside)
         self._reference: list[Tensor] | None = None
+        self._held: tuple[tuple[object, ...], Passes] | None = None
         self._totals = self._no_totals()
 
     @torch.no_grad()
     def update(self) -> None:
-        """Measure one step: call it after ``backward()`` and before ``optimizer.step()``."""
+        """Measure one step: call it after ``backward()`` and before ``optimizer.step()`` (after, with ``beside``)."""
+        if self._beside is not None:
+            self._add(*self._beside.measured())
+            return
         if all(param.grad is None for param in self._params):
             raise RuntimeError("no parameter has a gradient: call update() after backward() and before step()")
         if self._reference is None:
             self._reference = [param.detach().clone() for param in self._params]
             if self._kind == "previous":
                 return
-        gram = Passes(self._slices(self._reference), 1).gram(wide=True)  # of the gradient and the displacement
+        gram = self._passes(self._reference).gram(wide=True)  # of the gradient and the displacement
         squared_gradient, product, _, squared_distance = gram.flatten().unbind()
-        finite = squared_gradient.isfinite() & squared_distance.isfinite()
-        distance = squared_distance.sqrt()
-        congruency = (-product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
-        defined = finite & congruency.isfinite()
-        step = [congruency.where(defined, 0.0), defined, distance.where(finite, 0.0), finite]
-        self._totals = self._totals.to(product.device) + torch.stack([x.to(torch.float64) for x in step])
+        finite = self._add(squared_gradient, -product, squared_distance)
         if self._kind == "previous":
             for param, reference in zip(self._params, self._reference, strict=True):
                 held = local(reference)
                 torch.where(finite.to(held.device), local(param), held, out=held)
+
+    def _add(self, squared_gradient: Tensor, product: Tensor, squared_distance: Tensor) -> Tensor:
+        """Add one step's numbers, the product being that with the accumulated gradient; whether they are finite."""
+        finite = squared_gradient.isfinite() & squared_distance.isfinite()
+        distance = squared_distance.sqrt()
+        congruency = (product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
+        defined = finite & congruency.isfinite()
+        step = [congruency.where(defined, 0.0), defined, distance.where(finite, 0.0), finite]
+        self._totals = self._totals.to(product.device) + torch.stack([x.to(torch.float64) for x in step])
+        return finite
 
     def compute(self) -> Measurement:
         """The means over the steps since the last :meth:`reset`. Waits for the device; changes nothing."""
@@ -140,7 +167,7 @@ class CongruencyMeter:
         """
         self._totals = self._no_totals()
         if reference:
-            self._reference = None
+            self._reference = self._held = None
 
     def state_dict(self) -> dict[str, Any]:
         """What is needed to resume later, for ``torch.save``; as with optimizers, the tensors are not copied."""
@@ -154,6 +181,7 @@ class CongruencyMeter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from :meth:`state_dict`; a state that does not fit raises ValueError and changes nothing."""
         self._check_state(state)
+        self._held = None
         weights = state["weights"]
         if weights is None:
             self._reference = None
@@ -168,6 +196,29 @@ class CongruencyMeter:
     def _no_totals(self) -> Tensor:
         """Sum of congruencies, how many; sum of distances, how many."""
         return torch.zeros(4, dtype=torch.float64, device=local(self._params[0]).device)
+
+    def _passes(self, references: list[Tensor]) -> Passes:
+        """What reads the gradients and weights, as at the last update if they lie where they did."""
+        used = [(param, param.grad) for param in self._params if param.grad is not None]
+        tensors = [local(tensor) for pair in used for tensor in pair if tensor.layout is torch.strided]
+        key = (*(id(param) for param, _ in used), *((t.data_ptr(), t.stride(), t.dtype) for t in tensors))
+        if self._held is None or self._held[0] != (id(references), torch.get_num_threads(), *key):
+            passes = Passes(self._slices(references), 1)
+            if not passes.reusable or any(grad.layout is not torch.strided for _, grad in used):
+                return passes
+            passes.release()
+            self._held = ((id(references), torch.get_num_threads(), *key), passes)
+        return self._held[1]
+
+    def _check_beside(self, corrector: SharedPass) -> None:
+        if self._kind != "start":
+            raise ValueError(f"beside= shares the pass of reference='start', this meter's is {self._kind!r}")
+        reason = corrector.differs_from_start(self._params)
+        if reason:
+            raise ValueError(
+                "beside= needs a DCL with one reference, window=None and offset=0 on the gradients of the meter's "
+                f"parameters: {reason}; leave beside= out, and the meter makes a pass of its own"
+            )
 
     def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:
         """Every gradient with its parameter's displacement as basis vector."""

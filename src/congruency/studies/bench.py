@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
+from congruency.report.page import render
+from congruency.report.tables import to_rich
 from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
+from congruency.studies.bench_report import page, tables
 
-__all__ = ["run"]
+__all__ = ["QUESTIONS", "run"]
 
-_BYTES_PER_PARAMETER = 28  # float32, one reference: read w, r, g; then read w, r, g and write g
+QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
 _HOST_LIMIT = 110_000_000  # parameters; HostDCL needs about 40 bytes each
 
 
@@ -46,8 +47,24 @@ class Row:
     corrected: float
     host: float | None
     memory_limit: float
+    """What moving the memory alone takes where the gradient is rewritten: every tensor read twice, one written."""
     extra_bytes: int | None
     """On a GPU: the most memory DCL takes besides its reference points, a correction included."""
+    congruent_limit: float | None = None
+    """The same where it is left alone: every tensor read once."""
+
+
+@dataclass(frozen=True)
+class MeterRow:
+    """One update of a congruency meter over all parameters; times are medians in seconds."""
+
+    workload: str
+    parameters: int
+    sgd_step: float
+    update: float
+    beside: float
+    """In place of ``update``, where DCL has measured the same step already."""
+    memory_limit: float
 
 
 @dataclass(frozen=True)
@@ -77,59 +94,83 @@ class StepRow:
     """The optimizer's own step: SGD with momentum for DCL, AdamW for Cautious."""
     corrected_share: float
     correction: str = "DCL"
+    mode: str = "eager"
+    host: tuple[float, float] | None = None
+    """On a GPU: the host's time in ``optimizer.step()``, without and with the correction."""
+    launches: tuple[float, float] | None = None
+    """On a GPU: kernels and copies in a whole step, without and with the correction."""
 
 
 def run(
     devices: Sequence[str],
     sizes: Sequence[float] | None = None,
     references: Sequence[int] = (1, 3, 10, 20),
+    only: Sequence[str] | None = None,
     out: Path | None = None,
     quick: bool = False,
 ) -> None:
-    """Measure on each device in turn, print the tables, write ``bench-DEVICE.json`` into ``out``."""
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``."""
     console = Console()
+    results = []
     for name in devices:
-        result = measure(torch.device(name), sizes, references, quick, console)
-        _show(console, result)
-        if out is not None:
-            (path,) = write_together(out, {f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"})
-            console.print(f"written to {path}\n")
+        results.append(measure(torch.device(name), sizes, references, only or QUESTIONS, quick, console))
+        machine, rate = results[-1]["machine"], results[-1]["bandwidth_bytes_per_second"] / 1e9
+        where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
+        console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory moves {rate:.0f} GB/s here\n")
+        for title, table in tables(results[-1]):
+            console.print(title, style="bold")
+            console.print(to_rich(table), "")
+    if out is not None:
+        files = {
+            f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"
+            for name, result in zip(devices, results, strict=True)
+        }
+        for path in write_together(out, {**files, "bench.html": render(page(results))}):
+            console.print(f"written to {path}")
 
 
 def measure(
-    device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], quick: bool, console: Console
-) -> dict[str, Any]:
-    """Measure everything on one device; return plain data."""
+    device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], only: Sequence[str], quick: bool,
+    console: Console,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure on one device what answers these questions; return plain data."""
     clock = _Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
-    cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
-    large = [w for w in chosen if _fits(w, 2, device)]
-    cases = [] if sizes else training_cases(device, quick)
     bandwidth = measure_bandwidth(device, clock, 1 << (22 if quick else 27))
+    large = [w for w in chosen if _fits(w, 2, device)]
+    jobs: dict[str, list[tuple[str, Callable[[], Any]]]] = {name: [] for name in QUESTIONS}
+
+    def plan(what: str, description: str, function: Callable[..., Any], *arguments: Any) -> None:
+        if what in only:
+            jobs[what].append((description, lambda: function(*arguments)))
+
+    for w, n in ((w, n) for w in chosen for n in references if _fits(w, n, device)):
+        plan("corrections", f"{w.name}, {n} reference(s)", measure_correction, w, n, device, clock, bandwidth)
+    for w, n in ((w, n) for w in large[-2:] for n in references if n > 1):
+        plan("memory", f"{w.name}, {n} memory rows", measure_memory, w, n, device, clock, bandwidth)
+    for w in large:
+        plan("meter", f"{w.name}, meter", measure_meter, w, device, clock, bandwidth)
+        plan("updates", f"{w.name}, updates", measure_update, w, device, clock)
+    calls = 10 if device.type == "cuda" else 1
+    for case in [] if sizes else training_cases(device, quick):
+        steps = _Clock(device, 3 * clock.seconds, calls)
+        plan("steps", f"{case.name}, {case.correction}, {case.mode}", measure_training_step, case, device, steps)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in QUESTIONS}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(cells) + len(large) + len(cases))
-
-        def now(description: str) -> None:
-            progress.update(task, description=description, advance=1)
-
-        rows, updates, steps = [], [], []
-        calls = 10 if device.type == "cuda" else 1
-        for workload, count in cells:
-            now(f"{workload.name}, {count} reference(s)")
-            rows.append(measure_correction(workload, count, device, clock, bandwidth))
-        for workload in large:
-            now(f"{workload.name}, updates")
-            updates.append(measure_update(workload, device, clock))
-        for case in cases:
-            now(f"{case.name}, {case.scope}, {case.correction}")
-            steps.append(measure_training_step(case, device, _Clock(device, 3 * clock.seconds, calls)))
+        task = progress.add_task("", total=sum(map(len, jobs.values())))
+        for what, listed in jobs.items():
+            for description, job in listed:
+                progress.update(task, description=description, advance=1)
+                found[what].append(asdict(job()))
     return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
         "machine": machine(device),
         "bandwidth_bytes_per_second": bandwidth,
-        "corrections": [asdict(row) for row in rows],
-        "updates": [asdict(row) for row in updates],
-        "training_steps": [asdict(step) for step in steps],
+        "corrections": found["corrections"],
+        "memory": found["memory"],
+        "meter": found["meter"],
+        "updates": found["updates"],
+        "training_steps": found["steps"],
     }
 
 
@@ -202,17 +243,69 @@ def measure_correction(
         "congruent": congruent.correct,
         "corrected": corrected.correct,
     }
-    if device.type == "cuda":  # what the GPU does; the host runs ahead of it in training
-        times = {name: device_seconds(program) for name, program in programs.items()}
-    else:
-        times = clock.time(programs)
+    # what a GPU does: the host runs ahead of it in training
+    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
     host_time = clock.time({"host": host.correct})["host"] if host else None
     extra = _extra_bytes(optimizer, references, workload.parameters) if device.type == "cuda" else None
-    limit = (_BYTES_PER_PARAMETER + 8 * (references - 1)) * workload.parameters / bandwidth
+    limits = _limits(2 + references, workload, bandwidth)
     return Row(
         workload.name, len(params), workload.parameters, references,
-        times["sgd"], times["congruent"], times["corrected"], host_time, limit, extra,
+        times["sgd"], times["congruent"], times["corrected"], host_time, limits[1], extra, limits[0],
     )  # fmt: skip
+
+
+def _limits(tensors: int, workload: Workload, bandwidth: float) -> tuple[float, float]:
+    """What moving the memory takes: all tensors read once; all read twice and the gradient written."""
+    seconds = 4 * workload.parameters / bandwidth
+    return tensors * seconds, (2 * tensors + 1) * seconds
+
+
+def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _Clock, bandwidth: float) -> Row:
+    """Measure a correction by constraints that all change at every step, as those of an episodic memory do."""
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    programs: dict[str, Callable[[], Any]] = {"sgd": optimizer.step}
+    vectors = [[torch.randn_like(p) + g / 10 for p, g in _with_gradients(params)] for _ in range(rows)]
+    for name, margin in (("congruent", 0.0), ("corrected", 1e-6)):
+        directions = congruency.Directions(margin)
+        directions.set(vectors, params)
+        corrector = congruency.Corrector(optimizer, constraints=[directions], attach=False)
+        programs[name] = corrector.correct
+    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
+    limits = _limits(1 + rows, workload, bandwidth)
+    return Row(
+        workload.name, len(params), workload.parameters, rows,
+        times["sgd"], times["congruent"], times["corrected"], None, limits[1], None, limits[0],
+    )  # fmt: skip
+
+
+def _with_gradients(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(p, p.grad) for p in params if p.grad is not None]
+
+
+def measure_meter(workload: Workload, device: torch.device, clock: _Clock, bandwidth: float) -> MeterRow:
+    """Measure an update of a congruency meter, alone and beside DCL on the same parameters."""
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    dcl = congruency.DCL(optimizer)
+    alone, beside = congruency.CongruencyMeter(params), congruency.CongruencyMeter(params, beside=dcl)
+    for _ in range(2):
+        alone.update()
+        optimizer.step()
+        beside.update()
+    plain = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    programs = {"sgd": plain.step, "update": alone.update, "beside": beside.update}
+    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
+    limit, _ = _limits(3, workload, bandwidth)
+    return MeterRow(workload.name, workload.parameters, times["sgd"], times["update"], times["beside"], limit)
+
+
+def _device_times(programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    return {name: device_seconds(program) for name, program in programs.items()}
 
 
 def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
@@ -245,10 +338,7 @@ def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> U
         from timm.optim.adamw import AdamWLegacy
 
         programs["timm"] = optimizer(AdamWLegacy, caution=True).step
-    if device.type == "cuda":
-        times = {name: device_seconds(program) for name, program in programs.items()}
-    else:
-        times = clock.time(programs)
+    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
     named = (times["adamw"], times["cautious"], times["dcl"], times.get("timm"))
     return UpdateRow(workload.name, workload.parameters, *named)
 
@@ -263,49 +353,100 @@ def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
 def measure_training_step(case: TrainingCase, device: torch.device, clock: _Clock) -> StepRow:
     """Measure a whole step, forward to update, with and without a correction that changes every step it can."""
     programs: dict[str, Callable[[], Any]] = {}
+    optimizers: dict[str, torch.optim.Optimizer] = {}
     corrector: congruency.Corrector | None = None
-    fused = device.type == "cuda"
-    kind: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+    on_gpu, captured = device.type == "cuda", case.mode == "graph"
+    kind: dict[str, Any] = {"fused": True} if on_gpu else {"foreach": True}
     for name in ("plain", "corrected"):
         model = case.make()
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, **kind)
         if case.correction == "Cautious":
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **kind)
-        chosen = list((congruency.head(model) if case.scope == "head" else model).parameters())
-        if name == "plain":
-            programs["optimizer"] = optimizer.step
-        elif case.correction == "Cautious":
-            corrector = congruency.Cautious(optimizer, chosen)
+            optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=captured, **kind)
         else:
-            corrector = congruency.DCL(optimizer, chosen, references=case.references, mode="anchor", margin=1e-6)
-        programs[name] = _stepper(case, model, optimizer, device)
-    programs["plain"]()  # gradients for the optimizer's own step
-    times = clock.time(programs)
+            optimizers[name] = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, **kind)
+        chosen = list((congruency.head(model) if case.scope == "head" else model).parameters())
+        if name == "corrected" and case.correction == "Cautious":
+            corrector = congruency.Cautious(optimizers[name], chosen)
+        elif name == "corrected":
+            corrector = congruency.DCL(
+                optimizers[name], chosen, references=case.references, mode="anchor", margin=1e-6, capturable=captured
+            )
+        programs[name] = _stepper(case, model, optimizers[name], device)
     assert corrector is not None
+    for program in programs.values():  # gradients for the optimizer's own step, and references
+        for _ in range(3 + case.references):
+            program()
+    host: tuple[float, float] | None = None
+    launches: tuple[float, float] | None = None
+    own = optimizers["plain"].step
+    if on_gpu and not captured:
+        host = (_host_seconds(optimizers["plain"].step), _host_seconds(optimizers["corrected"].step))
+    if captured:
+        programs = {name: _captured(program) for name, program in programs.items()}
+    if on_gpu:
+        launches = (device_launches(programs["plain"]), device_launches(programs["corrected"]))
+    times = clock.time({**programs, "optimizer": own})
     share = int(corrector.stats.corrected_steps) / int(corrector.stats.steps)
     return StepRow(
         case.name, case.scope, sum(p.numel() for p in chosen), case.references,
-        times["plain"], times["corrected"], times["optimizer"], share, case.correction,
+        times["plain"], times["corrected"], times["optimizer"], share, case.correction, case.mode, host, launches,
     )  # fmt: skip
 
 
 def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch.device) -> Callable[[], None]:
     loss = nn.CrossEntropyLoss()
-    turn = itertools.cycle(range(len(case.inputs)))
+    compiled = case.mode == "compile"
+    forward: Callable[..., Tensor] = torch.compile(model, mode="reduce-overhead") if compiled else model
+    turn = itertools.cycle(range(1 if case.mode == "graph" else len(case.inputs)))
 
     def step() -> None:
         i = next(turn)
+        if compiled:
+            torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=case.autocast):
-            value = loss(model(case.inputs[i]), case.targets[i])
+            value = loss(forward(case.inputs[i]), case.targets[i])
         value.backward()
         optimizer.step()
 
     return step
 
 
+def _captured(step: Callable[[], None]) -> Callable[[], None]:
+    """A step that has been captured in a CUDA graph, after a few on another stream."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def _host_seconds(program: Callable[[], Any], repeats: int = 100) -> float:
+    """The median time until ``program`` returns, with nothing for it to wait for."""
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        program()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def device_launches(program: Callable[[], Any], repeats: int = 10) -> float:
+    """How many kernels and copies one call of ``program`` starts on a GPU."""
+    return float(sum(event.count for event in _device_events(program, repeats))) / repeats
+
+
 def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
     """Return the time that a GPU works on one call of ``program``: all its kernels, without the gaps between them."""
+    return float(sum(event.self_device_time_total for event in _device_events(program, repeats))) / repeats * 1e-6
+
+
+def _device_events(program: Callable[[], Any], repeats: int) -> list[Any]:
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(3):
@@ -315,7 +456,7 @@ def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
         for _ in range(repeats):
             program()
         torch.cuda.synchronize()
-    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / repeats * 1e-6
+    return [event for event in profiler.key_averages() if event.self_device_time_total > 0]
 
 
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
@@ -344,76 +485,3 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    machine, rate = result["machine"], result["bandwidth_bytes_per_second"] / 1e9
-    where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
-    console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory moves {rate:.0f} GB/s here\n")
-    table = _table("One correction of all parameters", _CORRECTION_NOTE, _CORRECTION_COLUMNS)
-    for row in result["corrections"]:
-        table.add_row(
-            row["workload"], f"{row['parameters']:.3g}", str(row["references"]),
-            _duration(row["congruent"]), _duration(row["corrected"]),
-            f"{row['congruent'] / row['sgd_step']:.2f} {row['corrected'] / row['sgd_step']:.2f}",
-            f"{row['host'] / row['corrected']:.0f}" if row["host"] else "-",
-            f"{row['memory_limit'] / row['corrected']:.0%}",
-        )  # fmt: skip
-    console.print(table)
-    if result["updates"]:
-        table = _table("An AdamW step whose update is corrected", _UPDATE_NOTE, _UPDATE_COLUMNS)
-        for row in result["updates"]:
-            base = row["adamw_step"]
-            ratios = [row[name] and f"{row[name] / base:.2f}" for name in ("cautious", "timm_cautious", "dcl_update")]
-            shown = [ratio or "-" for ratio in ratios]
-            table.add_row(row["workload"], f"{row['parameters']:.3g}", _duration(base), *shown)
-        console.print(table)
-    if not result["training_steps"]:
-        return
-    table = _table("A whole training step, corrected every time", _STEP_NOTE, _STEP_COLUMNS)
-    for step in result["training_steps"]:
-        more = step["step_with_dcl"] - step["step"]
-        table.add_row(
-            step["network"], step["scope"], _correction(step), _duration(step["step"]),
-            _duration(step["step_with_dcl"]), f"{more / step['step']:+.1%}", f"{more / step['sgd_step']:.2f}",
-        )  # fmt: skip
-    console.print(table)
-
-
-def _correction(step: dict[str, Any]) -> str:
-    """Return which correction a row measured; older files know only DCL."""
-    name: str = step.get("correction", "DCL")
-    return f"{name} {step['references']}" if name == "DCL" else name
-
-
-def _table(title: str, note: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, caption=note, title_justify="left", caption_justify="left", box=SIMPLE, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
-    return table
-
-
-_CORRECTION_COLUMNS = ("what", "size", "refs", "congruent", "corrected", "x SGD", "host", "limit")
-_CORRECTION_NOTE = (
-    "Medians. congruent: the gradient disagrees with nothing and is left alone; corrected: it is rewritten. "
-    "x SGD: both, beside a foreach SGD-momentum step on the same parameters. host: how many times more DCL "
-    "through the host costs (numpy float64 and quadprog). limit: the time that moving the memory alone would take, as "
-    "a share of the corrected case's. On a GPU times are the device's own."
-)
-_UPDATE_COLUMNS = ("what", "size", "AdamW", "x Cautious", "x timm", "x DCL")
-_UPDATE_NOTE = (
-    "Medians of whole optimizer steps. x: the step with the correction over AdamW's own (foreach). timm: its cautious "
-    "AdamW. DCL: on the update, one reference. On a GPU times are the device's own."
-)
-_STEP_COLUMNS = ("network", "scope", "correction", "plain", "corrected", "more", "x step")
-_STEP_NOTE = (
-    "Medians. DCL 3: with 3 references, on SGD with momentum; Cautious: on AdamW. x step: what the correction adds, "
-    "beside the optimizer's own step."
-)
-
-
-def _duration(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds / 1e-6:.2f} us"

@@ -42,6 +42,8 @@ class TrainingCase:
     references: int
     autocast: bool = False
     correction: Literal["DCL", "Cautious"] = "DCL"
+    mode: Literal["eager", "graph", "compile"] = "eager"
+    """As written; captured whole in a CUDA graph; or the network compiled with ``mode="reduce-overhead"``."""
 
 
 def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
@@ -73,15 +75,19 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
 
 
 def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
-    """Return multilayer perceptrons; on a GPU also ResNet-50, where timm is installed."""
+    """Return multilayer perceptrons; on a GPU also a GPT and ResNet-50, where timm is installed, and other modes."""
     small = _mlp("MLP 784-100-100-10, batch 128", (784, 100, 100, 10), device)
-    cases = [small("all", 1), small("head", 1), replace(small("all", 1), correction="Cautious")]
+    cases = [small("all", 1), small("head", 1), small("all", 3), replace(small("all", 1), correction="Cautious")]
     if not quick:
         wide = _mlp("MLP 3072-4096-2560-1000, batch 128", (3072, 4096, 2560, 1000), device)
         cases += [wide("all", 1), wide("head", 1), wide("all", 3), wide("all", 10)]
         cases += [replace(wide("all", 1), correction="Cautious")]
     if device.type == "cuda" and not quick:
-        cases += [*_resnet50(device), *_gpt(device)]
+        cases += [*_gpt(device), *_resnet50(device)]
+        networks = ("MLP", "GPT")
+        captured = [case for case in cases if case.name.startswith(networks) and case.scope == "all"]
+        cases += [replace(case, mode="graph") for case in captured if case.references <= 3]
+        cases += [replace(case, mode="compile") for case in captured if case.references == 1]
     return cases
 
 
@@ -115,7 +121,7 @@ def _resnet50(device: torch.device) -> list[TrainingCase]:
         return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     name = "ResNet-50, bf16 autocast, channels_last, batch 256"
-    settings = (("all", 1), ("head", 1), ("all", 10))
+    settings = (("all", 1), ("head", 1), ("all", 10), ("all", 20))
     cases = [TrainingCase(name, make, [images], [labels], scope, n, autocast=True) for scope, n in settings]
     return [*cases, replace(cases[0], correction="Cautious")]
 
@@ -130,7 +136,7 @@ def _gpt(device: torch.device) -> list[TrainingCase]:
 
     inputs = torch.randint(256, (64, 256), device=device)
     case = TrainingCase("GPT, 10.8 M, bf16 autocast, batch 64", make, [inputs], [inputs.flatten()], "all", 1, True)
-    return [case, replace(case, correction="Cautious")]
+    return [case, replace(case, references=3), replace(case, correction="Cautious")]
 
 
 class HostDCL:

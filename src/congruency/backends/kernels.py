@@ -1,0 +1,530 @@
+"""The kernels of the Triton backend, in Triton's language.
+
+Tensors are walked by tables on the device: the addresses of every slice's tensors, how the slices are cut into chunks,
+and which chunks make a unit, the work of one program (see :mod:`congruency.backends.triton`).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "accumulate", "apply", "element", "gram", "record", "settle",
+    "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units", "tick",
+]  # fmt: skip
+
+
+@triton.jit
+def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    if ALIGNED:
+        address = tl.multiple_of(address, 16)
+    return address.to(tl.pointer_type(DTYPE))
+
+
+@triton.jit
+def gram(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    PAIRS: tl.constexpr, COUNT: tl.constexpr, FIRST: tl.constexpr, STRIDE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """COUNT inner products over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
+
+    Vector 0 is the gradient; vector k is tensor VECTORS[2k - 2] less VECTORS[2k - 1], if that is not -1. Sums in F.
+    """
+    unit = tl.program_id(0)
+    sums = ()
+    for _ in tl.static_range(COUNT):
+        sums = sums + (tl.zeros([BLOCK], dtype=F),)
+    for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+        tensor = tl.load(chunk_tensor + chunk)
+        start = tl.load(chunk_start + chunk)
+        length = tl.load(lengths + tensor)
+        table = addresses + tensor * WIDTH
+        pointers = (_pointer(tl.load(table), G, ALIGNED),)
+        for t in tl.static_range(1, WIDTH):
+            pointers = pointers + (_pointer(tl.load(table + t), B, ALIGNED),)
+        for i in range(CHUNK // (BLOCK * UNROLL)):
+            for j in tl.static_range(UNROLL):
+                places = start + (i * UNROLL + j) * BLOCK + tl.arange(0, BLOCK)
+                there = places < length
+                tensors = ()
+                for t in tl.static_range(WIDTH):
+                    tensors = tensors + (tl.load(pointers[t] + places, mask=there, other=0.0).to(F),)
+                vectors = (tensors[0],)
+                for k in tl.static_range(SIZE):
+                    if VECTORS[2 * k + 1] < 0:
+                        vectors = vectors + (tensors[VECTORS[2 * k]],)
+                    else:
+                        vectors = vectors + (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]],)
+                more = ()
+                for p in tl.static_range(COUNT):
+                    more = more + (sums[p] + vectors[PAIRS[2 * p]] * vectors[PAIRS[2 * p + 1]],)
+                sums = more
+    for p in tl.static_range(COUNT):
+        tl.store(partials + unit * STRIDE + FIRST + p, tl.sum(sums[p]))
+
+
+@triton.jit
+def sum_units(
+    partials, block_first, pairs, known, sums,
+    COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add the partial sums of one block's units in a fixed order; what lies below the diagonal mirrors what is above.
+
+    A program adds WIDTH of the COUNT inner products, whose places are in ``pairs``. Those past COUNT are known.
+    """
+    block = tl.program_id(0)
+    first = tl.load(block_first + block)
+    last = tl.load(block_first + block + 1)
+    place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    i = tl.load(pairs + 2 * place, mask=place < ALL, other=0)
+    j = tl.load(pairs + 2 * place + 1, mask=place < ALL, other=0)
+    total = tl.zeros([BLOCK, WIDTH], dtype=tl.float64)
+    for unit in range(first, last, BLOCK):
+        units = unit + tl.arange(0, BLOCK)
+        here = (units < last)[:, None] & (place < COUNT)[None, :]
+        part = tl.load(partials + units[:, None] * COUNT + place[None, :], mask=here, other=0.0)
+        total += part.to(tl.float64)
+    found = tl.sum(total, axis=0)
+    out = sums + block * SIDE * SIDE
+    if ALL > COUNT:
+        held = (place >= COUNT) & (place < ALL)
+        found += tl.load(known + block * SIDE * SIDE + i * SIDE + j, mask=held, other=0.0)
+    tl.store(out + i * SIDE + j, found, mask=place < ALL)
+    tl.store(out + j * SIDE + i, found, mask=place < ALL)
+
+
+@triton.jit
+def apply(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """g + sum_k a_k b_k over the chunks of one unit, backwards; nothing is read or written if not applied."""
+    unit = tl.num_programs(0) - 1 - tl.program_id(0)
+    block = tl.load(unit_block + unit)
+    if tl.load(applied + block) != 0:
+        factors = ()
+        for k in tl.static_range(SIZE):
+            factors = factors + (tl.load(coefficients + block * SIZE + k).to(tl.float32),)
+        first = tl.load(unit_first + unit)
+        last = tl.load(unit_first + unit + 1)
+        for back in range(0, last - first):
+            chunk = last - 1 - back
+            tensor = tl.load(chunk_tensor + chunk)
+            start = tl.load(chunk_start + chunk)
+            length = tl.load(lengths + tensor)
+            table = addresses + tensor * WIDTH
+            pointers = (_pointer(tl.load(table), G, ALIGNED),)
+            for t in tl.static_range(1, WIDTH):
+                pointers = pointers + (_pointer(tl.load(table + t), B, ALIGNED),)
+            for i in range(CHUNK // BLOCK):
+                places = start + i * BLOCK + tl.arange(0, BLOCK)
+                there = places < length
+                tensors = ()
+                for t in tl.static_range(WIDTH):
+                    tensors = tensors + (tl.load(pointers[t] + places, mask=there, other=0.0).to(tl.float32),)
+                x = tensors[0]
+                for k in tl.static_range(SIZE):
+                    if VECTORS[2 * k + 1] < 0:
+                        x += factors[k] * tensors[VECTORS[2 * k]]
+                    else:
+                        x += factors[k] * (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]])
+                tl.store(pointers[0] + places, x.to(G), mask=there)
+
+
+@triton.jit
+def element(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, decays, scales, signs, partials,
+    T: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    UPDATE: tl.constexpr, STRICT: tl.constexpr,
+    MASK_DECAY: tl.constexpr, HAS_SCALE: tl.constexpr, WRITE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Blocks of one element over the chunks of one unit: how they agree, and, with WRITE, what becomes of them."""
+    FIRST: tl.constexpr = 1 if UPDATE else 0
+    unit = tl.program_id(0)
+    block = tl.load(unit_block + unit)
+    decay = tl.load(decays + block).to(tl.float32)
+    scale = 1.0
+    if HAS_SCALE:
+        scale = tl.load(scales + block).to(tl.float32)
+    count = tl.zeros([BLOCK], dtype=tl.float32)
+    yc = tl.zeros([BLOCK], dtype=tl.float32)
+    yy = tl.zeros([BLOCK], dtype=tl.float32)
+    cc = tl.zeros([BLOCK], dtype=tl.float32)
+    for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+        tensor = tl.load(chunk_tensor + chunk)
+        start = tl.load(chunk_start + chunk)
+        length = tl.load(lengths + tensor)
+        table = addresses + tensor * WIDTH
+        target = _pointer(tl.load(table), T, ALIGNED)
+        for i in range(CHUNK // BLOCK):
+            places = start + i * BLOCK + tl.arange(0, BLOCK)
+            there = places < length
+            value = tl.load(target + places, mask=there, other=0.0).to(tl.float32)
+            y = value
+            base = tl.zeros([BLOCK], dtype=tl.float32)
+            if UPDATE:
+                before = tl.load(_pointer(tl.load(table + 1), B, ALIGNED) + places, mask=there, other=0.0)
+                before = before.to(tl.float32)
+                base = before * decay
+                y = base - value
+                if MASK_DECAY:
+                    opposed = ((y > 0) & (before < 0)) | ((y < 0) & (before > 0))
+                    base = tl.where(opposed, before, base)
+            kept = there
+            for k in tl.static_range(FIRST, SIZE):
+                end = _pointer(tl.load(table + VECTORS[2 * k]), B, ALIGNED)
+                c = tl.load(end + places, mask=there, other=0.0).to(tl.float32)
+                if VECTORS[2 * k + 1] >= 0:
+                    begin = _pointer(tl.load(table + VECTORS[2 * k + 1]), B, ALIGNED)
+                    c -= tl.load(begin + places, mask=there, other=0.0).to(tl.float32)
+                c *= tl.load(signs + k - FIRST).to(tl.float32)
+                if STRICT:
+                    kept = kept & (((y > 0) & (c > 0)) | ((y < 0) & (c < 0)))
+                else:
+                    kept = kept & ((((y > 0) & (c < 0)) | ((y < 0) & (c > 0))) == 0)
+                if not HAS_SCALE and k == FIRST:
+                    yc += y * c
+                    cc += c * c
+            if WRITE:
+                if HAS_SCALE or MASK_DECAY:
+                    result = tl.where(kept, scale * y, 0.0)
+                    if UPDATE:
+                        result = base - result
+                else:
+                    result = tl.where(kept, value, base)
+                tl.store(target + places, result.to(T), mask=there)
+            if not HAS_SCALE:
+                count += tl.where(kept, 1.0, 0.0)
+                yy += y * y
+    if not HAS_SCALE:
+        tl.store(partials + 4 * unit, tl.sum(count))
+        tl.store(partials + 4 * unit + 1, tl.sum(yc))
+        tl.store(partials + 4 * unit + 2, tl.sum(yy))
+        tl.store(partials + 4 * unit + 3, tl.sum(cc))
+
+
+@triton.jit
+def sum_agreement(partials, block_first, sums, BLOCK: tl.constexpr):
+    """Add the partial sums of one slice's units in a fixed order."""
+    block = tl.program_id(0)
+    last = tl.load(block_first + block + 1)
+    column = tl.arange(0, 4)
+    total = tl.zeros([BLOCK, 4], dtype=tl.float64)
+    for unit in range(tl.load(block_first + block), last, BLOCK):
+        units = unit + tl.arange(0, BLOCK)
+        here = (units < last)[:, None] & (column >= 0)[None, :]
+        total += tl.load(partials + 4 * units[:, None] + column[None, :], mask=here, other=0.0).to(tl.float64)
+    tl.store(sums + 4 * block + column, tl.sum(total, axis=0))
+
+
+@triton.jit
+def settle(
+    agreement, sizes, scales, finite, counts, slices,
+    MOST: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Scales of all slices in one program, whether all was finite, and the counts of steps."""
+    left = tl.zeros([BLOCK], dtype=tl.float64)
+    wrong = tl.zeros([BLOCK], dtype=tl.int32)
+    for start in range(0, slices, BLOCK):
+        slice = start + tl.arange(0, BLOCK)
+        there = slice < slices
+        kept = tl.load(agreement + 4 * slice, mask=there, other=0.0)
+        total = kept
+        for column in tl.static_range(1, 4):
+            total += tl.load(agreement + 4 * slice + column, mask=there, other=0.0)
+        size = tl.load(sizes + slice, mask=there, other=0.0)
+        tl.store(scales + slice, size / tl.maximum(kept, size / MOST), mask=there)
+        left += size - kept
+        wrong += (total - total != 0.0).to(tl.int32)
+    all_finite = tl.sum(wrong) == 0
+    tl.store(finite, all_finite)
+    if HAS_COUNTS:
+        tl.store(counts, tl.load(counts) + (tl.sum(left) > 0).to(tl.int64))
+        tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+
+
+@triton.jit
+def tick(clock, phase, gate, offset, window, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Steps since recording last started over, whether all COUNT references are there, and one step more."""
+    step = tl.load(clock)
+    now = step - offset
+    if HAS_WINDOW:
+        now = tl.where(now < 0, now, now % window)
+    tl.store(phase, now)
+    tl.store(gate, now >= COUNT)
+    tl.store(clock, step + 1)
+
+
+@triton.jit
+def record(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, phase,
+    W: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Copy the weights into the slot that is due in this phase; in any other phase touch nothing."""
+    now = tl.load(phase)
+    if (now >= 0) & (now < COUNT):
+        unit = tl.program_id(0)
+        for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+            tensor = tl.load(chunk_tensor + chunk)
+            length = tl.load(lengths + tensor)
+            table = addresses + tensor * (1 + COUNT)
+            weights = tl.load(table).to(tl.pointer_type(W))
+            slot = tl.load(table + 1 + now).to(tl.pointer_type(W))
+            for i in range(CHUNK // BLOCK):
+                places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
+                tl.store(slot + places, tl.load(weights + places, mask=places < length), mask=places < length)
+
+
+@triton.jit
+def accumulate(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, phase, finite, scale,
+    G: tl.constexpr, S: tl.constexpr, COUNT: tl.constexpr, HAS_SCALE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add the gradient to the sum that is running in this phase, which starts from 0 while references are recorded."""
+    now = tl.load(phase)
+    if now >= 0:
+        unit = tl.program_id(0)
+        take = tl.load(finite) != 0
+        factor = 1.0
+        if HAS_SCALE:
+            factor = 1.0 / tl.load(scale).to(tl.float32)
+        for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+            tensor = tl.load(chunk_tensor + chunk)
+            length = tl.load(lengths + tensor)
+            table = addresses + tensor * (1 + COUNT)
+            gradient = tl.load(table).to(tl.pointer_type(G))
+            slot = tl.load(table + 1 + tl.minimum(now, COUNT - 1)).to(tl.pointer_type(S))
+            for i in range(CHUNK // BLOCK):
+                places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
+                there = places < length
+                g = tl.load(gradient + places, mask=there, other=0.0).to(tl.float32) * factor
+                before = tl.load(slot + places, mask=there, other=0.0)
+                total = tl.where(now < COUNT, 0.0, before) + tl.where(take, g, 0.0)
+                tl.store(slot + places, total, mask=there)
+
+
+@triton.jit
+def solve_single(
+    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    direction, sign, margin, margin_stride, floor, previous, counts,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
+    block = tl.arange(0, BLOCK)
+    there = block < blocks
+    gg = tl.load(sums + 4 * block, mask=there, other=0.0)
+    gb = tl.load(sums + 4 * block + 1, mask=there, other=0.0)
+    bb = tl.load(sums + 4 * block + 3, mask=there, other=0.0)
+    total = gg + gb + bb
+    all_finite = tl.sum(tl.where(total - total == 0.0, 0, 1)) == 0
+    direction = tl.load(direction)
+    sign = tl.load(sign)
+    margin = tl.load(margin + margin_stride * block, mask=there, other=0.0)
+    factor = tl.full([], 1.0, dtype=tl.float64)
+    if HAS_SCALE:
+        factor = tl.load(scale).to(tl.float64)
+    product = tl.where(all_finite, direction * gb / factor, 0.0)
+    norm2 = tl.where(all_finite, bb, 0.0)
+    if HAS_GATE:
+        norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
+    along = sign * product
+    taken = norm2 > 0
+    if HAS_FLOOR:
+        size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
+        least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
+        weak = along >= -least * tl.sqrt(size2 * norm2)
+        last = tl.load(previous + block, mask=there, other=0.0)
+        taken = taken & weak & (norm2 <= last)
+        tl.store(previous + block, tl.where(last == float("inf"), last, norm2), mask=there)
+    if ONLY_VIOLATED:
+        taken = taken & (along < 0)
+    v = tl.where(taken, tl.maximum(margin, -along / tl.where(taken, norm2, 1.0)), 0.0)
+    tl.store(gradient_norm2 + block, tl.where(all_finite, gg, 0.0) / (factor * factor), mask=there)
+    tl.store(products + block, product, mask=there)
+    tl.store(gram + block, norm2, mask=there)
+    tl.store(multipliers + block, v, mask=there)
+    tl.store(applied + block, v != 0, mask=there)
+    tl.store(coefficients + block, v * sign * direction * factor, mask=there)
+    tl.store(finite, all_finite)
+    if HAS_COUNTS:
+        tl.store(counts, tl.load(counts) + (tl.sum((v != 0).to(tl.int32)) > 0).to(tl.int64))
+        tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+
+
+@triton.jit
+def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
+    """The symmetric pivot (Beaton's SWEEP) on row ``pivot``: into the active set (towards = 1) or out of it (-1)."""
+    row = tl.arange(0, ROWS)
+    here = row == pivot
+    column = tl.sum(tl.where(here[None, :], matrix, 0.0), axis=1)
+    corner = tl.sum(tl.where(here, column, 0.0))
+    value = tl.sum(tl.where(here, vector, 0.0))
+    edge = towards * column / corner
+    result = matrix - column[:, None] * column[None, :] / corner
+    result = tl.where(here[:, None], edge[None, :], result)
+    result = tl.where(here[None, :], edge[:, None], result)
+    result = tl.where(here[:, None] & here[None, :], -1.0 / corner, result)
+    return result, tl.where(here, towards * value / corner, vector - column * value / corner)
+
+
+@triton.jit
+def _active_set(
+    k, p, margin, N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr
+):  # fmt: skip
+    """Lawson and Hanson's active set method for one problem: min 1/2 v'Kv + p'v, v >= margin, with unit constraints.
+
+    The swept matrix ``a`` holds minus the inverse of the active block, ``z`` minus its multipliers. Both lose digits to
+    nearly dependent constraints that enter and leave again, so slopes are computed from K itself and every fit is
+    refined once. TOLERANCE is the least pivot; ROUNDING is a slope that counts as 0, as in cone.py. A constraint whose
+    multiplier rounds below 0 as it enters is barred until another one has entered.
+    """
+    row = tl.arange(0, ROWS)
+    there = row < N
+    norm = tl.sqrt(tl.sum(tl.where(row[:, None] == row[None, :], k, 0.0), axis=1))
+    is_row = there & (norm > 0)
+    inverse = tl.where(is_row, 1.0 / tl.where(is_row, norm, 1.0), 0.0)
+    unit = k * inverse[:, None] * inverse[None, :]
+    q = p * inverse + tl.sum(unit * (margin * norm)[None, :], axis=1)
+    size = tl.max(tl.abs(q))
+    q = q / tl.where(size > 0, size, 1.0)
+    a = unit
+    z = q
+    active = row < 0
+    barred = row < 0
+    u = tl.zeros([ROWS], dtype=tl.float64)
+    turns = 0
+    searching = 1
+    while searching != 0:
+        pivots = tl.sum(tl.where(row[:, None] == row[None, :], a, 0.0), axis=1)
+        slope = q + tl.sum(unit * u[None, :], axis=1)
+        slope = tl.where(is_row & (active == 0) & (barred == 0) & (pivots > TOLERANCE), slope, 0.0)
+        enter = tl.argmin(slope, axis=0)
+        zero = ROUNDING * (1.0 + tl.sum(u))
+        searching = ((tl.min(slope, axis=0) < -zero) & (turns < 8 * N)).to(tl.int32)
+        if searching != 0:
+            a, z = _swept(a, z, enter, 1.0, ROWS)
+            active = active | (row == enter)
+            leaving = 1
+            while leaving != 0:
+                target = tl.where(active, -z, 0.0)
+                residual = tl.where(active, q + tl.sum(unit * target[None, :], axis=1), 0.0)
+                target += tl.where(active, tl.sum(a * residual[None, :], axis=1), 0.0)
+                blocking = active & (target <= 0)
+                ratio = tl.where(blocking, u / tl.where(u - target > 0, u - target, 1.0), 2.0)
+                length = tl.min(ratio, axis=0)
+                leaving = (length < 1.5).to(tl.int32)
+                if leaving != 0:
+                    leave = tl.argmin(ratio, axis=0)
+                    u = tl.where(row == leave, 0.0, u + tl.minimum(length, 1.0) * (target - u))
+                    a, z = _swept(a, z, leave, -1.0, ROWS)
+                    active = active & (row != leave)
+                else:
+                    u = target
+            entered = tl.sum(tl.where(row == enter, u, 0.0)) > 0
+            barred = tl.where(entered, row < 0, barred | (row == enter))
+            turns += 1
+    return margin + tl.maximum(u, 0.0) * size * inverse
+
+
+@triton.jit
+def solve_dual(
+    gram, products, margins, multipliers, margin_stride,
+    N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """One problem per program."""
+    problem = tl.program_id(0)
+    row = tl.arange(0, ROWS)
+    there = row < N
+    inside = there[:, None] & there[None, :]
+    places = problem * N * N + row[:, None] * N + row[None, :]
+    k = tl.load(gram + places, mask=inside, other=0.0)
+    p = tl.load(products + problem * N + row, mask=there, other=0.0)
+    margin = tl.load(margins + problem * margin_stride + row, mask=there, other=0.0)
+    v = _active_set(k, p, margin, N, ROWS, TOLERANCE, ROUNDING)
+    tl.store(multipliers + problem * N + row, v, mask=there)
+
+
+@triton.jit
+def solve_many(
+    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """Several constraints, a block per program: see :class:`congruency.backends.base.Solution`."""
+    SIDE: tl.constexpr = 1 + N
+    block = tl.program_id(0)
+    row = tl.arange(0, ROWS)
+    there = row < N
+    inside = there[:, None] & there[None, :]
+    wrong = 0
+    for start in range(0, blocks * SIDE * SIDE, 1024):
+        place = start + tl.arange(0, 1024)
+        value = tl.load(sums + place, mask=place < blocks * SIDE * SIDE, other=0.0)
+        wrong += tl.sum((value - value != 0.0).to(tl.int32))
+    all_finite = wrong == 0
+    own = sums + block * SIDE * SIDE
+    factor = tl.full([], 1.0, dtype=tl.float64)
+    if HAS_SCALE:
+        factor = tl.load(scale).to(tl.float64)
+    norm2 = tl.where(all_finite, tl.load(own), 0.0) / (factor * factor)
+    c = tl.load(combination + row[:, None] * N + row[None, :], mask=inside, other=0.0)
+    counted = tl.where(there, 1.0, 0.0).to(tl.float64)
+    if HAS_GATE:
+        counted = tl.where(tl.load(gate + GATE_STRIDE * row, mask=there, other=0) != 0, counted, 0.0)
+    c = c * counted[:, None]
+    along = tl.where(all_finite, tl.load(own + 1 + row, mask=there, other=0.0), 0.0)
+    product = tl.sum(c * along[None, :], axis=1) / factor
+    half = tl.zeros([ROWS, ROWS], dtype=tl.float64)  # combination @ gram
+    for k in range(N):
+        line = tl.where(all_finite, tl.load(own + (1 + k) * SIDE + 1 + row, mask=there, other=0.0), 0.0)
+        half += tl.sum(tl.where(row[None, :] == k, c, 0.0), axis=1)[:, None] * line[None, :]
+    between = tl.zeros([ROWS, ROWS], dtype=tl.float64)  # ... @ combination.mT
+    for k in range(N):
+        here = row[None, :] == k
+        left = tl.sum(tl.where(here, half, 0.0), axis=1)
+        between += left[:, None] * tl.sum(tl.where(here, c, 0.0), axis=1)[None, :]
+    length2 = tl.sum(tl.where(row[:, None] == row[None, :], between, 0.0), axis=1)
+    sign = tl.load(signs + row, mask=there, other=0.0)
+    signed = product * sign
+    taken = length2 > 0
+    if HAS_FLOOR:
+        least = tl.minimum(tl.load(floors + row, mask=there, other=2.0), 2.0)  # 2 excludes nothing, as inf does
+        last = tl.load(previous + block * N + row, mask=there, other=0.0)
+        taken = taken & (signed >= -least * tl.sqrt(norm2 * length2)) & (length2 <= last)
+        tl.store(previous + block * N + row, tl.where(last == float("inf"), last, length2), mask=there)
+    kept = sign * tl.where(taken, 1.0, 0.0)
+    margin = tl.load(margins + block * margin_stride + row, mask=there, other=0.0)
+    v = _active_set(
+        between * kept[:, None] * kept[None, :], tl.where(taken, signed, 0.0), margin, N, ROWS, TOLERANCE, ROUNDING
+    )
+    if ONLY_VIOLATED:
+        taken = taken & (tl.sum((taken & (signed < 0)).to(tl.int32)) > 0)
+    v = tl.where(taken & all_finite, v, 0.0)
+    changed = tl.sum((v != 0).to(tl.int32)) > 0
+    tl.store(gradient_norm2 + block, norm2)
+    tl.store(products + block * N + row, product, mask=there)
+    tl.store(gram + block * N * N + row[:, None] * N + row[None, :], between, mask=inside)
+    tl.store(multipliers + block * N + row, v, mask=there)
+    tl.store(applied + block, changed)
+    tl.store(coefficients + block * N + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
+    tl.store(finite, all_finite)
+    if HAS_COUNTS:
+        tl.debug_barrier()
+        if tl.atomic_add(counts + 2, 1) == blocks - 1:  # the last program has seen all blocks
+            total = 0
+            for start in range(0, blocks, 1024):
+                place = start + tl.arange(0, 1024)
+                flags = tl.load(applied + place, mask=place < blocks, other=0, cache_modifier=".cg")
+                total += tl.sum((flags != 0).to(tl.int32))
+            tl.store(counts, tl.load(counts) + (total > 0).to(tl.int64))
+            tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+            tl.store(counts + 2, 0)
