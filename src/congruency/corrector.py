@@ -171,6 +171,7 @@ class Corrector:
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._held: dict[tuple[object, ...], _Prepared] = {}
+        self._constants: dict[tuple[object, ...], Tensor] = {}
         self._decays: tuple[tuple[object, ...], Tensor, Tensor] | None = None
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
         concentrates = [source for source in self.sources if source.concentrates]
@@ -502,7 +503,7 @@ class Corrector:
             skipped = float(getattr(self.optimizer, "found_inf", 0.0))
             rates = [float(self.optimizer.param_groups[entry.group]["lr"]) * (1.0 - skipped) for entry in entries]
         rule = ElementRule(
-            signs=torch.tensor(signs, dtype=torch.float64, device=device),
+            signs=self._constant(signs, device),
             margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
             update=update,
             only_violated=self.trigger == "violated",
@@ -511,8 +512,15 @@ class Corrector:
         )
         # what is made here, not only looked up, must not be taken for what lies there at the next step
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
-        sizes = torch.tensor([parameter.numel() for parameter, _, _ in entries], dtype=torch.float64).to(device)
-        return _Prepared(passes, slices, rule, sizes, sum(parameter.numel() for parameter, _, _ in entries))
+        sizes = [parameter.numel() for parameter, _, _ in entries]
+        return _Prepared(passes, slices, rule, self._constant(sizes, device), sum(sizes))
+
+    def _constant(self, values: Sequence[float], device: torch.device) -> Tensor:
+        """(n,) float64 on the device, copied there once: a copy waits, and cannot be captured in a CUDA graph."""
+        key = (device, *values)
+        if key not in self._constants:
+            self._constants[key] = torch.tensor(values, dtype=torch.float64).to(device)
+        return self._constants[key]
 
     def _mask(
         self, entries: Sequence[_Entry], gradients: Sequence[Tensor], active: Sequence[ConstraintSource]
@@ -775,6 +783,7 @@ class Corrector:
             "_problems": {},
             "_slices": {},
             "_held": {},
+            "_constants": {},
             "_decays": None,
             "_known": None,
             "_watch": None,

@@ -459,7 +459,7 @@ def test_beside_dcl_it_measures_the_same_without_reading(device, monkeypatch):
     dcl = congruency.DCL(optimizer, floor=None)
     own, shared = CongruencyMeter(model.parameters()), CongruencyMeter(model.parameters(), beside=dcl)
     for step in range(12):
-        inputs = torch.randn(4, 6, device=device)
+        inputs = torch.randn(4, 6).to(device)  # the same numbers on every device
         optimizer.zero_grad()
         (model(inputs) - inputs[:, :3]).square().mean().backward()
         if step == 5:
