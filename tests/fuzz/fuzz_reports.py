@@ -86,7 +86,7 @@ def _same_markup(hostile: Markup, plain: Markup) -> None:
     assert hostile.elements == plain.elements
     assert hostile.attributes == plain.attributes
     assert not any(each for each in hostile.references if not each.startswith("data:image/"))
-    assert "script" not in hostile.elements
+    assert hostile.elements["script"] == 1, "the one that draws the charts"
     assert not any(name.startswith("on") for _, name in hostile.attributes)
 
 
@@ -95,7 +95,7 @@ def _page(text: str) -> Page:
     shown = picture(b"\x89PNG", text) + chart
     return Page(
         title=text, lead=text, command=text, table=Table(text, [text, text], [[text, text]]), findings=[text],
-        headline=Figure(text, chart, text), figures=[Figure(text, shown, text)], figures_note=text,
+        figures=[Figure(text, chart, text), Figure(text, shown, text)], figures_note=text,
         figures_title=text, notes=[(text, text)], made=text,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _write(folder: Path, name: str, lines: list[Any]) -> Path:
     return path
 
 
-@target("a report of runs with hostile methods, settings and figures: no script, handler or link; elements nest", 60)
+@target("a report of runs with hostile methods, settings and figures: no script of theirs, no handler, no link", 60)
 def report_names(data: st.DataObject, folder: Path) -> str:
     chosen = [data.draw(NAMES) for _ in range(4)]
     hostile = [_write(folder, "a", _record("baseline", *chosen[1:])), _write(folder, "b", _record(*chosen))]
@@ -148,7 +148,7 @@ def report_names(data: st.DataObject, folder: Path) -> str:
     if isinstance(found, Exception):
         return "refused"
     markup = parsed(found)
-    assert "script" not in markup.elements
+    assert markup.elements["script"] == 1, "the one that draws the charts"
     assert not any(name.startswith("on") for _, name in markup.attributes)
     assert not markup.references
     attempt(lambda: write_together(folder, {"report.html": found}), folder)

@@ -154,7 +154,8 @@ def _heights(result: Illustration) -> str:
             if path.rate == rate
         ]
         title = f"z by iteration with {result.descent.name} at learning rate {rate:g}"
-        made.append(line_chart(series, title=title, x_label=f"iteration, learning rate {rate:g}", y_label="z"))
+        x_label = f"iteration, learning rate {rate:g}"
+        made.append(line_chart(series, title=title, x_label=x_label, y_label="z", group=result.descent.name))
     return "\n".join(made)
 
 

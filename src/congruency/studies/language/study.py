@@ -14,6 +14,7 @@ from congruency.language import METHODS, PRESETS, LanguageSetup, method_named
 from congruency.language.methods import BASELINE
 from congruency.report import charts
 from congruency.report.page import Figure
+from congruency.studies.curves import mean_series
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
@@ -227,11 +228,10 @@ def learning_curves(
     """Return charts of the validation loss by step, and how to read them."""
     lines = {}
     for row in (row for row in study.rows if row.name in results):
-        runs = [finished[row.jobs[0].digest(), int(seed)].arrays for seed in results[row.name]["seed"]]
-        found = [mean_interval(values) for values in zip(*(run["validation_loss"] for run in runs), strict=True)]
-        lines[row.name] = charts.Series(
-            row.name, runs[0]["steps"], [one.mean for one in found], [one.margin for one in found]
-        )
+        seeds = [int(seed) for seed in results[row.name]["seed"]]
+        runs = {seed: finished[row.jobs[0].digest(), seed].arrays for seed in seeds}
+        losses = {seed: run["validation_loss"] for seed, run in runs.items()}
+        lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], losses)
     return _charts(lines, title="Validation loss by step", x_label="step"), (
         "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
     )
@@ -265,5 +265,6 @@ def _charts(lines: Mapping[str, charts.Series], **labels: Any) -> list[Figure]:
     parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
     drawn = [part for part in ([*first, *part] for part in parts) if part]
     return [
-        Figure(labels["title"], charts.line_chart(part, y_label=VALIDATION_LOSS.heading, **labels)) for part in drawn
+        Figure(labels["title"], charts.line_chart(part, y_label=VALIDATION_LOSS.heading, group="loss", **labels))
+        for part in drawn
     ]
