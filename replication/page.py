@@ -78,9 +78,9 @@ def _compared(variant: Variant, results: Mapping[str, Results | None]) -> list[C
 
 _INTRODUCTION = """# Results
 
-The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019), each with our evidence for or against it, by its
-*published code* (mode `anchor`, margin 0.5) and by its *equations* (mode `concentrate`). The number of a claim leads to
-the evidence; where there is a \\*, it differs from the paper's in scale or measure, and says how.
+The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019) and our evidence, by its *published code* (mode
+`anchor`, margin 0.5) and by its *equations* (mode `concentrate`). The number of a claim leads to the evidence. \\*: it
+differs from the paper's in scale or measure, and says how.
 """
 
 _METHOD = """<details markdown="1">
@@ -107,7 +107,12 @@ GEM at margin 0, rows with margin 0.5 with GEM at margin 0.5, which is the bette
 
 def _summary(judged: Sequence[Judged], folder: Path) -> str:
     """One line per claim: the first word of each verdict; the evidence has the rest."""
-    lines = ["| | claim | published code | equations |", "| --: | --- | --- | --- |"]
+    lines = [
+        '<div class="claims" markdown="1">',
+        "",
+        "| | claim | published code | equations |",
+        "| --: | --- | --- | --- |",
+    ]
     for number, (claim, variants) in enumerate(zip(CLAIMS, judged, strict=True), 1):
         verdicts = _verdicts(claim, variants, folder)
         named = {name: f"**{word.partition(' (')[0]}**" for name, word in verdicts}
@@ -115,7 +120,7 @@ def _summary(judged: Sequence[Judged], folder: Path) -> str:
         cells = [named.get(name, either) for name in (_CODE, _EQUATIONS)]
         text = claim.text.removesuffix(".") + (r"\*" if claim.limits else "")
         lines.append(f"| [{number}](#claim-{number}) | {text} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</div>", ""])
 
 
 def _verdicts(claim: Claim, variants: Judged, folder: Path) -> list[tuple[str, str]]:

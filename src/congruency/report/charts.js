@@ -1,5 +1,5 @@
-/* Draws every `.chart` of a page as SVG from the JSON in its `data-chart`, and redraws it when it is zoomed, smoothed or
- * resized, when lines are hidden, and when the colour scheme changes. No dependencies, nothing is fetched. */
+/* Draws every `.chart` of a page as SVG from the JSON in its `data-chart`, and redraws it when it is zoomed, smoothed
+ * or resized, when lines are hidden, and when the colour scheme changes. No dependencies, nothing is fetched. */
 (() => {
 "use strict";
 
@@ -7,8 +7,10 @@ const NAMESPACE = "http://www.w3.org/2000/svg";
 const DASHES = ["", "8 3", "3 3", "9 3 2 3", "12 4", "2 2"];
 const FONT = "12px system-ui, sans-serif";
 const BOTTOM = 40, TOP = 10, RIGHT = 14;
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-linejoin", "stroke-dasharray", "font-family",
-  "font-size", "font-weight", "opacity"];
+const STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-linejoin", "stroke-dasharray",
+  "font-family", "font-size", "font-weight", "opacity",
+];
 
 const settings = { hidden: new Set(), smoothing: 0, seeds: false };
 const charts = [];
@@ -24,6 +26,15 @@ function element(name, attributes = {}, ...children) {
   made.append(...children);
   return made;
 }
+
+/** A text at a place, which is its middle, or with another anchor its start or end. */
+const label = (x, y, text, anchor = "middle") => element("text", { x, y, "text-anchor": anchor }, text);
+
+/** A text that is read from below to above. */
+const turned = (y, text) =>
+  element("text", { transform: `translate(11 ${y}) rotate(-90)`, "text-anchor": "middle" }, text);
+
+const colour = (kind, index) => `${kind}-${(index % DASHES.length) + 1}`;
 
 function html(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -55,7 +66,8 @@ function short(value) {
   return size >= 1e5 || (size > 0 && size < 1e-4) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-const withMargin = (value, margin) => short(value) + (finite(margin) ? ` ± ${short(Number(margin.toPrecision(2)))}` : "");
+const withMargin = (value, margin) =>
+  short(value) + (finite(margin) ? ` ± ${short(Number(margin.toPrecision(2)))}` : "");
 
 /** A tick mark as text, with a power of ten where it is very small or large. */
 function mark(value) {
@@ -159,6 +171,9 @@ function heights(data, [from, to] = [-Infinity, Infinity]) {
   return data.log ? found.filter((value) => value > 0) : found;
 }
 
+const groupOf = (chart) =>
+  charts.filter((one) => one === chart || (chart.data.group && one.data.group === chart.data.group));
+
 /** One y scale for all charts of a group; a chart that is zoomed has its own. */
 function yScale(chart, low, high) {
   const { data, view } = chart;
@@ -166,7 +181,7 @@ function yScale(chart, low, high) {
     ? logarithmic(values, low, high, tight)
     : linear(values, low, high, 5, { tight }));
   if (view.y) return make(view.y, true);
-  const together = view.x ? [chart] : charts.filter((one) => one === chart || (data.group && one.data.group === data.group));
+  const together = view.x ? [chart] : groupOf(chart);
   const values = together.flatMap((one) => heights(one.data, view.x ?? undefined));
   return make(extent(values, data.log ? [0.1, 1] : [0, 1]), false);
 }
@@ -200,11 +215,11 @@ function segments(values, log) {
 
 function stroke(index, kind = "line") {
   const dash = DASHES[index % DASHES.length];
-  return { class: `${kind} stroke-${(index % DASHES.length) + 1}`, ...(dash ? { "stroke-dasharray": dash } : {}) };
+  return { class: `${kind} ${colour("stroke", index)}`, ...(dash ? { "stroke-dasharray": dash } : {}) };
 }
 
 function drawSeries(one, index, shift, x, y, data) {
-  const parts = [], fill = `fill-${(index % DASHES.length) + 1}`, place = (i) => x(one.x[i]) + shift;
+  const parts = [], fill = colour("fill", index), place = (i) => x(one.x[i]) + shift;
   const upper = edges(one, data, 1), lower = edges(one, data, -1);
   const smooth = settings.smoothing > 0 && !data.names;
   const line = (values, kind) => {
@@ -216,10 +231,13 @@ function drawSeries(one, index, shift, x, y, data) {
       }
     }
   };
-  for (const part of segments(one.y, data.log).flatMap((s) => segments(upper.map((v, i) => (s.includes(i) ? v : null))))) {
-    if (settings.seeds && Object.keys(one.runs).length) break;
+  const drawable = (value) => finite(value) && (value > 0 || !data.log);
+  const banded = settings.seeds && Object.keys(one.runs).length
+    ? [] : segments(upper.map((value, i) => (drawable(one.y[i]) ? value : null)));
+  for (const part of banded) {
     if (part.length > 1 && !one.bars) {
-      const outline = [...part.map((i) => [place(i), y(upper[i])]), ...part.reverse().map((i) => [place(i), y(lower[i])])];
+      const [above, below] = [upper, lower].map((edge) => part.map((i) => [place(i), y(edge[i])]));
+      const outline = [...above, ...below.reverse()];
       parts.push(element("path", { class: `band ${fill}`, d: `${path(outline)}Z` }));
     } else {
       for (const i of part) {
@@ -241,20 +259,17 @@ function drawSeries(one, index, shift, x, y, data) {
 
 function drawLines(chart) {
   const { data, svg, width } = chart, height = Math.min(Math.max(240, 0.5 * width), 360), low = height - BOTTOM;
-  const label = data.log ? `${data.y_label}, log scale` : data.y_label;
-  let y = yScale(chart, low, TOP);
+  const y = yScale(chart, low, TOP);
   const left = Math.max(...y.ticks.map((tick) => textWidth(mark(tick)))) + 34;
   const x = xScale(chart, left, width - RIGHT), middle = (TOP + low) / 2;
   const grid = y.ticks.flatMap((tick) => [
     element("line", { class: tick === 0 ? "axis" : "grid", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),
-    element("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, mark(tick)),
+    label(left - 6, y(tick) + 4, mark(tick), "end"),
   ]);
   const marks = x.ticks.map((tick) => {
     const text = xText(data, tick), half = textWidth(text) / 2;
-    const at = Math.min(Math.max(x(tick), half), width - half);
-    return element("text", { x: at, y: low + 16, "text-anchor": "middle" }, text);
+    return label(Math.min(Math.max(x(tick), half), width - half), low + 16, text);
   });
-  const turned = `translate(11 ${middle}) rotate(-90)`;
   const clip = `clip-${charts.indexOf(chart)}`;
   const bars = data.series.filter((one) => one.bars && isShown(one));
   const lines = data.series.flatMap((one, index) => {
@@ -263,17 +278,19 @@ function drawLines(chart) {
     return drawSeries(one, index, shift, x, y, data);
   });
   const cursor = element("g", { class: "cursor" });
-  const overlay = element("rect", { class: "overlay", x: left, y: TOP, width: Math.max(0, width - RIGHT - left), height: low - TOP });
+  const wide = Math.max(0, width - RIGHT - left);
+  const overlay = element("rect", { class: "overlay", x: left, y: TOP, width: wide, height: low - TOP });
+  const inside = element("rect", { x: left, y: TOP - 4, width: wide + 4, height: low - TOP + 8 });
   size(svg, width, height);
   svg.replaceChildren(
-    element("clipPath", { id: clip }, element("rect", { x: left, y: TOP - 4, width: Math.max(0, width - RIGHT - left + 4), height: low - TOP + 8 })),
+    element("clipPath", { id: clip }, inside),
     ...grid,
     element("line", { class: "axis", x1: left, x2: width - RIGHT, y1: low, y2: low }),
     ...marks,
-    element("text", { x: (left + width - RIGHT) / 2, y: low + 34, "text-anchor": "middle" }, data.x_label),
-    element("text", { transform: turned, "text-anchor": "middle" }, label),
+    label((left + width - RIGHT) / 2, low + 34, data.x_label),
+    turned(middle, data.log ? `${data.y_label}, log scale` : data.y_label),
     element("g", { "clip-path": `url(#${clip})` }, ...lines),
-    ...(heights(data).length ? [] : [element("text", { x: width / 2, y: middle, "text-anchor": "middle" }, "nothing to show")]),
+    ...(heights(data).length ? [] : [label(width / 2, middle, "nothing to show")]),
     cursor, overlay,
   );
   Object.assign(chart, { x, y, cursor, overlay });
@@ -290,8 +307,8 @@ function read(chart, place) {
   const rows = data.series.flatMap((one, index) => {
     if (!isShown(one)) return [];
     const i = one.x.indexOf(at), values = settings.smoothing > 0 && !data.names ? smoothed(one.y) : one.y;
-    if (place !== null && finite(values[i]) && (values[i] > 0 || !data.log) && values[i] >= y.low && values[i] <= y.high) {
-      parts.push(element("circle", { class: `fill-${(index % DASHES.length) + 1}`, cx: x(at), cy: y(values[i]), r: 4 }));
+    if (place !== null && finite(values[i]) && values[i] >= y.low && values[i] <= y.high) {
+      parts.push(element("circle", { class: colour("fill", index), cx: x(at), cy: y(values[i]), r: 4 }));
     }
     const swatch = element("svg", { class: "swatch", width: 24, height: 10, "aria-hidden": "true" },
       element("line", { ...stroke(index), x1: 0, x2: 24, y1: 5, y2: 5 }));
@@ -300,7 +317,8 @@ function read(chart, place) {
   });
   chart.cursor.replaceChildren(...parts);
   chart.legend.replaceChildren(...rows);
-  chart.heading.textContent = at === undefined ? "" : `${data.x_label}${data.x_label.includes(",") ? ":" : ""} ${xText(data, at)}${place === null ? " (last)" : ""}`;
+  const name = data.x_label + (data.x_label.includes(",") ? ":" : "");
+  chart.heading.textContent = at === undefined ? "" : `${name} ${xText(data, at)}${place === null ? " (last)" : ""}`;
   chart.at = place;
 }
 
@@ -338,12 +356,14 @@ function listen(chart) {
   });
   svg.addEventListener("pointermove", (event) => {
     if (!start) {
-      if (event.target === chart.overlay) read(chart, nearest(chart, event)); else if (chart.at !== null) read(chart, null);
+      if (event.target === chart.overlay) read(chart, nearest(chart, event));
+      else if (chart.at !== null) read(chart, null);
       return;
     }
     const { across, down, x, y } = selection(event);
     if (!across && !down) return;
-    const [left, right] = across ? x : [chart.x.start, chart.x.stop], [top, bottom] = down ? y : [chart.y.stop, chart.y.start];
+    const [left, right] = across ? x : [chart.x.start, chart.x.stop];
+    const [top, bottom] = down ? y : [chart.y.stop, chart.y.start];
     chart.cursor.replaceChildren(
       element("rect", { class: "selection", x: left, y: top, width: right - left, height: bottom - top }),
     );
@@ -373,7 +393,7 @@ function listen(chart) {
   svg.addEventListener("blur", () => read(chart, null));
 }
 
-// ------------------------------------------------------------------------------------------- strip charts and heat maps
+// ----------------------------------------------------------------------------------------- strip charts and heat maps
 
 /** The lowest level for every place, in ascending order, where the one before it is far enough away. */
 function stacked(places, apart) {
@@ -388,8 +408,7 @@ function stacked(places, apart) {
 /** Every value of a sample as a dot, their mean and its interval below, and a line at zero; groups share the scale. */
 function drawStrips(chart) {
   const { data, svg, width } = chart, side = 16;
-  const together = charts.filter((one) => one === chart || (data.group && one.data.group === data.group));
-  const values = together.flatMap((one) => one.data.samples).flatMap((one) => [
+  const values = groupOf(chart).flatMap((one) => one.data.samples).flatMap((one) => [
     ...one.values, one.mean, one.mean - one.margin, one.mean + one.margin,
   ]);
   const count = Math.max(2, Math.floor(width / 70));
@@ -399,7 +418,7 @@ function drawStrips(chart) {
   const parts = [];
   let top = 0;
   data.samples.forEach((one, index) => {
-    const colour = (index % DASHES.length) + 1, lines = wrapped(one.name, width - 4);
+    const [fill, stroked] = ["fill", "stroke"].map((kind) => colour(kind, index)), lines = wrapped(one.name, width - 4);
     lines.forEach((line, n) => parts.push(element("text", { class: "name", x: 0, y: top + 14 + 15 * n }, line)));
     top += 15 * lines.length + 4;
     for (const tick of x.ticks) {
@@ -409,26 +428,26 @@ function drawStrips(chart) {
     const known = one.values.filter(finite).sort((a, b) => a - b), levels = stacked(known.map(x), 8);
     const rise = Math.min(5, 20 / Math.max(1, ...levels));
     known.forEach((value, n) => parts.push(
-      element("circle", { class: `dot fill-${colour}`, cx: x(value), cy: top + 26 - rise * levels[n], r: 4 },
+      element("circle", { class: `dot ${fill}`, cx: x(value), cy: top + 26 - rise * levels[n], r: 4 },
         element("title", {}, short(value))),
     ));
     if (finite(one.mean)) {
       const [y, at] = [top + 38, x(one.mean)];
       if (finite(one.margin)) {
         const ends = { x1: x(one.mean - one.margin), x2: x(one.mean + one.margin), y1: y, y2: y };
-        parts.push(element("line", { class: `line thick stroke-${colour}`, ...ends }));
+        parts.push(element("line", { class: `line thick ${stroked}`, ...ends }));
       }
       const diamond = `${path([[at - 6, y], [at, y - 6], [at + 6, y], [at, y + 6]])}Z`;
-      parts.push(element("path", { class: `fill-${colour}`, d: diamond },
+      parts.push(element("path", { class: fill, d: diamond },
         element("title", {}, withMargin(one.mean, one.margin))));
     }
     top += 46;
   });
   parts.push(element("line", { class: "axis", x1: half, x2: width - half, y1: top, y2: top }));
   for (const tick of x.ticks) {
-    parts.push(element("text", { x: x(tick), y: top + 16, "text-anchor": "middle" }, mark(tick)));
+    parts.push(label(x(tick), top + 16, mark(tick)));
   }
-  parts.push(element("text", { x: width / 2, y: top + 34, "text-anchor": "middle" }, data.x_label));
+  parts.push(label(width / 2, top + 34, data.x_label));
   size(svg, width, top + BOTTOM);
   svg.replaceChildren(...parts);
 }
@@ -464,20 +483,21 @@ function drawHeat(chart) {
   const some = (count) => [...new Set([0, Math.floor(count / 2), count - 1])].filter((n) => n >= 0);
   parts.push(
     element("rect", { class: "frame", x: left, y: top, width: columns * cell, height: rows * cell }),
-    ...some(rows).map((k) => element("text", { x: left - 6, y: top + (k + 0.5) * cell + 4, "text-anchor": "end" }, String(k + 1))),
-    ...some(columns).map((k) => element("text", { x: left + (k + 0.5) * cell, y: bottom + 15, "text-anchor": "middle" }, String(k + 1))),
-    element("text", { x: (left + right) / 2, y: bottom + 33, "text-anchor": "middle" }, data.x_label),
-    element("text", { transform: `translate(11 ${(top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, data.y_label),
+    ...some(rows).map((k) => label(left - 6, top + (k + 0.5) * cell + 4, String(k + 1), "end")),
+    ...some(columns).map((k) => label(left + (k + 0.5) * cell, bottom + 15, String(k + 1))),
+    label((left + right) / 2, bottom + 33, data.x_label),
+    turned((top + bottom) / 2, data.y_label),
   );
   const steps = 24, each = (bottom - top) / steps;
   for (let k = 0; k < steps; k++) {
     const value = high - ((k + 0.5) * (high - low)) / steps;
-    parts.push(element("rect", { x: right + 16, y: top + k * each, width: 12, height: each + 0.3, fill: shade(value) }));
+    const place = { x: right + 16, y: top + k * each, width: 12, height: each + 0.3 };
+    parts.push(element("rect", { ...place, fill: shade(value) }));
   }
   for (const value of low < 0 ? [high, 0, low] : [high, low]) {
     const y = top + ((high - value) / (high - low)) * (bottom - top);
     const base = Math.min(Math.max(y + 4, top + 10), bottom);
-    parts.push(element("text", { x: right + 33, y: base }, mark(value)));
+    parts.push(label(right + 33, base, mark(value), "start"));
   }
   size(svg, width, bottom + BOTTOM);
   svg.replaceChildren(...parts);
@@ -485,7 +505,8 @@ function drawHeat(chart) {
     const box = svg.getBoundingClientRect();
     const [i, j] = [event.clientY - box.top - top, event.clientX - box.left - left].map((at) => Math.floor(at / cell));
     const value = values[i]?.[j];
-    chart.heading.textContent = value === undefined ? "" : `${data.y_label} ${i + 1}, ${data.x_label} ${j + 1}: ${short(value)}`;
+    const where = `${data.y_label} ${i + 1}, ${data.x_label} ${j + 1}`;
+    chart.heading.textContent = value === undefined ? "" : `${where}: ${short(value)}`;
   };
   svg.onpointerleave = () => { chart.heading.textContent = ""; };
 }
@@ -512,7 +533,10 @@ function picture(chart) {
   const css = (name) => getComputedStyle(chart.root).getPropertyValue(name).trim();
   const title = wrapped(data.title, width - 20), above = 18 * title.length + 10;
   const rows = chart.legend ? [...chart.legend.children] : [];
-  const whole = element("svg", { xmlns: NAMESPACE, width, height: above + height + 18 * rows.length + 8, "font-family": "sans-serif", "font-size": 12 });
+  const whole = element("svg", {
+    xmlns: NAMESPACE, width, height: above + height + 18 * rows.length + 8,
+    "font-family": "sans-serif", "font-size": 12,
+  });
   const text = (x, y, words, weight) => element("text", { x, y, fill: css("--ink"), "font-weight": weight }, words);
   const inner = element("g", { transform: `translate(0 ${above})` });
   inner.append(...styled(svg).childNodes);
@@ -522,7 +546,8 @@ function picture(chart) {
   );
   rows.forEach((row, n) => {
     const y = above + height + 18 * n + 10, line = styled(row.querySelector("line"));
-    whole.append(element("g", { transform: `translate(10 ${y - 9})` }, line), text(40, y, row.querySelector(".name").textContent, 400));
+    const name = row.querySelector(".name").textContent;
+    whole.append(element("g", { transform: `translate(10 ${y - 9})` }, line), text(40, y, name, 400));
   });
   return whole;
 }
@@ -550,11 +575,16 @@ function savePng(chart) {
 
 /** The data as rows of cells: of lines one row per x, with means, margins and seeds in columns. */
 function table({ data }) {
-  if (data.kind === "heat") return [[`${data.y_label} \\ ${data.x_label}`, ...(data.values[0] ?? []).map((_, j) => j + 1)],
-    ...data.values.map((row, i) => [i + 1, ...row])];
-  if (data.kind === "strip") return [["row", "kind", data.x_label], ...data.samples.flatMap((one) => [
-    ...one.values.map((value) => [one.name, "seed", value]), [one.name, "mean", one.mean], [one.name, "margin", one.margin],
-  ])];
+  if (data.kind === "heat") {
+    const header = [`${data.y_label} \\ ${data.x_label}`, ...(data.values[0] ?? []).map((_, j) => j + 1)];
+    return [header, ...data.values.map((row, i) => [i + 1, ...row])];
+  }
+  if (data.kind === "strip") {
+    return [["row", "kind", data.x_label], ...data.samples.flatMap((one) => [
+      ...one.values.map((value) => [one.name, "seed", value]),
+      [one.name, "mean", one.mean], [one.name, "95 % margin", one.margin],
+    ])];
+  }
   const columns = data.series.flatMap((one) => [
     [one.name, one, one.y], ...(one.margin ? [[`${one.name}, 95 % margin`, one, one.margin]] : []),
     ...Object.entries(one.runs).map(([seed, values]) => [`${one.name}, seed ${seed}`, one, values]),
@@ -566,8 +596,9 @@ function table({ data }) {
 }
 
 function saveCsv(chart) {
-  const cell = (value) => (/[",\n]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
-  save(chart, "csv", new Blob([table(chart).map((row) => row.map(cell).join(",")).join("\n") + "\n"], { type: "text/csv" }));
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const lines = table(chart).map((row) => row.map((value) => quoted(String(value ?? ""))).join(","));
+  save(chart, "csv", new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
 }
 
 // ------------------------------------------------------------------------------------------------------------ the page
@@ -582,15 +613,14 @@ function draw(chart) {
 const drawAll = () => charts.forEach(draw);
 
 function build(root) {
-  const data = JSON.parse(root.dataset.chart), label = root.textContent.trim();
-  const svg = element("svg", { role: "img", "aria-label": label });
-  const button = (text, onclick) => html("button", { type: "button", "aria-label": `${text} of ${data.title}`, onclick }, text);
+  const data = JSON.parse(root.dataset.chart);
+  const svg = element("svg", { role: "img", "aria-label": root.textContent.trim() });
   const chart = { root, data, svg, view: {}, at: null, heading: html("span", { class: "at" }) };
   chart.reset = html("button", { type: "button", class: "reset", onclick: () => zoom(chart, {}) }, "Reset zoom");
   chart.reset.hidden = true;
-  const downloads = [["SVG", saveSvg], ["PNG", savePng], ["CSV", saveCsv]];
-  const bar = html("div", { class: "bar" }, chart.heading, chart.reset, ...downloads.map(([kind, make]) => button(kind, () => make(chart))));
-  root.replaceChildren(svg, bar);
+  const downloads = [["SVG", saveSvg], ["PNG", savePng], ["CSV", saveCsv]].map(([kind, make]) =>
+    html("button", { type: "button", "aria-label": `${kind} of ${data.title}`, onclick: () => make(chart) }, kind));
+  root.replaceChildren(svg, html("div", { class: "bar" }, chart.heading, chart.reset, ...downloads));
   if (data.kind === "line") {
     svg.setAttribute("tabindex", 0);
     chart.legend = html("ul", { class: "legend" });

@@ -6,6 +6,7 @@ from html import escape
 from string import Template
 
 from congruency.report import charts
+from congruency.report.numbers import counted
 from congruency.report.tables import Table, to_html
 
 _CHARTS, _FINDINGS = 12, 8  # how many a page shows before the others are folded
@@ -88,13 +89,13 @@ def _curves(page: Page) -> str:
     """The charts, a dozen of them, and the others folded."""
     if not page.figures:
         return ""
-    first, rest = ("\n".join(map(_figure, part)) for part in (page.figures[:_CHARTS], page.figures[_CHARTS:]))
+    first, rest = ("\n".join(map(figure_html, part)) for part in (page.figures[:_CHARTS], page.figures[_CHARTS:]))
     note = f"<p>{_text(page.figures_note)}</p>" if page.figures_note else ""
     shown = f'<h2>{_text(page.figures_title)}</h2>\n{note}\n<div class="figures">\n{first}\n</div>'
     more = ""
     if rest:
         folded = f'<div class="figures">\n{rest}\n</div>'
-        more = _folded(f"{len(page.figures) - _CHARTS} more charts", folded)
+        more = _folded(counted(len(page.figures) - _CHARTS, "more chart"), folded)
     return f"<section>\n{shown}{more}\n</section>"
 
 
@@ -113,7 +114,8 @@ def _commands(page: Page) -> str:
     return f'<section>\n<h2>{_text(page.commands_title)}</h2>\n<dl class="commands">\n{listed}\n</dl>\n</section>'
 
 
-def _figure(figure: Figure) -> str:
+def figure_html(figure: Figure) -> str:
+    """A figure as HTML."""
     note = f"<p>{_text(figure.note)}</p>" if figure.note else ""
     return f"<figure>\n<figcaption><h3>{_text(figure.title)}</h3>{note}</figcaption>\n{figure.chart}\n</figure>"
 

@@ -73,7 +73,7 @@ def _whole(table: Table, places: Sequence[int], caption: bool = True) -> str:
     columns = [table.columns[place] for place in places]
     head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in columns)
     body = "\n".join(f'<tr role="row">{_cells(columns, [row[place] for place in places])}</tr>' for row in table.rows)
-    below = f"<caption>{escape(table.caption)}</caption>\n" if caption else ""
+    below = f"<caption>{escape(table.caption)}</caption>\n" if caption and table.caption else ""
     return (
         f'<table role="table">\n{below}<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
         f'<tbody role="rowgroup">\n{body}\n</tbody>\n</table>'
