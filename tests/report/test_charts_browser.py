@@ -221,7 +221,7 @@ def test_smoothing_and_seeds(show):
     weight, mean = 0.9, 0.0  # by hand: the average of the values so far with weights that fall by 0.9 a step
     for y in noisy:
         mean = weight * mean + (1 - weight) * y
-    assert float(legend(browser)["a"].split()[0]) == pytest.approx(mean / (1 - weight**40), abs=1e-3)
+    assert float(legend(browser)["a"]) == pytest.approx(mean / (1 - weight**40), abs=1e-3)
     click(browser, ".chart-controls input[type=checkbox]")
     assert len(paths(browser, ".seed")) == 2
     assert paths(browser, ".band") == []
@@ -350,3 +350,17 @@ def test_charts_that_are_folded_away_are_drawn_when_they_are_opened(show):
     _, _, width, height = box(browser, "details.more .chart svg")
     assert width > 300
     assert height > 200
+
+
+def test_hostile_names_are_text(show):
+    bad = "</script><img src=x onerror=alert(1)>\"'&<b>"
+    labels = {"title": bad, "x_label": bad, "y_label": bad}
+    browser = show(
+        line_chart([Series(bad, [0, 1], [1.0, 2.0], runs={0: [1.0, 2.0]})], x_names=[bad, bad], **labels),
+        strip_chart([Sample(bad, [1.0], 1.0, 0.1)], title=bad, x_label=bad),
+        heat_map([[1.0]], **labels),
+    )
+    assert browser.run("document.querySelectorAll('script').length") == 1
+    assert browser.run("document.querySelectorAll('img, b, [onerror]').length") == 0
+    assert list(legend(browser)) == [bad]
+    assert browser.fetched == [browser.run("location.href")]

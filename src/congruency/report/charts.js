@@ -306,13 +306,14 @@ function read(chart, place) {
   const parts = place === null ? [] : [element("line", { class: "axis", x1: x(at), x2: x(at), y1: TOP, y2: y.start })];
   const rows = data.series.flatMap((one, index) => {
     if (!isShown(one)) return [];
-    const i = one.x.indexOf(at), values = settings.smoothing > 0 && !data.names ? smoothed(one.y) : one.y;
+    const smooth = settings.smoothing > 0 && !data.names;  // the margin is that of the raw mean
+    const i = one.x.indexOf(at), values = smooth ? smoothed(one.y) : one.y;
     if (place !== null && finite(values[i]) && values[i] >= y.low && values[i] <= y.high) {
       parts.push(element("circle", { class: colour("fill", index), cx: x(at), cy: y(values[i]), r: 4 }));
     }
     const swatch = element("svg", { class: "swatch", width: 24, height: 10, "aria-hidden": "true" },
       element("line", { ...stroke(index), x1: 0, x2: 24, y1: 5, y2: 5 }));
-    const value = i < 0 ? "–" : withMargin(values[i], one.margin?.[i]);
+    const value = i < 0 ? "–" : withMargin(values[i], smooth ? null : one.margin?.[i]);
     return [html("li", {}, swatch, html("span", { class: "name" }, one.name), html("span", { class: "value" }, value))];
   });
   chart.cursor.replaceChildren(...parts);
