@@ -28,6 +28,7 @@ _SHOWN = {  # of the corrections measured, those that a reader can picture
     "one tensor": (1,),
 }
 _LARGE = 100_000_000
+_WIDE = 200  # letters of a table's line, for which the table of contents makes room
 _FIGURES = 4  # above the table of a result; the others are folded
 
 
@@ -98,10 +99,11 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     markdown = _PICTURE.sub(r"![\1](\2\3.\4#only-light)@@![\1](\2\3-dark.\4#only-dark)@@", markdown)
     markdown = re.sub(r"(!\[.*?\]\([^)]*\))@@(!\[.*?\]\([^)]*\))@@(\{[^}]*\})?", r"\1\3\2\3", markdown)
     source = Path(page.file.src_uri)
-    if source.parts[0] == "results":
+    wide = any(line.startswith("|") and len(line) > _WIDE for line in markdown.splitlines())
+    if wide or source.parts[0] == "results":
         page.meta["hide"] = ["toc"]
-        if source.name == "table.md":
-            markdown = _MARKDOWN_TABLE.sub(lambda found: shown(found[0], DOCS / source.parent), markdown, count=1)
+    if source.parts[0] == "results" and source.name == "table.md":
+        markdown = _MARKDOWN_TABLE.sub(lambda found: shown(found[0], DOCS / source.parent), markdown, count=1)
     return markdown
 
 

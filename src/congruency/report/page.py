@@ -52,6 +52,7 @@ def render(page: Page) -> str:
         lead=_text(page.lead),
         command=escape(page.command),
         table=to_html(page.table),
+        jump='<nav><a href="#charts">Charts</a> <a href="#reading">How to read this</a></nav>' if page.figures else "",
         findings=_findings(page.findings),
         curves=_curves(page),
         tables="\n".join(_table(title, table) for title, table in page.tables),
@@ -91,7 +92,7 @@ def _curves(page: Page) -> str:
         return ""
     first, rest = ("\n".join(map(figure_html, part)) for part in (page.figures[:_CHARTS], page.figures[_CHARTS:]))
     note = f"<p>{_text(page.figures_note)}</p>" if page.figures_note else ""
-    shown = f'<h2>{_text(page.figures_title)}</h2>\n{note}\n<div class="figures">\n{first}\n</div>'
+    shown = f'<h2 id="charts">{_text(page.figures_title)}</h2>\n{note}\n<div class="figures">\n{first}\n</div>'
     more = ""
     if rest:
         folded = f'<div class="figures">\n{rest}\n</div>'
@@ -147,6 +148,8 @@ h2 { font-size: 1.3rem; margin: 2.6rem 0 0.4rem; }
 h3 { font-size: 1rem; margin: 0; }
 p { margin: 0 0 0.8rem; max-width: 46rem; }
 .lead { font-size: 1.08rem; color: var(--ink-soft); }
+nav { margin-top: 0.6rem; display: flex; gap: 1.2rem; }
+a { color: var(--accent); }
 .command { display: flex; flex-wrap: wrap; gap: 0.3rem 0.8rem; align-items: baseline; color: var(--ink-soft); }
 code { font: 0.92rem/1.5 ui-monospace, Menlo, Consolas, monospace; color: var(--ink); background: var(--card);
   border: 1px solid var(--line); border-radius: 6px; padding: 0.2rem 0.6rem; overflow-wrap: anywhere; }
@@ -200,6 +203,7 @@ $style</style>
 <h1>$title</h1>
 <p class="lead">$lead</p>
 <div class="command"><span>Repeat it with</span> <code>$command</code></div>
+$jump
 </header>
 <section>
 <h2>Results</h2>
@@ -212,7 +216,7 @@ $curves
 $tables
 $commands
 <section>
-<h2>How to read this</h2>
+<h2 id="reading">How to read this</h2>
 <dl>
 $notes
 </dl>
