@@ -184,6 +184,16 @@ def test_the_values_under_the_pointer_stand_in_the_legend(show):
     assert texts(browser, 0, ".at") == ["epoch 1"]
 
 
+def test_what_a_finger_taps_stays(show):
+    browser = show(line(Series("one", [1, 2], [3.0, 2.0])), width=420, phone=True)
+    left, top, _, height = box(browser)
+    point = {"x": left + 10, "y": top + height / 2}
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[point])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    assert texts(browser, 0, ".at") == ["epoch 1"]
+    assert legend(browser) == {"one": "3"}
+
+
 def test_drag_zooms_and_a_double_click_resets(show):
     browser = show(line(Series("a", list(range(101)), [float(x) for x in range(101)])))
     whole = texts(browser)

@@ -381,7 +381,9 @@ function listen(chart) {
     } else read(chart, nearest(chart, event));
   });
   svg.addEventListener("pointercancel", () => { start = null; read(chart, null); });
-  svg.addEventListener("pointerleave", () => { if (!start) read(chart, null); });
+  svg.addEventListener("pointerleave", (event) => {
+    if (!start && event.pointerType !== "touch") read(chart, null);  // what a finger tapped stays
+  });
   svg.addEventListener("dblclick", () => zoom(chart, {}));
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
