@@ -51,8 +51,15 @@ def result_figures(folder: Path) -> list[Figure]:
     if name == "class_pairs_cifar10":
         rows: tuple[Row[Any], ...] = (Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=()))
         columns = (Column(key="congruency", title="Congruency", unit=""),)
-        return difference_charts(replace(study, rows=rows, columns=columns), results)
-    return [*_by_step(folder, study), *difference_charts(study, results)]
+        return _differences(replace(study, rows=rows, columns=columns), results)
+    return [*_by_step(folder, study), *_differences(study, results)]
+
+
+def _differences(study: Study[Any], results: Results) -> list[Figure]:
+    whom = {row.against for row in study.rows if row.against is not None}
+    other = whom.pop() if len(whom) == 1 else "the row it is compared with"
+    note = f"Differences to {other}. Dots: seeds. Bars: means and their 95 % intervals."
+    return [replace(figure, note=note) for figure in difference_charts(study, results)]
 
 
 def _study(folder: Path) -> Study[Any]:
@@ -62,6 +69,11 @@ def _study(folder: Path) -> Study[Any]:
     known = definition(folder.name) or Study(name=folder.name, title="", lead="", rows=(), columns=())
     if folder.name == "language_10m":
         rows = tuple(replace(row, against=None if row.name == "baseline" else "baseline") for row in known.rows)
+        known = replace(known, rows=rows)
+    if folder.name == "order_digits":  # what is compared there is one order with the other
+        fixed = known.find(sample_order="fixed")
+        others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
+        rows = tuple(replace(row, against=other) for row, other in zip(fixed, others, strict=True))
         known = replace(known, rows=rows)
     return replace(known, columns=_COLUMNS.get(folder.name, ()))
 

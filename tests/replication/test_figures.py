@@ -39,6 +39,14 @@ def test_differences_are_those_of_the_results():
     assert len(first["values"]) == 20
 
 
+def test_the_orders_are_compared_with_each_other():
+    (figure,) = result_figures(RESULTS / "order_digits")
+    means = [round(one["mean"], 4) for one in chart_data(figure.chart)["samples"]]
+    kept = (RESULTS / "order_digits" / "table.md").read_text("utf-8")
+    assert len(means) == 4
+    assert all(f"| {mean:.4f} ±" in kept for mean in means), "the differences of its table"
+
+
 def test_curves_are_those_of_the_results():
     (by_window,) = result_figures(RESULTS / "cost_window")
     results = read_results(RESULTS / "cost_window")
