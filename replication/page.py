@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from replication.states import RESULTS, finished, found, held, seeds_text, state
 __all__ = ["index", "write_index"]
 
 _FINDINGS = "findings.md"
+_CODE, _EQUATIONS = "published code", "equations"
 
 # How a metric is named and shown: its factor, digits, and unit.
 _METRICS: dict[str, tuple[str, float, int, str]] = {
@@ -59,8 +61,9 @@ def index(folder: Path) -> str:
     judged = [[(variant, _compared(variant, results)) for variant in claim.variants] for claim in CLAIMS]
     findings = folder / _FINDINGS
     parts = [
-        _INTRODUCTION.format(count=sum(len(made) for variants in judged for _, made in variants)),
+        _INTRODUCTION,
         _summary(judged, folder),
+        _METHOD.format(count=sum(len(made) for variants in judged for _, made in variants)),
         "## The claims\n",
         *(_section(number, claim, judged[number - 1], folder) for number, claim in enumerate(CLAIMS, 1)),
         findings.read_text(encoding="utf-8") if findings.is_file() else "",
@@ -75,8 +78,15 @@ def _compared(variant: Variant, results: Mapping[str, Results | None]) -> list[C
 
 _INTRODUCTION = """# Results
 
-The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019), one by one, each with our evidence for or
-against. Every number comes from one command over several seeds. This page is made from the `results.json` beside it by
+The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019) and our evidence, by its *published code* (mode
+`anchor`, margin 0.5) and by its *equations* (mode `concentrate`). The number of a claim leads to the evidence. \\*: it
+differs from the paper's in scale or measure, and says how.
+"""
+
+_METHOD = """<details markdown="1">
+<summary>How the claims are judged: {count} comparisons, paired by seed</summary>
+
+Every number comes from one command over several seeds. This page is made from the `results.json` beside it by
 `make replication`; do not edit it.
 
 A comparison is the mean of differences paired by seed, ± its 95 % interval, with the p of the t-test. A line of
@@ -85,43 +95,56 @@ comparisons is judged together: one of them is clear where p < 0.05 is left afte
 both ways; *undecided*, that none is clear. Where the claim is that something matters little, the line says what counts
 as little: *for* means that all intervals lie within that, *against* that at least one clear difference lies beyond it
 with its whole interval, *undecided* anything else. A row of DCL that corrected no gradient in any seed (as with five
-references in a window of five) equals plain training, and is no comparison. There are {count} comparisons on this page.
+references in a window of five) equals plain training, and is no comparison.
 
-The paper is two methods. Its printed numbers come from its published code: mode `anchor` with a margin of 0.5, which
-pulls weights back toward a reference. Its equations are mode `concentrate`, which keeps steps from turning back. Both
-are judged. In continual learning rows with margin 0 are compared with GEM at margin 0, rows with margin 0.5 with GEM at
-margin 0.5, which is the better GEM.
+The paper is two methods. Its printed numbers come from its published code, which pulls weights back toward a reference.
+Its equations keep steps from turning back. Both are judged. In continual learning rows with margin 0 are compared with
+GEM at margin 0, rows with margin 0.5 with GEM at margin 0.5, which is the better GEM.
+
+</details>
 """
 
 
 def _summary(judged: Sequence[Judged], folder: Path) -> str:
-    lines = ["| claim | where | our evidence |", "| --- | --- | --- |"]
+    """One line per claim: the first word of each verdict; the evidence has the rest."""
+    lines = [
+        '<div class="claims" markdown="1">',
+        "",
+        "| | claim | published code | equations |",
+        "| --: | --- | --- | --- |",
+    ]
     for number, (claim, variants) in enumerate(zip(CLAIMS, judged, strict=True), 1):
         verdicts = _verdicts(claim, variants, folder)
-        text = "; ".join(f"{name}: **{word}**" if name else f"**{word}**" for name, word in verdicts)
-        sources = dict.fromkeys(one.folder for _, made in variants for one in made)
-        text += f" ({', '.join(sources)})" if sources else ""
-        lines.append(f"| [{number}](#claim-{number}). {claim.text} | {claim.where} | {text} |")
-    return "\n".join(lines) + "\n"
+        named = {name: f"**{word.partition(' (')[0]}**" for name, word in verdicts}
+        either = NOT_MEASURED if named.keys() & {_CODE, _EQUATIONS} else next(iter(named.values()))
+        cells = [named.get(name, either) for name in (_CODE, _EQUATIONS)]
+        text = claim.text.removesuffix(".") + (r"\*" if claim.limits else "")
+        lines.append(f"| [{number}](#claim-{number}) | {text} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "</div>", ""])
 
 
 def _verdicts(claim: Claim, variants: Judged, folder: Path) -> list[tuple[str, str]]:
     """The variants that are judged and the verdicts: the published code and the equations, if it has these."""
     if claim.evidence is not None:
-        word, _ = _SPECIAL[claim.evidence](folder)
-        return [("", word)]
+        return _SPECIAL[claim.evidence](folder)[0]
     measured = [(variant.name, verdict(made)) for variant, made in variants if made]
     first = [(variant.name, verdict(made)) for variant, made in variants[:2] if made]
     return first or measured or [("", NOT_MEASURED)]
 
 
 def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
-    lines = [f'<a id="claim-{number}"></a>', "", f"### {number}. {claim.text}", "", f"Paper: {claim.where}.", ""]
+    """The evidence, folded; the anchor lies inside, so that a link to it unfolds it."""
+    lines = [
+        '<details markdown="1">', f"<summary>{number}. {escape(claim.text, quote=False)}</summary>", "",
+        f'<a id="claim-{number}"></a>', "",
+        f"Paper: {claim.where}{f' ({claim.limits})' if claim.limits else ''}.", "",
+    ]  # fmt: skip
     shown = [(variant, made) for variant, made in variants if made]
     measured = bool(shown)
     if claim.evidence is not None:
-        word, sentences = _SPECIAL[claim.evidence](folder)
-        measured = word != NOT_MEASURED
+        verdicts, sentences = _SPECIAL[claim.evidence](folder)
+        measured = bool(sentences)
+        word = "; ".join(f"{name}: {word}" if name else word for name, word in verdicts)
         lines += [f"**{word[0].upper()}{word[1:]}.** {sentences}", ""] if measured else []
     for variant, made in shown:
         name = f"{variant.name} ({variant.detail})" if variant.detail else variant.name
@@ -138,7 +161,7 @@ def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
         lines += ["What would measure more of it:" if measured else "**Not yet measured.** What would measure it:", ""]
         commands = dict.fromkeys(command for entry in missing for command in commands_of(entry, RESULTS))
         lines += [*(f"    {command}" for command in commands), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "</details>", ""])
 
 
 def _linked(name: str, folder: Path) -> str:
@@ -172,11 +195,14 @@ def _difference(difference: Difference, factor: float, digits: int) -> str:
     return f"{text} (p {p_value(difference.p)})" if math.isfinite(difference.p) else text
 
 
-def _bound(folder: Path) -> tuple[str, str]:
+Verdicts = list[tuple[str, str]]
+
+
+def _bound(folder: Path) -> tuple[Verdicts, str]:
     """The theorem as printed, and the inequality in its proof."""
     content = _content(folder / "bound")
     if content is None:
-        return NOT_MEASURED, ""
+        return [("", NOT_MEASURED)], ""
     runs = [run for problem in content.values() for run in problem["steps"]]
     broken = {
         kind: sum(any(m < b - 1e-9 for m, b in zip(run["measured"], run[kind], strict=True)) for run in runs)
@@ -188,13 +214,13 @@ def _bound(folder: Path) -> tuple[str, str]:
         f"As printed the bound is broken with {broken['printed']} of {len(runs)} step sizes on a quadratic and on "
         f"logistic regression; the inequality in its proof, before the last simplification, {held}."
     )
-    return word, text
+    return [("", word)], text
 
 
-def _descent(folder: Path) -> tuple[str, str]:
+def _descent(folder: Path) -> tuple[Verdicts, str]:
     content = _content(folder / "illustrate")
     if content is None:
-        return NOT_MEASURED, ""
+        return [("", NOT_MEASURED)], ""
     optimizers = {name: one["agree"] for name, one in content["optimizers"].items()}
     split = [name for name, agree in optimizers.items() if not agree["baseline"]]
     joined = {mode: [name for name in split if optimizers[name][mode]] for mode in ("anchor", "concentrate")}
@@ -202,8 +228,7 @@ def _descent(folder: Path) -> tuple[str, str]:
     text += f"The published code (anchor) makes {_listed(joined['anchor'])} agree; "
     text += f"the paper's equations (concentrate) make {_listed(joined['concentrate'])} agree."
     words = {mode: "for" if split and joined[mode] == split else "against" for mode in joined}
-    word = f"published code: {words['anchor']}; equations: {words['concentrate']}"
-    return word, text
+    return [(_CODE, words["anchor"]), (_EQUATIONS, words["concentrate"])], text
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -220,16 +245,16 @@ def _content(folder: Path) -> dict[str, Any] | None:
 
 
 def _catalogue(folder: Path) -> str:
-    """Every table and figure, its state, and the commands that make it."""
-    lines = [
-        "## Every table and figure", "", "| | what | result | takes | command |", "| --- | --- | --- | --- | --- |",
-    ]  # fmt: skip
+    """Every table and figure and its state; the commands that make them, folded."""
+    lines = ["## Every table and figure", "", "| | what | result |", "| --- | --- | --- |"]
+    commands = ['<details markdown="1">', "<summary>The commands, and how long they take</summary>", ""]
     for entry in CATALOGUE:
         if not entry.commands:
-            lines.append(f"| {entry.place} | {entry.title} | {entry.remark} | | |")
+            lines.append(f"| {entry.place} | {entry.title} | {entry.remark} |")
             continue
-        commands = "<br>".join(f"`{command}`" for command in commands_of(entry, RESULTS))
         known = [f"{_linked(name, folder)} ({state})" for name, state in states(entry, folder).items()]
         text = "; ".join(filter(None, [*(known or [NOT_MEASURED]), entry.remark, held(entry).remark]))
-        lines.append(f"| {entry.place or 'ours'} | {entry.title} | {text} | {entry.takes} | {commands} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {entry.place or 'ours'} | {entry.title} | {text} |")
+        commands += [f"{entry.place or 'Ours'}, {entry.title}. Takes: {entry.takes}.", ""]
+        commands += [*(f"    {command}" for command in commands_of(entry, RESULTS)), ""]
+    return "\n".join([*lines, "", *commands, "</details>", ""])

@@ -24,7 +24,7 @@ class Browser:
 
     def __init__(self, profile: Path, timeout: float = 60.0) -> None:
         ours, theirs = os.pipe(), os.pipe()  # to it, from it
-        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout  # of one call
         switches = [
             "--headless",
             "--no-sandbox",
@@ -49,6 +49,7 @@ class Browser:
 
     def call(self, method, **parameters):
         self._count += 1
+        self._deadline = time.monotonic() + self._timeout
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session

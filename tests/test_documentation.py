@@ -18,6 +18,7 @@ import pytest
 import torch
 import typer
 import yaml
+from browser import Browser, needs_browser
 from learning import SEEDS, run_block
 from typer.testing import CliRunner
 
@@ -388,3 +389,50 @@ def test_quickest_runs_and_turns_stand_in_the_results():
         rates = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["images_per_second"]
         turns = [ours / plain for ours, plain in zip(rates["our loop"], rates["plain loop, by hand"], strict=True)]
         assert f"({min(turns):.2f} to {max(turns):.2f})" in readme
+
+
+def test_result_pages_have_charts_and_pictures_follow_the_colour_scheme(site):
+    pages, out = site
+    results = [path for path in pages if path.parts[0] == "results" and path.name == "table.html"]
+    assert len(results) > 10
+    for path in results:
+        assert 'class="chart"' in pages[path].text, path
+        assert 'role="table"' in pages[path].text, path
+    for path, page in pages.items():
+        for light in re.findall(r'src="([^"]*pictures/[^"]+)#only-light"', page.text):
+            stem, _, kind = light.rpartition(".")
+            dark = f"{stem}-dark.{kind}"
+            assert f'src="{dark}#only-dark"' in page.text, (path, light)
+            assert (out / path.parent / dark).is_file()
+    assert "#ffffff" not in (out / "pictures" / "cone-dark.svg").read_text("utf-8")
+
+
+@needs_browser
+def test_result_pages_fit_a_wide_screen_and_a_phone(site, tmp_path):
+    _, out = site
+    browser = Browser(tmp_path / "profile")
+    try:
+        for name in ("index", "osie/table", "cost/table", "ablation_digits/table"):
+            for width, phone in ((1400, False), (420, True)):
+                browser.complaints.clear()
+                browser.open(out / "results" / f"{name}.html", width=width, phone=phone)
+                assert browser.complaints == []
+                assert browser.run("document.documentElement.scrollWidth") <= width, (name, width)
+                drawn = "[...document.querySelectorAll('.chart > svg')].every(e => e.childElementCount > 5)"
+                assert browser.run(drawn), (name, width)
+            wide = (
+                "[...document.querySelectorAll('table, pre')].filter(e => e.scrollWidth > e.parentNode.clientWidth + 1)"
+            )
+            browser.open(out / "results" / f"{name}.html", width=1400)
+            assert browser.run(f"{wide}.length") == 0, name
+            lines = "[...document.querySelectorAll('[role=table] td')].map(e => e.getClientRects()[0]?.height ?? 0)"
+            assert max([0, *browser.run(lines)]) < 70, name
+        browser.open(out / "results" / "index.html", width=1400, height=900)
+        assert browser.run("document.querySelector('.claims').getBoundingClientRect().bottom") < 950, "on one screen"
+        opened = "[...document.querySelectorAll('details')].filter(e => e.open).map(e => e.innerText)"
+        assert browser.run(opened) == []
+        browser.run("document.querySelector('.claims a[href=\"#claim-5\"]').click()")
+        (evidence,) = browser.run(opened)
+        assert "MNIST rotations" in evidence
+    finally:
+        browser.close()

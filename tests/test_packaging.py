@@ -86,9 +86,9 @@ def check_wheel(path):
         metadata = archive.read(f"congruency-{congruency.__version__}.dist-info/METADATA").decode()
         scripts = archive.read(f"congruency-{congruency.__version__}.dist-info/entry_points.txt").decode()
     packaged = {name for name in names if ".dist-info/" not in name}
-    assert "congruency/py.typed" in packaged
+    assert {"congruency/py.typed", "congruency/report/charts.js", "congruency/report/charts.css"} <= packaged
     assert all(name.startswith("congruency/") for name in packaged)
-    assert {Path(name).suffix for name in packaged} <= {".py", ".pyi", ".typed", ".so", ".pyd"}
+    assert {Path(name).suffix for name in packaged} <= {".py", ".pyi", ".typed", ".so", ".pyd", ".js", ".css"}
     compiled = any(re.match(r"congruency/backends/_native\..*(so|pyd)$", name) for name in packaged)
     assert compiled or not (shutil.which("cc") or shutil.which("gcc"))
     assert "congruency = congruency.cli:main" in scripts

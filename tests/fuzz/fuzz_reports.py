@@ -84,9 +84,9 @@ def parsed(html: str) -> Markup:
 def _same_markup(hostile: Markup, plain: Markup) -> None:
     """A name may change the text and nothing else: the same elements as often, the same attributes."""
     assert hostile.elements == plain.elements
-    assert hostile.attributes == plain.attributes
-    assert not any(each for each in hostile.references if not each.startswith("data:image/"))
-    assert "script" not in hostile.elements
+    assert hostile.attributes - {("td", "class")} == plain.attributes, "long text may wrap, which a class says"
+    assert hostile.references == plain.references
+    assert hostile.elements["script"] == 1, "the one that draws the charts"
     assert not any(name.startswith("on") for _, name in hostile.attributes)
 
 
@@ -95,7 +95,7 @@ def _page(text: str) -> Page:
     shown = picture(b"\x89PNG", text) + chart
     return Page(
         title=text, lead=text, command=text, table=Table(text, [text, text], [[text, text]]), findings=[text],
-        headline=Figure(text, chart, text), figures=[Figure(text, shown, text)], figures_note=text,
+        figures=[Figure(text, chart, text), Figure(text, shown, text)], figures_note=text,
         figures_title=text, notes=[(text, text)], made=text,
     )  # fmt: skip
 
@@ -148,9 +148,9 @@ def report_names(data: st.DataObject, folder: Path) -> str:
     if isinstance(found, Exception):
         return "refused"
     markup = parsed(found)
-    assert "script" not in markup.elements
+    assert markup.elements["script"] == 1, "the one that draws the charts"
     assert not any(name.startswith("on") for _, name in markup.attributes)
-    assert not markup.references
+    assert set(markup.references) == {"#charts", "#reading"}
     attempt(lambda: write_together(folder, {"report.html": found}), folder)
     return "rendered"
 

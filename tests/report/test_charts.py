@@ -1,165 +1,64 @@
+"""The charts' numbers on their way to the page; what the script draws of them is tested in test_charts_browser.py."""
+
 import math
-import re
-from xml.etree import ElementTree
 
 import pytest
+from chart_data import chart_data, lines
 
-from congruency.report.charts import Sample, Series, line_chart, strip_chart
+from congruency.report.charts import Sample, Series, heat_map, line_chart, strip_chart
 
 
 def draw(*series, **options):
-    return ElementTree.fromstring(line_chart(series, title="T", x_label="epoch", y_label="loss", **options))
+    return line_chart(series, title="T", x_label="epoch", y_label="loss", **options)
 
 
-def strip(*samples):
-    return ElementTree.fromstring(strip_chart(samples, title="T", x_label="points"))
+def test_a_line_keeps_its_numbers():
+    made = chart_data(draw(Series("one", [1, 2], [3.0, math.nan], [0.5, math.inf], runs={7: [1.0, 1 / 3]})))
+    (one,) = made["series"]
+    assert one == {
+        "name": "one", "x": [1, 2], "y": [3.0, None], "margin": [0.5, None], "bars": False,
+        "runs": {"7": [1.0, 0.333333]},
+    }  # fmt: skip
+    assert (made["log"], made["names"], made["possible"], made["group"]) == (False, None, [None, None], "")
 
 
-def named(svg, kind):
-    return [one for one in svg.iter() if one.get("class") == kind]
+def test_what_a_reader_without_a_script_sees():
+    text = draw(Series("one", [1, 2], [3.0, 2.0]), Series("two", [1, 2], [math.nan, math.nan]))
+    assert "<p>T. loss over epoch. one: 3 at 1, 2 at 2. two: no values.</p>" in text
+    assert "<p>T. loss, log scale over epoch. </p>" in draw(log=True)
+    named = draw(Series("one", [0, 1], [3.0, 2.0]), x_names=["5", "inf"])
+    assert "one: 3 at 5, 2 at inf." in named
+    strip = strip_chart([Sample("one", [0.1, -0.2], -0.05, 0.4)], title="T", x_label="points")
+    assert "<p>T. points. one: -0.05 ± 0.40.</p>" in strip
+    heat = heat_map([[1.0, 3.0]], title="T", x_label="x", y_label="y")
+    assert "<p>T. 1 by 2 values, mean 2.</p>" in heat
 
 
-def positions(svg):
-    """Every coordinate of the drawing."""
-    found = []
-    for element in svg.iter():
-        found += [element.get(name) for name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height")]
-        found += re.findall(r"-?[\d.]+|nan|inf", element.get("d", ""))
-    return [float(value) for value in found if value is not None and not value.endswith("%")]
+def test_lines_are_read_back_by_name():
+    assert lines(draw(Series("one", [0, 1], [3.0, math.nan]), x_names=["5", "inf"])) == {"one": {"5": 3.0, "inf": None}}
 
 
-def lines_of_data(svg):
-    inside = {one for tip in named(svg, "tip") for one in tip.iter()}
-    return [one for one in named(svg, "line") if one.tag == "path" and one not in inside]
+@pytest.mark.parametrize("name", ["\"><script>alert('1')</script>&", "it's", "&#39;", "]]>", "\x00\u2028"])
+def test_names_are_escaped(name):
+    for made in (
+        draw(Series(name, [1], [1.0])),
+        strip_chart([Sample(name, [1.0], 1.0, math.nan)], title=name, x_label=name),
+        heat_map([[1.0]], title=name, x_label=name, y_label=name),
+    ):
+        assert name in str(chart_data(made).values()) or repr(name)[1:-1] in str(chart_data(made).values())
+        assert "<script" not in made
+        assert made.count("'") == 2, "only the quotes of the attribute"
 
 
-def test_a_line_and_its_band():
-    svg = draw(Series("one", [1, 2, 3], [3.0, 2.0, 1.0], [0.5, 0.5, 0.5]))
-    assert len(named(svg, "band")) == 1
-    (line,) = lines_of_data(svg)
-    ys = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", line.get("d"))]
-    assert ys == sorted(ys), "a falling series falls on paper too, where y grows downwards"
-
-
-def test_labels_legend_and_summary():
-    svg = draw(Series("one", [1, 2], [3.0, 2.0]), Series("two", [1, 2], [4.0, 5.0]))
-    texts = {text.text for text in svg.iter("text")}
-    assert {"one", "two", "epoch", "loss"} <= texts
-    assert svg.get("role") == "img"
-    assert svg.get("aria-label") == "T. loss over epoch. one: 3 at 1, 2 at 2. two: 4 at 1, 5 at 2."
-
-
-def test_hover_shows_the_values():
-    svg = draw(Series("one", [1, 2], [3.0, 2.0], [0.25, math.nan]), Series("two", [2], [4.0]))
-    tips = [[text.text for text in tip.iter("text")] for tip in named(svg, "tip")]
-    assert tips == [["epoch 1", "one: 3 ± 0.25"], ["epoch 2", "one: 2", "two: 4"]]
-    assert [[part.get("class") for part in tip if part.tag == "g"] for tip in named(svg, "tip")] == [
-        ["of-1"],
-        ["of-1", "of-2"],
-    ]
-
-
-def test_nan_breaks_the_line():
-    svg = draw(Series("one", [1, 2, 3, 4, 5], [1.0, 2.0, math.nan, 2.0, 1.0]))
-    assert len(lines_of_data(svg)) == 2
-
-
-@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(
     "series",
-    [
-        [Series("one point", [1], [2.0], [0.5])],
-        [Series("one point, no band", [1], [2.0])],
-        [Series("constant", [1, 2, 3], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0])],
-        [Series("zero", [1, 2, 3], [0.0, 0.0, 0.0])],
-        [Series("all nan", [1, 2], [math.nan, math.nan], [math.nan, math.nan])],
-        [Series("holes", [1, 2, 3], [1.0, math.nan, 3.0], [math.nan, math.nan, 1.0])],
-        [Series("infinite", [1, 2, 3], [1.0, math.inf, 3.0], [0.1, math.inf, math.inf])],
-        [Series("band below zero", [1, 2], [1.0, 0.1], [5.0, 5.0])],
-        [Series("empty", [], [])],
-        [],
-    ],
+    [{"y": [1.0]}, {"y": [1.0, 2.0], "margin": [1.0]}, {"y": [1.0, 2.0], "runs": {0: [1.0]}}],
 )
-def test_any_series_can_be_drawn(series, log):
-    svg = draw(*series, log=log)
-    _, _, width, height = map(float, svg.get("viewBox").split())
-    numbers = positions(svg)
-    assert all(0 <= number <= max(width, height) for number in numbers)
-
-
-def test_nothing_to_show_says_so():
-    assert "nothing to show" in {text.text for text in draw(Series("a", [1], [math.nan])).iter("text")}
-    assert "nothing to show" in {text.text for text in draw(Series("a", [1], [-1.0]), log=True).iter("text")}
-
-
-def test_many_points_have_no_hover():
-    count = 5000
-    assert not named(draw(Series("long", list(range(count)), [1.0 + x % 7 for x in range(count)])), "hover")
-
-
-def test_many_names_wrap_within_the_drawing():
-    svg = draw(*(Series(f"a rather long name of series {n}", [1, 2], [1.0, n]) for n in range(9)))
-    assert {float(text.get("y")) for text in named(svg, "name")} == {13.0 + 18 * n for n in range(9)}
-
-
-def test_names_are_escaped():
-    name = '"><script>alert(1)</script>&'
-    svg = draw(Series(name, [1, 2], [1.0, 2.0]))
-    assert named(svg, "name")[0].text == name
-    assert not list(svg.iter("script"))
-    assert named(strip(Sample(name, [1.0], 1.0, math.nan)), "name")[0].text == name
-
-
-def test_unequal_lengths_are_refused():
+def test_unequal_lengths_are_refused(series):
     with pytest.raises(ValueError, match="equally long"):
-        Series("one", [1, 2], [1.0])
+        Series("one", [1, 2], **series)
 
 
-def test_strip_chart_shows_every_value():
-    svg = strip(Sample("one", [0.1, 0.1, -0.2], 0.0, 0.4), Sample("two", [1.0, 2.0], 1.5, 6.0))
-    dots = named(svg, "dot")
-    assert len(dots) == 5
-    assert len({(dot.get("cx"), dot.get("cy")) for dot in dots}) == 5, "equal values are stacked, not hidden"
-    assert svg.get("aria-label") == "T. points. one: 0.00 ± 0.40; two: +1.50 ± 6.00."
-
-
-@pytest.mark.parametrize("values", [[-0.0048, 0.0007], [-123456.0, 654321.0], [-3.0, 2.0]])
-def test_the_outermost_ticks_of_a_strip_chart_are_not_cut_off(values):
-    svg = strip(Sample("one", values, sum(values) / 2, 0.0))
-    marks = [text for text in svg.iter() if text.tag.endswith("text") and re.fullmatch("-?[0-9.]+", text.text or "")]
-    assert len(marks) >= 4
-    for mark in marks:
-        half = 7 * len(mark.text) / 2
-        assert half <= float(mark.get("x")) <= 420 - half, mark.text
-
-
-@pytest.mark.parametrize(
-    "sample",
-    [
-        Sample("one", [1.0], 1.0, math.nan),
-        Sample("nan", [math.nan, 1.0], math.nan, math.nan),
-        Sample("none", [], math.nan, math.nan),
-        Sample("same", [0.0] * 200, 0.0, math.nan),
-    ],
-)
-def test_any_sample_can_be_drawn(sample):
-    svg = strip(sample)
-    _, _, width, height = map(float, svg.get("viewBox").split())
-    assert all(0 <= number <= max(width, height) for number in positions(svg))
-
-
-@pytest.mark.parametrize("bars", [False, True])
-def test_bands_are_clipped_to_possible_values(bars):
-    """Two seeds give intervals of many times the mean; the axis is limited to possible values."""
-    wide = Series("a", [1, 2], [40.0, 60.0], [400.0, 30.0], bars=bars)
-    marks = [float(text.text) for text in draw(wide, possible=(0.0, 100.0)).iter("text") if text.text.isdigit()]
-    assert max(marks) == 100
-    assert min(marks) >= 0
-    assert "40 ± 400" in "".join(draw(wide, possible=(0.0, 100.0)).itertext()), "the hover text shows the whole margin"
-    assert "-400" in {text.text for text in draw(wide).iter("text")}
-
-
-def test_a_logarithmic_axis_says_so():
-    line = Series("a", [1, 2], [1.0, 10.0])
-    shown = [{text.text for text in draw(line, log=log).iter("text")} for log in (False, True)]
-    assert ["loss, log scale" in texts for texts in shown] == [False, True]
+def test_a_diverging_range_and_missing_values_of_a_heat_map():
+    data = chart_data(heat_map([[-0.5, math.nan]], title="T", x_label="x", y_label="y", low=-1.0, high=1.0))
+    assert (data["low"], data["high"], data["values"]) == (-1.0, 1.0, [[-0.5, None]])

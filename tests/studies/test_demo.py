@@ -206,7 +206,7 @@ def test_worse_and_unclear_results_are_reported_as_such(tasks, corpus):
 
 def test_hostile_text_is_escaped(tasks, corpus):
     html = render(compose(tasks, corpus, runs(tasks), "<script>alert(1)</script>"))
-    assert "<script" not in html
+    assert html.count("<script") == 1, "the one that draws the charts"
     assert "&lt;script&gt;" in html
 
 

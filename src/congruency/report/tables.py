@@ -6,17 +6,28 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from congruency.report.numbers import NOTHING
+
 if TYPE_CHECKING:
     import rich.table
 
 
+_FITS = 150  # letters beside each other, on a page 1400 pixels wide
+_LONG = 32  # longer cells are text, which wraps
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under `columns`; the first column is the row header."""
+    """Rows of cells under `columns`; the first column is the row header.
+
+    `groups` are the places of columns that belong together, as a metric, its difference and its p-value. Of a table
+    that is too wide a page shows the first column of each group and, if it fits, more of the first; the rest is folded.
+    """
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    groups: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -25,12 +36,46 @@ class Table:
 
 
 def to_html(table: Table) -> str:
-    """The table as HTML; every cell has its column's name as an attribute, to show rows as cards on a phone."""
-    head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in table.columns)
-    body = "\n".join(f'<tr role="row">{_cells(table.columns, row)}</tr>' for row in table.rows)
+    """The table as HTML, of a wide one a brief form and the rest folded.
+
+    Every cell has its column's name as an attribute, to show rows as cards on a phone.
+    """
+    shown = _brief(table)
+    brief = _whole(table, shown)
+    groups = [group for group in table.groups if not set(group) <= set(shown)]
+    if not groups:
+        return brief
+    names = escape(", ".join(table.columns[group[0]] for group in groups))
+    parts = "\n".join(_whole(table, (0, *group), caption=False) for group in groups)
+    return f'{brief}\n<details class="more"><summary>More columns: {names}</summary>\n{parts}\n</details>'
+
+
+def _brief(table: Table) -> list[int]:
+    """The columns that fit: all; else of the other groups the first; else of every group the first."""
+    every = range(len(table.columns))
+    others = {place for group in table.groups[1:] for place in group[1:]}
+    all_but_two = others | {place for group in table.groups[:1] for place in group[2:]}
+    tails = others | {place for group in table.groups for place in group[1:]}
+    choices = [[place for place in every if place not in folded] for folded in (set(), others, all_but_two, tails)]
+    return next((chosen for chosen in choices if _width(table, chosen) <= _FITS), choices[-1])
+
+
+def _width(table: Table, places: Sequence[int]) -> int:
+    """Letters of the widest line, with the space between columns; headings, row names and text wrap."""
+    widths = []
+    for place in places:
+        cells = [min(len(row[place]), _LONG) for row in table.rows]
+        widths.append(max([*cells, *map(len, table.columns[place].split()), 0]))
+    return sum(widths) + 3 * len(widths)
+
+
+def _whole(table: Table, places: Sequence[int], caption: bool = True) -> str:
+    columns = [table.columns[place] for place in places]
+    head = "".join(f'<th scope="col" role="columnheader">{escape(name)}</th>' for name in columns)
+    body = "\n".join(f'<tr role="row">{_cells(columns, [row[place] for place in places])}</tr>' for row in table.rows)
+    below = f"<caption>{escape(table.caption)}</caption>\n" if caption and table.caption else ""
     return (
-        f'<table role="table">\n<caption>{escape(table.caption)}</caption>\n'
-        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
+        f'<table role="table">\n{below}<thead role="rowgroup"><tr role="row">{head}</tr></thead>\n'
         f'<tbody role="rowgroup">\n{body}\n</tbody>\n</table>'
     )
 
@@ -66,5 +111,6 @@ def to_rich(table: Table) -> "rich.table.Table":
 def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
     cells = [f'<th scope="row" role="rowheader">{escape(row[0])}</th>'] if row else []
     for column, cell in zip(columns[1:], row[1:], strict=True):
-        cells.append(f'<td role="cell" data-column="{escape(column)}">{escape(cell)}</td>')
+        kind = ' class="none"' if cell == NOTHING else ' class="text"' if len(cell) > _LONG else ""
+        cells.append(f'<td role="cell"{kind} data-column="{escape(column)}">{escape(cell)}</td>')
     return "".join(cells)

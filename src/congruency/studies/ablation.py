@@ -337,6 +337,7 @@ def _charts(
             charts.line_chart(
                 [band, *(_line(name, rows, results, column) for name, rows in named[start : start + _LINES_PER_CHART])],
                 title=title, x_label=x_label, y_label=column.heading, x_names=places, possible=(0.0, 100.0),
+                group=column.key,
             ),
         )
         for start in range(0, len(named), _LINES_PER_CHART)

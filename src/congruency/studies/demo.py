@@ -26,15 +26,15 @@ from torch.optim import SGD, AdamW, Optimizer
 import congruency
 from congruency.files import write_together
 from congruency.language import GPT, PRESETS, Corpus, read_corpus
-from congruency.report.charts import Series, line_chart
+from congruency.report.charts import line_chart
 from congruency.report.numbers import counted
 from congruency.report.page import Figure, Page, render
 from congruency.studies.console import progress
+from congruency.studies.curves import mean_series
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import RESULTS_FILE, Results, to_json
-from congruency.studies.statistics import mean_interval
 from congruency.studies.summary import print_table
 
 SHAPE = PRESETS["tiny"]
@@ -353,15 +353,15 @@ def _curve_figure(task: Task, settings: Settings, runs: Runs, curve: str, y_labe
     unit = task.every if task.x_label == "step" else 1
     series = []
     for name in methods(task, settings):
-        estimates = [mean_interval(values) for values in zip(*(run.curves[curve] for run in runs[name]), strict=True)]
-        x = [unit * (i + 1) for i in range(len(estimates))]
-        means, margins = [one.mean for one in estimates], [one.margin for one in estimates]
-        series.append(Series(name.removeprefix(f"{task.name}, "), x, means, margins))
+        values = {int(run.metrics["seed"]): run.curves[curve] for run in runs[name]}
+        x = [unit * (i + 1) for i in range(len(runs[name][0].curves[curve]))]
+        series.append(mean_series(name.removeprefix(f"{task.name}, "), x, values))
     title = f"{task.name}: {y_label}"
     possible = (-1.0, 1.0) if curve == "congruency" else (0.0, 100.0)
     chart = line_chart(
-        series, title=title, x_label=task.x_label, y_label=y_label, log=curve == "test_error", possible=possible
-    )
+        series, title=title, x_label=task.x_label, y_label=y_label, log=curve == "test_error", possible=possible,
+        group="congruency" if curve == "congruency" else "",
+    )  # fmt: skip
     return Figure(title, chart, note)
 
 

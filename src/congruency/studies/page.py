@@ -102,7 +102,10 @@ def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
         each = math.ceil(len(samples) / max(1, count))
         for part in (samples[i * each : (i + 1) * each] for i in range(count)):
             chart = charts.strip_chart(
-                part, title=column.heading, x_label=f"difference, {column.unit or column.heading}"
+                part,
+                title=f"{column.heading}: paired differences",
+                x_label=f"difference, {column.unit or column.heading}",
+                group=column.key,
             )
             made.append(Figure(f"{column.heading}: paired differences", chart))
     return made

@@ -31,12 +31,14 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
     any_compared = {key for _, key in compared}
     printed = {key for row in study.rows for key in row.paper}
     extras = [extra for extra in study.extras if any(extra.key in metrics for metrics in results.values())]
-    header = ["Row", "Seeds"]
+    header, groups = ["Row", "Seeds"], []
     for column in columns:
+        first = len(header)
         header.append(column.heading)
         if column.key in any_compared:
             header += [f"{_short(column)} against", *(["Holm's p"] if study.holm else [])]
         header += [f"{_short(column)}, paper"] if column.key in printed else []
+        groups.append(range(first, len(header)))
     lines = []
     named = {row.name: row for row in study.rows}
     for name in [row.name for row in study.rows if row.name in results or not row.jobs or (failed or {}).get(row.name)]:
@@ -52,7 +54,8 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
             line += [_mean(results[name], column)]
             line += [NOTHING] * ((1 + study.holm) * (column.key in any_compared) + (column.key in printed))
         lines.append([*line, *(NOTHING for _ in extras)])
-    return Table(_caption(study, bool(compared), bool(printed)), [*header, *(e.heading for e in extras)], lines)
+    caption = _caption(study, bool(compared), bool(printed))
+    return Table(caption, [*header, *(extra.heading for extra in extras)], lines, groups)
 
 
 def _short(column: Column) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from congruency.report import charts
 from congruency.report.page import Figure
 from congruency.studies.conduct import conduct
+from congruency.studies.curves import mean_series
 from congruency.studies.executor import Place, Runner
 from congruency.studies.plan import Column, JobT, Row, Study
 from congruency.studies.results import Results, collect
@@ -136,11 +137,10 @@ class TunedStudy(Generic[JobT]):
         """Return charts of the column by step, and how to read them."""
         lines = {}
         for row in (row for row in study.rows if row.name in results):
-            runs = [finished[row.jobs[0].digest(), int(seed)].arrays for seed in results[row.name]["seed"]]
-            found = [mean_interval(values) for values in zip(*(run[self.curve] for run in runs), strict=True)]
-            lines[row.name] = charts.Series(
-                row.name, runs[0]["steps"], [one.mean for one in found], [one.margin for one in found]
-            )
+            seeds = [int(seed) for seed in results[row.name]["seed"]]
+            runs = {seed: finished[row.jobs[0].digest(), seed].arrays for seed in seeds}
+            values = {seed: run[self.curve] for seed, run in runs.items()}
+            lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
         return self._charts(lines, title=f"{self._what} by step", x_label="step"), (
             "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
         )
@@ -169,7 +169,8 @@ class TunedStudy(Generic[JobT]):
         parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
         drawn = [part for part in ([*first, *part] for part in parts) if part]
         return [
-            Figure(labels["title"], charts.line_chart(part, y_label=self.column.heading, **labels)) for part in drawn
+            Figure(labels["title"], charts.line_chart(part, y_label=self.column.heading, group=self.name, **labels))
+            for part in drawn
         ]
 
 

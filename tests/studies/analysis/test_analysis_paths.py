@@ -140,9 +140,11 @@ def test_the_command_writes_everything(tmp_path):
     result, _ = call(command, "--steps", 30, "--optimizer", "gd", "--optimizer", "adam", "--out", out)
     assert result.exit_code == 0, result.output
     assert "GD 0.1 anchor" in result.output
-    assert {path.name for path in out.iterdir()} == {"index.html", "results.json", "paths-gd.png", "paths-adam.png"}
+    assert {path.name for path in out.iterdir()} == {
+        "index.html", "results.json", "paths-gd.png", "paths-gd-dark.png", "paths-adam.png", "paths-adam-dark.png",
+    }  # fmt: skip
     page = (out / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 4, "each for light and dark pages"
     assert "http://" not in page.replace("http://www.w3.org", "")
     numbers = json.loads((out / "results.json").read_text())
     assert [path["corrected"] for path in numbers["optimizers"]["GD"]["paths"]][:4] == [0, 0, 0, 0]

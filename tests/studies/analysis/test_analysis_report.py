@@ -8,12 +8,13 @@ from dataclasses import asdict
 from html.parser import HTMLParser
 
 import pytest
+from chart_data import chart_data
 from one_command import call as call_command
 from scipy import stats
 
 from congruency.cli.report import report as command
 from congruency.studies.analysis import report
-from congruency.studies.analysis.runs import Loaded, find_records, group, load, method_name
+from congruency.studies.analysis.runs import find_records, group, load, method_name
 from congruency.studies.summary import summary_table
 from congruency.training.config import Correction
 
@@ -189,7 +190,7 @@ def test_curves_by_epoch_and_within(runs):
     loss = report.by_epoch(groups, "loss")[0]
     assert list(loss.x) == [1, 2, 3]
     assert loss.y == [2.0, 2.0, 2.0]
-    assert loss.margins[0] == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
+    assert loss.margin[0] == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
     assert report.spread_by_epoch(groups, "error")[0].y == [pytest.approx(statistics.stdev(range(4)))] * 3
     inside = report.within_epoch(groups, "error", 2)[0]
     assert (list(inside.x), list(inside.y)) == ([1, 2, 3, 4], [0.0, 1.0, 2.0, 3.0])
@@ -232,7 +233,7 @@ def test_hostile_names_are_text_on_the_page(tmp_path, runs):
     page = (tmp_path / "page.html").read_text()
     reader = Reader()
     reader.feed(page)
-    assert "script" not in reader.tags
+    assert reader.tags.count("script") == 1, "the one that draws the charts"
     assert bad in "".join(reader.text)
 
 
@@ -278,7 +279,6 @@ def test_more_methods_than_colours_are_said_to_be_left_out(tmp_path):
         write_run(tmp_path / str(window), {**DCL, "window": window})
     page = report.compose(loaded(tmp_path), "")
     assert "The charts show the first 6 of 8 methods." in page.findings
-    assert report.compose(Loaded(loaded(tmp_path).runs[:1]), "").headline is None
 
 
 def test_the_scores_beside_a_record_are_what_is_compared(tmp_path):
@@ -341,18 +341,18 @@ def test_two_seeds_do_not_stretch_a_chart_beyond_what_can_be(tmp_path):
     for seed, error in enumerate((10.0, 70.0)):
         write_run(tmp_path / str(seed), seed=seed, error=error)
     figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
-    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Validation error"])]
-    assert (min(marks), max(marks)) == (0.0, 100.0)
-    assert "% wrong, log scale" in figures["Training error, mean of each epoch"]
-    assert "log scale" not in figures["Training loss"]
+    assert chart_data(figures["Validation error"])["possible"] == [0.0, 100.0]
+    assert chart_data(figures["Training error, mean of each epoch"])["log"]
+    assert not chart_data(figures["Training loss"])["log"]
 
 
 def test_losses_below_zero_are_drawn_where_they_are(tmp_path):
     path = write_run(tmp_path / "a") / "record.jsonl"
     path.write_text(path.read_text().replace('"loss": 1.0', '"loss": -3.0'))
     figures = {figure.title: figure.chart for figure in report.compose(loaded(tmp_path), "").figures}
-    marks = [float(mark) for mark in re.findall(r'text-anchor="end">(-?[\d.]+)<', figures["Training loss"])]
-    assert min(marks) < 0
+    data = chart_data(figures["Training loss"])
+    assert data["possible"] == [None, None]
+    assert -3.0 in data["series"][0]["y"]
 
 
 def test_equal_results_are_called_identical(tmp_path):

@@ -226,7 +226,7 @@ def _curves(problem: Problem, one: Comparison) -> Figure:
         values = one.bounds[form]
         series.append(Series(form, x, values.where(values <= _TOP, torch.nan).tolist()))
     title = f"{problem.name[0].upper()}{problem.name[1:]}, step {one.relative:g} / L"
-    chart = line_chart(series, title=title, x_label="iteration", y_label="congruency")
+    chart = line_chart(series, title=title, x_label="iteration", y_label="congruency", group="congruency")
     hidden = int((one.bounds["printed"] > _TOP).sum())
     note = f"The printed form is above {_TOP:g} in {hidden} of {len(x)} iterations, and not drawn there."
     return Figure(title, chart, note if hidden else "")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from congruency.files import write_together
-from congruency.report.charts import LIGHT, Series, line_chart
+from congruency.report.charts import DARK, LIGHT, Series, line_chart
 from congruency.report.numbers import fixed, listed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["findings", "table", "write"]
 
-_COLOURS: dict[Mode, str] = dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True))
+_COLOURS: dict[bool, dict[Mode, str]] = {  # by whether the colour scheme is dark
+    False: dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True)),
+    True: dict(zip(MODES, ("#ffffff", DARK[1], DARK[2]), strict=True)),
+}
+_SCHEMES: dict[bool, dict[str, str]] = {
+    False: {"card": "#ffffff", "ink": "#16202b", "lines": "#5d6b78"},
+    True: {"card": "#18212b", "ink": "#e8edf3", "lines": "#8494a5"},
+}
 _WIDTHS: dict[Mode, float] = {"baseline": 5.0, "concentrate": 2.0, "anchor": 2.4}
 _ALPHAS: dict[Mode, float] = {"baseline": 0.35, "concentrate": 1.0, "anchor": 1.0}
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (7, 2, 1, 2)))
@@ -107,25 +114,27 @@ def _of_one(result: Illustration) -> str:
 
 
 def write(results: Sequence[Illustration], out: Path, command: str) -> list[Path]:
-    """Write the page, ``results.json``, and the picture of every optimizer as PNG."""
-    pictures = {result.descent.name: _picture_of(result) for result in results}
-    page = _page(results, pictures, command)
-    return write_together(out, {
-        "index.html": render(page), RESULTS_FILE: to_json(results),
-        **{f"paths-{name.lower()}.png": content for name, content in pictures.items()},
-    })  # fmt: skip
+    """Write the page, ``results.json``, and the picture of every optimizer as PNG, for light and dark pages."""
+    drawn = {result.descent.name: (_picture_of(result), _picture_of(result, dark=True)) for result in results}
+    page = _page(results, drawn, command)
+    pictures = {
+        f"paths-{name.lower()}{suffix}.png": content
+        for name, both in drawn.items()
+        for suffix, content in zip(("", "-dark"), both, strict=True)
+    }
+    return write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(results), **pictures})
 
 
-def _page(results: Sequence[Illustration], pictures: dict[str, bytes], command: str) -> Page:
+def _page(results: Sequence[Illustration], pictures: dict[str, tuple[bytes, bytes]], command: str) -> Page:
     figures = []
     for result in results:
         name = result.descent.name
         alt = f"Contour lines of z with {len(result.paths)} paths of {name} from the start to minima."
         settings = ", ".join(f"{key} {value}" for key, value in result.descent.settings.items())
         note = f"DCL's window: {result.descent.window} steps.{f' Optimizer: {settings}.' if settings else ''}"
-        figures.append(Figure(f"Paths with {name}", picture(pictures[name], alt), note))
-        note = "One chart per learning rate. Lower is better."
-        figures.append(Figure(f"z by iteration with {name}", _heights(result), note))
+        light, dark = pictures[name]
+        figures.append(Figure(f"Paths with {name}", picture(light, alt, dark=dark), note))
+        figures += _heights(result)
     surface = results[0].surface
     return Page(
         title="What DCL does to the path of a descent",
@@ -144,7 +153,7 @@ def _page(results: Sequence[Illustration], pictures: dict[str, bytes], command: 
     )
 
 
-def _heights(result: Illustration) -> str:
+def _heights(result: Illustration) -> list[Figure]:
     """A chart for every learning rate, so that a mode has the colour that it has in the picture."""
     made = []
     for rate in result.descent.rates:
@@ -153,35 +162,48 @@ def _heights(result: Illustration) -> str:
             for path in result.paths
             if path.rate == rate
         ]
-        title = f"z by iteration with {result.descent.name} at learning rate {rate:g}"
-        made.append(line_chart(series, title=title, x_label=f"iteration, learning rate {rate:g}", y_label="z"))
-    return "\n".join(made)
+        title = f"z with {result.descent.name} at learning rate {rate:g}"
+        chart = line_chart(series, title=title, x_label="iteration", y_label="z", group=result.descent.name)
+        made.append(Figure(title, chart, "Lower is better."))
+    return made
 
 
-def _picture_of(drawn: Illustration) -> bytes:
+def _picture_of(drawn: Illustration, dark: bool = False) -> bytes:
     """Return the paths over contour lines, as a PNG."""
+    from matplotlib import rc_context
+
+    scheme = _SCHEMES[dark]
+    ink, card = scheme["ink"], scheme["card"]
+    with rc_context({
+        "text.color": ink, "axes.labelcolor": ink, "axes.edgecolor": ink, "xtick.color": ink, "ytick.color": ink,
+        "figure.facecolor": card, "axes.facecolor": card, "legend.facecolor": card,
+    }):  # fmt: skip
+        return _drawn(drawn, _COLOURS[dark], scheme)
+
+
+def _drawn(drawn: Illustration, colours: dict[Mode, str], scheme: dict[str, str]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 4.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _background(axes, drawn)
+    _background(axes, drawn, scheme)
     for path in drawn.paths:
         dash: Any = _DASHES[drawn.descent.rates.index(path.rate) % len(_DASHES)]
         x, y = path.points.numpy().T
         axes.plot(
-            x, y, color=_COLOURS[path.mode], linewidth=_WIDTHS[path.mode], alpha=_ALPHAS[path.mode], linestyle=dash,
+            x, y, color=colours[path.mode], linewidth=_WIDTHS[path.mode], alpha=_ALPHAS[path.mode], linestyle=dash,
             label=f"{path.mode}, {path.rate:g}", zorder=4 if path.mode == "baseline" else 5, solid_capstyle="round",
         )  # fmt: skip
-        axes.plot(x[-1], y[-1], "o", color=_COLOURS[path.mode], markersize=4, zorder=7)
+        axes.plot(x[-1], y[-1], "o", color=colours[path.mode], markersize=4, zorder=7)
     axes.legend(loc="best", fontsize=8, framealpha=0.9)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
-def _background(axes: Axes, drawn: Illustration) -> None:
+def _background(axes: Axes, drawn: Illustration, scheme: dict[str, str]) -> None:
     """Heights as shades and contour lines; the start, and the minima by their letters."""
     x, y, heights = _grid(drawn)
     low, middle, high = (float(value) for value in np.quantile(heights, (0.0, 0.5, 0.98)))
@@ -190,7 +212,9 @@ def _background(axes: Axes, drawn: Illustration) -> None:
         share = share**3
     levels = low + (high - low) * share
     axes.contourf(x, y, heights, levels=levels, cmap="YlGnBu_r", alpha=0.45, extend="both")
-    axes.contour(x, y, heights, levels=levels, colors="#5d6b78", linewidths=0.5, alpha=0.5, negative_linestyles="solid")
+    axes.contour(
+        x, y, heights, levels=levels, colors=scheme["lines"], linewidths=0.5, alpha=0.5, negative_linestyles="solid"
+    )
     axes.plot(*drawn.surface.start, "o", color="white", markeredgecolor="#16202b", markersize=8, zorder=6)
     axes.annotate("start", drawn.surface.start, xytext=(8, 6), textcoords="offset points", fontsize=9)
     for number in sorted({path.minimum for path in drawn.paths if path.minimum is not None}):

@@ -7,20 +7,19 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from html import escape
 from typing import Any
 
-from congruency.report.charts import Series, colour, line_chart
+from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import NOTHING, counted, listed
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 from congruency.studies.analysis.runs import Group, Loaded, Run, group, number
+from congruency.studies.curves import mean_series
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import provenance
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import Results
 from congruency.studies.saliency.recipes import PRINTED
-from congruency.studies.statistics import mean_interval
 from congruency.studies.summary import findings as study_findings
 from congruency.training.record import RECORD_NAME
 
@@ -181,7 +180,6 @@ def compose(loaded: Loaded, command: str) -> Page:
     return replace(
         page,
         findings=[*findings(groups, study, results), *left, *left_out(groups), *loaded.messages],
-        headline=_switches(drawn) if len(drawn) > 1 else None,
         tables=[("What differs", differing(groups))],
         commands=commands(groups),
         made=provenance("from run records", numbers=""),
@@ -190,21 +188,21 @@ def compose(loaded: Loaded, command: str) -> Page:
 
 def _figures(groups: Sequence[Group]) -> list[Figure]:
     """The charts that the records have numbers for."""
-    made = [
-        _chart(by_epoch(groups, name), title, y_label, note, log=name == "error", possible=_possible(name))
-        for name, title, y_label, note in _CURVES
-    ]
+    made = []
     for name in evaluated(groups):
         title = f"Validation {name.replace('_', ' ')}"
         series = by_epoch(groups, "evaluation", name)
         unit = "% wrong" if "error" in name else name.replace("_", " ")
-        made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name)))
+        made.append(_chart(series, title, unit, "On held-out data.", possible=_possible(name), group=_group(name)))
+    for name, title, y_label, note in _CURVES:
+        series, log = by_epoch(groups, name), name == "error"
+        made.append(_chart(series, title, y_label, note, log=log, possible=_possible(name), group=_group(name)))
     title, note = "Training error, std within each epoch", "Over the steps of an epoch; then the mean over seeds."
-    spread = spread_by_epoch(groups, "error")
-    made.insert(2, _chart(spread, title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
+    made.append(_chart(spread_by_epoch(groups, "error"), title, "% wrong", note, log=True, possible=_NOT_NEGATIVE))
     for epoch in representative(groups):
         title = f"Training error by iteration, epoch {epoch + 1}"
-        made.append(_chart(within_epoch(groups, "error", epoch), title, "% wrong", "", "iteration"))
+        series = within_epoch(groups, "error", epoch)
+        made.append(_chart(series, title, "% wrong", "", "iteration", group="iterations"))
     return [figure for figure in made if figure is not None]
 
 
@@ -216,6 +214,7 @@ def _chart(
     x_label: str = "epoch",
     log: bool = False,
     possible: tuple[float, float] = (-math.inf, math.inf),
+    group: str = "",
 ) -> Figure | None:
     """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
     finite = [value for one in series for value in one.y if math.isfinite(value)]
@@ -224,8 +223,13 @@ def _chart(
     log = log and min(finite) > 0
     if not possible[0] <= min(finite) <= max(finite) <= possible[1]:
         possible = (-math.inf, math.inf)  # a task of its own, with other units
-    chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible)
+    chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible, group=group)
     return Figure(title, chart, note)
+
+
+def _group(name: str) -> str:
+    """The figures that can be compared between charts, and so share their y axis: losses, and cosines."""
+    return "cosine" if "congruency" in name else "loss" if name == "loss" else ""
 
 
 def _possible(name: str) -> tuple[float, float]:
@@ -237,24 +241,6 @@ def _possible(name: str) -> tuple[float, float]:
     if name == "corrected_share":
         return 0.0, 1.0
     return _NOT_NEGATIVE if name == "loss" or name.startswith("magnitude") else (-math.inf, math.inf)
-
-
-def _switches(groups: Sequence[Group]) -> Figure:
-    """A box for every method that hides its line in all charts: by its colour, without a script."""
-    rules, boxes = [], []
-    for place, one in enumerate(groups):
-        off = f"main:has(#shown-{place}:not(:checked)) .figures"
-        rules.append(f"{off} {{ --series-{place + 1}: transparent; }} {off} .of-{place + 1} {{ display: none; }}")
-        boxes.append(
-            f'<label><input type="checkbox" id="shown-{place}" checked> '
-            f'<span aria-hidden="true" style="color: {colour(place)};">&#9632;</span> {escape(one.name)}</label>'
-        )
-    rules.append(".card tbody th { white-space: normal; min-width: 8rem; }")  # long names of methods
-    rules.append(".switches { border: 0; margin: 0; padding: 0; min-width: 0; }")
-    rules.append(".switches label { display: block; padding: 0.4rem 0; }")  # room for a finger
-    named = '<fieldset class="switches" aria-label="Methods in the charts">'
-    markup = f"<style>{' '.join(rules)}</style>\n{named}{''.join(boxes)}</fieldset>"
-    return Figure("Shown in the charts", markup, "Hide a method in all charts, or show it again.")
 
 
 def _notes(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -345,22 +331,23 @@ def within_epoch(groups: Sequence[Group], name: str, epoch: int) -> list[Series]
     """Return a figure by iteration in one epoch (from 0), mean over seeds; no band, for it would hide the lines."""
     made = []
     for one in groups:
-        runs = [[line for line in run.steps if line["epoch"] == epoch] for run in one.runs]
-        firsts = [min((line["step"] for line in lines), default=0) for lines in runs]
-        values: dict[int, list[float]] = {}
-        for lines, first in zip(runs, firsts, strict=True):
-            for line in lines:
-                values.setdefault(line["step"] - first + 1, []).append(number(line, name))
-        places = sorted(values)
-        made.append(_thinned(one.name, places, [statistics.fmean(values[place]) for place in places]))
+        runs: dict[int, dict[int, float]] = {}
+        for run in one.runs:
+            lines = [line for line in run.steps if line["epoch"] == epoch]
+            first = min((line["step"] for line in lines), default=0)
+            runs[run.seed] = {line["step"] - first + 1: number(line, name) for line in lines}
+        places = sorted({place for run in runs.values() for place in run})
+        means = [statistics.fmean(run[place] for run in runs.values() if place in run) for place in places]
+        values = {seed: _thinned([run.get(place, math.nan) for place in places]) for seed, run in runs.items()}
+        several = values if len(values) > 1 else {}
+        made.append(Series(one.name, _thinned(places), _thinned(means), runs=several))
     return made
 
 
-def _thinned(name: str, x: Sequence[float], y: Sequence[float]) -> Series:
+def _thinned(values: Sequence[float]) -> list[float]:
     """At most as many points as a chart can show, each the mean of its neighbours."""
-    size = -(-len(x) // _POINTS) or 1
-    parts = [slice(start, start + size) for start in range(0, len(x), size)]
-    return Series(name, [statistics.fmean(x[part]) for part in parts], [statistics.fmean(y[part]) for part in parts])
+    size = -(-len(values) // _POINTS) or 1
+    return [statistics.fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 def representative(groups: Sequence[Group], wanted: Sequence[int] = (1, 5, 10, 15)) -> list[int]:
@@ -374,11 +361,5 @@ def representative(groups: Sequence[Group], wanted: Sequence[int] = (1, 5, 10, 1
 
 def _series(group: Group, curve: Curve) -> Series:
     """Epochs are counted from 1; where runs have different numbers of epochs, those that are there count."""
-    runs = [curve(run) for run in group.runs]
-    means, margins = [], []
-    length = max((len(values) for values in runs), default=0)
-    for epoch in range(length):
-        estimate = mean_interval([values[epoch] for values in runs if epoch < len(values)])
-        means.append(estimate.mean)
-        margins.append(estimate.margin)
-    return Series(group.name, list(range(1, length + 1)), means, margins)
+    runs = {run.seed: curve(run) for run in group.runs}
+    return mean_series(group.name, range(1, max(map(len, runs.values()), default=0) + 1), runs)

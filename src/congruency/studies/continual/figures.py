@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -11,9 +12,9 @@ from congruency.report import charts
 from congruency.report.page import Figure
 from congruency.studies.continual.runner import outcome_of
 from congruency.studies.continual.tables import ContinualJob
+from congruency.studies.curves import mean_series
 from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
-from congruency.studies.statistics import mean_interval
 from congruency.studies.store import RunResult
 
 __all__ = ["continual_figures"]
@@ -24,6 +25,8 @@ _SO_FAR = "After each task: the mean over all tasks seen by then."
 _COSINE = "Mean cosine between the update and the gradients of the memory while learning each task."
 
 Named = list[tuple[str, Outcome]]
+Seeds = Mapping[str, Sequence[int]]
+_POSSIBLE = {"accuracy, %": (0.0, 100.0), "validation loss": (0.0, math.inf), "mean cosine": (-1.0, 1.0)}
 
 
 def continual_figures(
@@ -35,23 +38,24 @@ def continual_figures(
         for row in study.rows
         if row.name in results
     }
+    seeds = {name: [int(seed) for seed in results[name]["seed"]] for name in outcomes}
     parts = _parts([row for row in study.rows if row.name in outcomes], outcomes)
     figures = []
     for label, part in parts:
-        curve = _curve(part, lambda outcome: 100 * _so_far(outcome.matrix[:, 0]), "accuracy, %")
+        curve = _curve(part, seeds, lambda outcome: 100 * _so_far(outcome.matrix[:, 0]), "accuracy, %")
         figures.append(Figure(f"Accuracy on the tasks learned so far{label}", curve, _SO_FAR))
     for label, part in parts:
         known = [
             (name, outcome) for name, outcome in part if torch.isfinite(_so_far(outcome.losses[:, 0]).sum(0)).any()
         ]
         if known:
-            curve = _curve(known, lambda outcome: _so_far(outcome.losses[:, 0]), "validation loss")
+            curve = _curve(known, seeds, lambda outcome: _so_far(outcome.losses[:, 0]), "validation loss")
             note = f"Mean cross entropy of the test images, in nats. {_SO_FAR}"
             figures.append(Figure(f"Validation loss by task{label}", curve, note))
     for label, part in parts:
         with_memory = [(name, outcome) for name, outcome in part if not torch.isnan(outcome.agreement).all()]
         if with_memory:
-            curve = _curve(with_memory, lambda outcome: outcome.agreement[:, 0, 1:], "mean cosine", first=2)
+            curve = _curve(with_memory, seeds, lambda outcome: outcome.agreement[:, 0, 1:], "mean cosine", first=2)
             figures.append(Figure(f"Agreement of updates with the memory{label}", curve, _COSINE))
     for name, outcome in outcomes.items():
         matrix = (100 * outcome.matrix[:, 0].mean(0)).tolist()
@@ -84,10 +88,11 @@ def _so_far(matrix: torch.Tensor) -> torch.Tensor:
     return torch.stack([matrix[:, i, : i + 1].mean(-1) for i in range(matrix.shape[-1])], -1)
 
 
-def _curve(part: Named, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1) -> str:
+def _curve(part: Named, seeds: Seeds, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1) -> str:
+    """A chart by task; all charts with the same label share their y axis."""
     series = []
     for name, outcome in part:
-        found = [mean_interval(column) for column in values(outcome).T.tolist()]
-        tasks = list(range(first, first + len(found)))
-        series.append(charts.Series(name, tasks, [one.mean for one in found], [one.margin for one in found]))
-    return charts.line_chart(series, title=label, x_label="task", y_label=label)
+        runs = dict(zip(seeds[name], values(outcome).tolist(), strict=True))
+        tasks = range(first, first + values(outcome).shape[-1])
+        series.append(mean_series(name, list(tasks), runs))
+    return charts.line_chart(series, title=label, x_label="task", y_label=label, possible=_POSSIBLE[label], group=label)

@@ -1,0 +1,109 @@
+"""The charts of a stored result, for its page in the documentation: drawn from the records, nothing is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from congruency.report.charts import Series, line_chart
+from congruency.report.page import Figure
+from congruency.studies.ablation import curves
+from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.classification.grids import TEST_ERROR
+from congruency.studies.continual.tables import COLUMNS
+from congruency.studies.curves import mean_series
+from congruency.studies.image_tables import study_of
+from congruency.studies.language.study import VALIDATION_LOSS
+from congruency.studies.page import difference_charts
+from congruency.studies.plan import Column, Row, Study
+from congruency.studies.results import Results, read_results
+from congruency.studies.saliency.recipes import PRINTED
+from congruency.studies.statistics import mean_interval
+from congruency.studies.store import Store
+from replication.rows import definition
+
+__all__ = ["result_figures"]
+
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    **dict.fromkeys(("mnist_r", "mnist_p", "icifar100_clean"), COLUMNS),
+    "osie": tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
+    "order_digits": (Column(key="congruency", title="Congruency", unit="", digits=4),),
+    "ablation_digits": (TEST_ERROR,),
+    "language_10m": (VALIDATION_LOSS,),
+}
+
+
+def result_figures(folder: Path) -> list[Figure]:
+    """Return the charts of a folder of results, those of its first column first; empty where there is nothing to draw.
+
+    Paired differences seed by seed; of an ablation and of costs the curves by setting, of language models by step.
+    """
+    results = read_results(folder)
+    if not results:
+        return []
+    name, study = folder.name, _study(folder)
+    if name == "ablation_digits":
+        return curves(study, results, {})[0]
+    if name.startswith("cost_"):
+        return [_by_setting(study, results)]
+    if name == "class_pairs_cifar10":
+        rows: tuple[Row[Any], ...] = (Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=()))
+        columns = (Column(key="congruency", title="Congruency", unit=""),)
+        return _differences(replace(study, rows=rows, columns=columns), results)
+    return [*_by_step(folder, study), *_differences(study, results)]
+
+
+def _differences(study: Study[Any], results: Results) -> list[Figure]:
+    whom = {row.against for row in study.rows if row.against is not None}
+    other = whom.pop() if len(whom) == 1 else "the row it is compared with"
+    note = f"Differences to {other}. Dots: seeds. Bars: means and their 95 % intervals."
+    return [replace(figure, note=note) for figure in difference_charts(study, results)]
+
+
+def _study(folder: Path) -> Study[Any]:
+    settings = Store(folder).settings() or {}
+    if "table" in settings:
+        return study_of(settings)
+    known = definition(folder.name) or Study(name=folder.name, title="", lead="", rows=(), columns=())
+    if folder.name == "language_10m":
+        rows = tuple(replace(row, against=None if row.name == "baseline" else "baseline") for row in known.rows)
+        known = replace(known, rows=rows)
+    if folder.name == "order_digits":  # what is compared there is one order with the other
+        fixed = known.find(sample_order="fixed")
+        others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
+        rows = tuple(replace(row, against=other) for row, other in zip(fixed, others, strict=True))
+        known = replace(known, rows=rows)
+    return replace(known, columns=_COLUMNS.get(folder.name, ()))
+
+
+def _by_setting(study: Study[Any], results: Results) -> Figure:
+    """The cost over the columns of the table: a window or a number of references each."""
+    lines = []
+    for row in study.rows:
+        found = [mean_interval(results[row.name][column.key]) for column in study.columns]
+        means, margins = [one.mean for one in found], [one.margin for one in found]
+        lines.append(Series(row.name, list(range(len(found))), means, margins, bars=True))
+    names = [column.key for column in study.columns]
+    what = study.columns[0].heading.partition(" ")[0]
+    title = f"Milliseconds per image by {what}"
+    return Figure(title, line_chart(lines, title=title, x_label=what, y_label="ms", x_names=names))
+
+
+def _by_step(folder: Path, study: Study[Any]) -> list[Figure]:
+    """The validation loss of language models by step."""
+    path = folder / "finished.jsonl"
+    if study.columns != (VALIDATION_LOSS,) or not path.is_file():
+        return []
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    lines: list[Series] = []
+    for row in study.rows:
+        runs = {record["seed"]: record["arrays"] for record in records if record["row"] == row.name}
+        if not runs:
+            continue
+        losses = {seed: run["validation_loss"] for seed, run in sorted(runs.items())}
+        steps = next(iter(runs.values()))["steps"]
+        lines.append(mean_series(row.name, steps, losses))
+    title = "Validation loss by step"
+    return [Figure(title, line_chart(lines, title=title, x_label="step", y_label=VALIDATION_LOSS.heading))]
