@@ -1,11 +1,21 @@
 """Scores of whole data sets: baselines and human scores, images of different sizes, images without fixations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from saliency_data import picture, small_osie
 
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import baseline_scores, centre_gaussian, human_scores, mean_map
+from congruency.saliency.baselines import (
+    CENTRE,
+    below_centre,
+    centre_gaussian,
+    fixation_prior,
+    human_scores,
+    mean_map,
+    reference_scores,
+)  # fmt: skip
 from congruency.saliency.scorer import METRICS, ground_truths, mean_scores, score
 
 
@@ -125,12 +135,89 @@ def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
 
 def test_centre_biases_follow_the_fixations(tmp_path):
     osie = data.osie(small_osie(tmp_path, images=40))
-    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40), sigma=3.0)
+    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40))
     x = torch.cat([v.points for v in osie.viewings])[:, 0].mean()
     assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
     assert gaussian.max() <= 1
     assert mean.shape == (30, 40)
-    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, minus what falls outside
+    assert mean.sum().item() == pytest.approx(40, rel=1e-5)  # 1 for each image
+
+
+def test_a_mean_map_blurs_each_image_by_its_own_width(tmp_path):
+    """Two images, one twice as large: the same point, and each blurred by 3 % of its own width."""
+    for name, scale in (("small", 1), ("large", 2)):
+        picture(tmp_path / f"{name}.png", 60 * scale, 80 * scale)
+    (tmp_path / "fixations.csv").write_text("image,x,y\nsmall,40,30\nlarge,80.5,60.5\n")
+    both = data.folder(tmp_path)
+    alone = [mean_map(both.subset([i]), (60, 80)) for i in range(2)]
+    torch.testing.assert_close(alone[0], alone[1])
+    known = replace(both, pixels_per_degree=6.0)  # 6 pixels of each: twice as wide in the small one
+    large, small = (mean_map(known.subset([i]), (60, 80)) for i in range(2))
+    assert large.max() > 2 * small.max()
+    torch.testing.assert_close(mean_map(known, (60, 80)), large + small)
+
+
+def slow_likelihood(viewed, folds, size, sigma, share):
+    """Bits per fixation above uniform, image by image, each under the estimate from the images of other folds."""
+    counts = [data.fixation_counts([v.points], size, frames=[(v.height, v.width)])[0].double() for v in viewed.viewings]
+    total = 0.0
+    for i, own in enumerate(counts):
+        others = sum(c / c.sum() for j, c in enumerate(counts) if j % folds != i % folds)
+        blurred = data.density(others.unsqueeze(0), sigma)[0]
+        mixed = (1 - share) * blurred / blurred.sum() + share / blurred.numel()
+        total += float((own * (mixed * blurred.numel()).log2()).sum() / own.sum())
+    return total / len(counts)
+
+
+def test_the_mean_map_is_fitted_by_cross_validation(tmp_path):
+    osie, size = data.osie(small_osie(tmp_path, images=9)), (15, 20)
+    prior = fixation_prior(osie, size, folds=3)
+    chosen = slow_likelihood(osie, 3, size, prior.bandwidth * 20, prior.uniform)
+    assert prior.bits == pytest.approx(chosen, rel=1e-5)
+    for bandwidth in (0.01, 0.05, 0.1, 0.2):
+        for share in (1e-6, 0.01, 0.1):
+            assert slow_likelihood(osie, 3, size, bandwidth * 20, share) < chosen + 0.01 * abs(chosen)
+    assert prior.whole.sum().item() == pytest.approx(1)
+    assert prior.folds.shape == (3, 15, 20)
+    with pytest.raises(ValueError, match="at least two images with fixations"):
+        fixation_prior(osie.subset([0]))
+
+
+def test_the_bandwidth_follows_the_spread_of_the_fixations(tmp_path):
+    """Where everyone looks at one point it is the narrowest; where nobody repeats anything, wide."""
+    lines = ["image,x,y"]
+    for i in range(12):
+        picture(tmp_path / f"{i}.png", 60, 80)
+        lines += [f"{i},40,30"] * 3
+    (tmp_path / "fixations.csv").write_text("\n".join(lines))
+    narrow = fixation_prior(data.folder(tmp_path), (60, 80))
+    assert (narrow.bandwidth, narrow.uniform) == (0.01, 1e-6)
+    wide = fixation_prior(data.osie(small_osie(tmp_path / "osie", images=12)), (60, 80))
+    assert wide.bandwidth > 0.05
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_reference_scores(tmp_path, separate):
+    """Floors from a training set, or by cross-validation from the other images; people last."""
+    viewed = people(tmp_path, 3)
+    found = reference_scores(viewed, viewed if separate else None, ["NSS", "AUC", "CC", "KL"], size=(60, 80))
+    mean = "mean training map" if separate else "mean map of the other images"
+    assert list(found) == ["uniform", CENTRE, mean, "one human", "the other humans"]
+    assert found["uniform"]["NSS"] == found["uniform"]["CC"] == 0
+    assert found["uniform"]["AUC"] == 0.5
+    assert found["the other humans"]["NSS"] > max(found[name]["NSS"] for name in ("uniform", CENTRE, mean))
+    if separate:  # a map of the images' own fixations is better than one of the others'
+        cross = reference_scores(viewed, None, ["NSS"], size=(60, 80), people=False)
+        assert found[mean]["NSS"] > cross["mean map of the other images"]["NSS"]
+    else:
+        assert list(reference_scores(viewed.subset([0]), None, ["NSS"], people=False)) == ["uniform"]
+
+
+def test_a_model_below_the_centre_bias_is_named():
+    floor = {CENTRE: {"NSS": 1.0, "KL": 1.3, "CC": 0.3}}
+    assert below_centre({"NSS": 1.1, "KL": 1.2, "CC": 0.31}, floor) == ""
+    text = below_centre({"NSS": 0.9, "KL": 1.4, "CC": 0.31, "IG": 0.0}, floor)
+    assert text.startswith(f"below the centre bias in NSS (0.9000, {CENTRE} 1.0000), KL (1.4000, {CENTRE} 1.3000)")
 
 
 def people(tmp_path, viewers):
@@ -147,9 +234,9 @@ def people(tmp_path, viewers):
 def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path):
     viewed = people(tmp_path, 3)
     humans = human_scores(viewed)
-    floor = baseline_scores(viewed, viewed, size=(60, 80))
+    floor = reference_scores(viewed, viewed, size=(60, 80), people=False)
     assert set(humans) == {"one human", "the other humans"}
-    assert set(floor) == {"centre Gaussian", "mean training map"}
+    assert set(floor) == {"uniform", "centre Gaussian", "mean training map"}
     for human in humans.values():
         assert human["AUC"] > 0.95
         assert all(human["NSS"] > bias["NSS"] for bias in floor.values())

@@ -65,7 +65,7 @@ def score_maps(
     if sigma is not None:
         check_sigma(sigma)
     files = map_files(Path(maps))
-    data = fixations if isinstance(fixations, SaliencyData) else _open(Path(fixations), files, split)
+    data = fixations if isinstance(fixations, SaliencyData) else open_scored(maps, fixations, split)
     _check_fit(Path(maps), files, data)
     resized_maps = set()
 
@@ -149,7 +149,9 @@ def _against_official(
     return values
 
 
-def _open(path: Path, files: dict[str, Path], split: str | None) -> SaliencyData:
+def open_scored(maps: str | Path, fixations: str | Path, split: str | None = None) -> SaliencyData:
+    """The data set that :func:`score_maps` scores a folder of maps on."""
+    path, files = Path(fixations), map_files(Path(maps))
     if path.suffix.lower() not in (".csv", ".json"):
         return open_split(path, split, "val")
     if split is not None:

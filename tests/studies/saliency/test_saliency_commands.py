@@ -18,7 +18,7 @@ from congruency.saliency import task as saliency_task
 from congruency.saliency.data.loaders import open_split
 from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
 from congruency.saliency.score_maps import score_maps
-from congruency.saliency.scorer import METRICS
+from congruency.saliency.scorer import METRICS, resized
 from congruency.saliency.task import train_network
 from congruency.studies.saliency import recipes as saliency_recipes
 from congruency.studies.saliency import runner as saliency_runner
@@ -37,7 +37,9 @@ def unboxed(result):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    return models.save_model(models.create("salicon", "resnet10t", stride=32), tmp_path / "model.pt")
+    seen = data.Preprocessing((48, 64))
+    network = models.create("salicon", "resnet10t", stride=32, preprocessing=seen)
+    return models.save_model(network, tmp_path / "model.pt")
 
 
 def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
@@ -101,12 +103,30 @@ def test_a_picture_changes_kl_and_is_reported(tmp_path):
     assert "pictures" not in result.output  # nothing that depends on it was asked for
 
 
-def test_predictions_do_not_depend_on_company(checkpoint):
+def test_predict_takes_folders_and_uses_the_size_of_the_training(tmp_path, checkpoint):
+    images = [picture(tmp_path / "photos" / f"{name}.png", 60, 100, seed=i) for i, name in enumerate("ab")]
+    usual = ["predict", tmp_path / "photos", "--checkpoint", checkpoint, "--npy", "--device", "cpu", "--out"]
+    result = call(*usual, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "SALICON on resnet10t sees images at 48x64, stretched" in result.output
+    assert "note:" not in result.output
     model = models.load_model(checkpoint)
-    image = torch.randint(256, (3, 45, 61), dtype=torch.uint8)
-    saliency = saliency_of(model, image, longest=64)
-    assert saliency.shape == (45, 61)
-    torch.testing.assert_close(saliency_of(model, image, longest=64), saliency)
+    for path in images:
+        seen = data.read_image(path, (48, 64))  # as prepare_in_memory resizes it for training
+        with torch.no_grad():
+            expected = resized(model(seen.unsqueeze(0)), (60, 100))[0]
+        assert np.array_equal(np.load(tmp_path / "out" / "values" / f"{path.stem}.npy"), expected.numpy())
+    other = call(*usual, tmp_path / "large", "--width", 128, "--height", 96)
+    assert "sees images at 96x128, stretched\nnote: it was trained at 48x64, stretched" in other.output
+    both = [np.load(tmp_path / name / "values" / "a.npy") for name in ("out", "large")]
+    assert not np.allclose(*both, rtol=1e-3)
+    half = call(*usual, tmp_path / "half", "--width", 128)
+    assert half.exit_code == 2
+    assert "--width and --height belong together" in unboxed(half)
+    (tmp_path / "empty").mkdir()
+    nothing = call("predict", tmp_path / "empty", "--checkpoint", checkpoint, "--out", tmp_path / "none")
+    assert nothing.exit_code == 2
+    assert "holds no images" in unboxed(nothing)
 
 
 def folder_of_maps(tmp_path):
@@ -130,6 +150,25 @@ def test_score_prints_and_writes_the_metrics(tmp_path):
     assert set(content["images"]) == {"1001.jpg", "1002.jpg", "1003.jpg", "1004.jpg"}
     assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
     assert content["means"]["AUC"] > 0.8
+    references = ["uniform", "centre Gaussian", "mean map of the other images", "one human", "the other humans"]
+    assert list(content["references"]) == references
+    assert all(f"({i + 1}) {name}" in result.output for i, name in enumerate(references))
+    (line,) = [line.split() for line in result.output.splitlines() if line.startswith("CC ")]
+    assert line[1:] == [f"{value['CC']:.4f}" for value in (content["means"], *content["references"].values())][0:6]
+    assert "below the centre bias" not in result.output
+    bare = call("score", tmp_path / "maps", tmp_path / "osie", "--no-references", "--device", "cpu")
+    assert "(1)" not in bare.output
+
+
+def test_maps_below_the_centre_bias_are_named(tmp_path):
+    """Maps that are high where nobody looks."""
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        counts = data.fixation_counts([v.points], (v.height, v.width))
+        save_values(1 - data.density(counts, 3.0)[0], tmp_path / "maps" / f"{v.image.stem}.npy")
+    result = call("score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "warning: these maps: below the centre bias in NSS (-" in result.output
 
 
 def test_score_with_points_alone(tmp_path):
@@ -279,9 +318,9 @@ def test_prepare_makes_one_small_file(tmp_path):
         (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
         (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
         (["osie", "nowhere.pt"], "nowhere.pt is missing; create it with congruency saliency prepare"),
-        (["osie", "."], "is a folder; convert it to one file with: congruency saliency prepare"),
+        (["osie", "nowhere"], "nowhere"),
         (["osie", "nowhere.pt", "--method", "EWC"], "method must be one of baseline, GEM"),
-        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon', 'dinet4'"),
         (["osie", "nowhere.pt", "--optimizer", "sgd"], "'sgd' is not one of 'adam', 'rmsprop'"),
         (["score", "nowhere", "nowhere", "--metric", "AUPR"], "'AUPR' is not one of 'NSS', 'sAUC'"),
         (["score", "nowhere", "nowhere", "--protocol", "x"], "'x' is not one of 'exact', 'mit', 'salicon'"),
@@ -382,7 +421,9 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
     assert "The page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
     assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
-    assert "| DINet resnet10t Adam GEM | 2 |" in text
+    assert "the learning rate halved every epoch after 2 at the first." in text
+    assert "published DINet resnet10t: images of 32x32, stretched, loss 0.5*l1." in text
+    assert "| published DINet resnet10t Adam GEM | 2 |" in text
     assert "| one human | - |" in text
     assert "- Humans: One human: a viewer's fixations" in text
     assert "SALICON's evaluation" not in text
@@ -391,10 +432,10 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
     result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert rows["DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
+    assert rows["published DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
     assert {(job, seed) for job, seed in Store(out).load() if "gem" not in job} == {
-        ("dinet-resnet10t-adam_epochs-1", 0), ("dinet-resnet10t-adam_epochs-1", 1),
-        ("dinet-resnet10t-adam_epochs-2", 3), ("dinet-resnet10t-adam_epochs-2", 4),
+        (f"published-dinet-resnet10t-adam_epochs-{epochs}_delay-1_32x32-stretch", seed)
+        for epochs, seed in ((1, 0), (1, 1), (2, 3), (2, 4))
     }  # fmt: skip
 
 
@@ -409,7 +450,9 @@ def test_a_run_that_fails_ends_the_command_with_1(tmp_path, small_study, monkeyp
     result = call(*small_study, "--scratch-epochs", 1, "--out", out)
     assert result.exit_code == 1
     assert "no memory left" in unboxed(result)
-    assert [job for job, _ in Store(out).load()] == ["dinet-resnet10t-adam_epochs-1"] * 2
+    assert [job for job, _ in Store(out).load()] == [
+        "published-dinet-resnet10t-adam_epochs-1_delay-1_32x32-stretch"
+    ] * 2
     assert not (out / "examples.jpg").exists()
 
 
@@ -439,7 +482,14 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     trained, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
     assert f": {trained} images" in result.output
     assert f": {scored} images" in result.output
-    assert "NSS" in result.output
+    lines = result.output.splitlines()
+    (nss,) = [line.split() for line in lines if line.startswith("NSS ")]
+    references = json.loads((out / "references.json").read_text())
+    assert len(nss) == 2 + len(references)
+    assert {"uniform", "centre Gaussian", "mean training map"} <= set(references)
+    aspect = "stretched" if kind == "prepared" else "padded"  # DINet's own, unless the file has another
+    assert f"images at 32x32, {aspect}; loss kl+cc" in result.output
+    assert str(models.load_model(out / "model.pt").preprocessing) == f"32x32, {aspect}"
     assert read_record(out).run["config"]["method"]["name"] == "dcl"
     again = call(*words)
     assert again.exit_code == 0, again.output

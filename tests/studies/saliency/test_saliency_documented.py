@@ -13,15 +13,15 @@ from congruency.studies.saliency.study import saliency_study
 
 OSIE = Path(__file__).parents[3] / "docs" / "results" / "osie"
 COMMAND = (
-    "congruency saliency osie osie.pt --lite-weights efficientnet-lite0.pth --epochs 6 --scratch-epochs 6 "
-    "--precision bf16 --seeds 5 --out docs/results/osie"
+    "congruency saliency osie osie.pt --model dinet4 --delay 0 --lite-weights efficientnet-lite0.pth --epochs 6 "
+    "--scratch-epochs 6 --precision bf16 --seeds 5 --out docs/results/osie"
 )
 
 
 def documented_study():
     recipes = osie_recipes(
-        models=["dinet"], optimizers=["adam", "rmsprop"], methods=["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
-        lite="efficientnet-lite0.pth", scratch=True, epochs=6, scratch_epochs=6,
+        models=["dinet4"], optimizers=["adam", "rmsprop"], methods=["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
+        lite="efficientnet-lite0.pth", scratch=True, epochs=6, scratch_epochs=6, delay=0,
     )  # fmt: skip
     return saliency_study("osie_study", recipes)
 

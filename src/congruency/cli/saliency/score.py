@@ -13,6 +13,7 @@ import typer
 
 from congruency.cli.options import option
 from congruency.cli.saliency.options import Device, check_file, device_named
+from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def score(
         "Blur of the densities of CC, KL, SIM. (default: the set's)", "PIXELS",
     )] = None,
     seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
+    references: Annotated[bool, option("Also score floors, such as the centre bias, and people.")] = True,
     json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
@@ -63,19 +65,31 @@ def score(
         check_file(json_out, "--json")
     place = device_named(device)
     from congruency.files import write_together
-    from congruency.saliency.score_maps import score_maps
+    from congruency.saliency.baselines import reference_scores
+    from congruency.saliency.data.points import check_sigma
+    from congruency.saliency.score_maps import open_scored, score_maps
     from congruency.saliency.scorer import METRICS
 
     with interruptible("interrupted"), plain_errors():
         names = [one.value for one in metric] if metric else METRICS
+        if sigma is not None:
+            check_sigma(sigma)
+        data = open_scored(maps, fixations, split)
         result = score_maps(
-            maps, fixations, names, split=split, density=density, sigma=sigma, protocol=protocol, seed=seed,
+            maps, data, names, density=density, sigma=sigma, protocol=protocol, seed=seed,
             device=place,
         )  # fmt: skip
         for line in _lines(result, protocol):
             typer.echo(line)
+        official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
+        others = [name for name in names if name not in official]
+        floors = {}
+        if references and others:
+            floors = reference_scores(data, None, others, sigma=sigma, protocol=protocol, seed=seed, device=place)
+        for line in reference_lines(result.means, floors, "these maps"):
+            typer.echo(line)
         if json_out is not None:
-            content = {"means": result.means, "images": result.images, "data": result.data}
+            content = {"means": result.means, "images": result.images, "data": result.data, "references": floors}
             content |= {"protocol": protocol, "density": density}
             write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
 
@@ -97,8 +111,6 @@ def _lines(result: MapScores, protocol: str) -> Iterator[str]:
             f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
             f"not their zero, and {', '.join(affected)} depend on it; .npy keeps it (saliency predict --npy)"
         )
-    for name, value in result.means.items():
-        yield f"{name:<9}{value:>9.4f}"
 
 
 def _json(value: Any) -> Any:
