@@ -154,7 +154,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _figure(
         7, "saliency_pairs", "congruency of pairs of samples, saliency",
         "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
-        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --dataset osie.pt "
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2_delay-1/seed-0/model.pt --dataset osie.pt "
         "--out {out}/saliency_pairs",
         data=("OSIE",), remark="the paper draws its samples from SALICON",
     ),

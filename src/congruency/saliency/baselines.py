@@ -130,7 +130,10 @@ def reference_scores(
         found = score(predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device)
         return mean_scores(found, test)
 
-    references = {"uniform": scored(_constant(torch.ones(size, device=device)))}
+    def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
+        return torch.ones(len(indices), test[indices[0]].height, test[indices[0]].width, device=device)
+
+    references = {"uniform": scored(uniform)}
     if train is not None:
         maps = {CENTRE: centre_gaussian(train, size), "mean training map": fixation_prior(train, size).whole}
         references |= {name: scored(_constant(one.to(device))) for name, one in maps.items()}
@@ -140,9 +143,15 @@ def reference_scores(
         centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
-    if people and min((len(v.fixations) for v in test.viewings), default=0) > 1:
-        references |= human_scores(test, metrics, device=device)
-    return references
+    return {**references, **(_people(test, metrics, device) if people else {})}
+
+
+def _people(
+    data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None
+) -> dict[str, dict[str, float]]:
+    """How well people do, where the viewers are known."""
+    viewers = min((len(v.fixations) for v in data.viewings), default=0)
+    return human_scores(data, metrics, device=device) if viewers > 1 else {}
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:

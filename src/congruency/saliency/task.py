@@ -58,7 +58,7 @@ _RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
 _OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
 _MODEL_NAMES = {"salicon": "", "dinet": "published DINet ", "dinet4": "DINet "}  # SALICON by its backbone, as the paper
 _BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "SALICON VGG-16"}
-_EVALUATION_BATCH = 40
+_EVALUATION_PIXELS = 40 * 240 * 320  # of the images of one batch, which bounds the memory of large inputs
 _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
 
 
@@ -169,8 +169,8 @@ class Recipe:
         """A folder name with everything that changes the result, except which pretrained weights are used."""
         kind, backbone = MODELS[self.model], str(self.backbone)
         usual = {field.name: field.default for field in fields(self)} | {"delay": 0, "loss": kind.usual_loss(backbone)}
-        values = {key: getattr(self, key) for key in ("epochs", "halve_every", "delay", "batch", "lr", "order_seed")}
-        values["loss"] = self.effective_loss
+        keys = ("epochs", "halve_every", "delay", "batch", "loss", "lr", "order_seed")
+        values = {key: self.effective_loss if key == "loss" else getattr(self, key) for key in keys}
         changed = [f"{key}-{value}" for key, value in values.items() if value != usual[key]]
         if self.preprocessing != kind.usual_preprocessing(backbone):
             height, width = self.preprocessing.size
@@ -226,7 +226,7 @@ def build_task(
             prepared, recipe.batch, seed=recipe.seed_of_order(seed), device=device, rank=place.rank,
             world_size=place.world_size,
         )  # fmt: skip
-        validation = None if held_out is None else SaliencyBatches(held_out, _EVALUATION_BATCH, device=device)
+        validation = None if held_out is None else SaliencyBatches(held_out, _at_once(held_out), device=device)
         # In precision 16 a fused optimizer would see gradients before they are unscaled.
         fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
         return Task(
@@ -241,6 +241,12 @@ def build_task(
         )
 
     return build
+
+
+def _at_once(prepared: Prepared) -> int:
+    """How many images are evaluated at once."""
+    height, width = prepared.preprocessing.size
+    return max(1, _EVALUATION_PIXELS // (height * width))
 
 
 def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, place: Place) -> dict[str, float]:
@@ -262,8 +268,9 @@ def scores_of(
     model.eval()
 
     def predict(indices: Sequence[int]) -> Tensor:
+        parts = prepared.images[torch.tensor(indices)].split(_at_once(prepared))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            saliency: Tensor = model(prepared.images[torch.tensor(indices)].to(device))
+            saliency = torch.cat([model(part.to(device)) for part in parts])
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 

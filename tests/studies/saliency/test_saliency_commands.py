@@ -156,8 +156,10 @@ def test_score_prints_and_writes_the_metrics(tmp_path):
     (line,) = [line.split() for line in result.output.splitlines() if line.startswith("CC ")]
     assert line[1:] == [f"{value['CC']:.4f}" for value in (content["means"], *content["references"].values())][0:6]
     assert "below the centre bias" not in result.output
-    bare = call("score", tmp_path / "maps", tmp_path / "osie", "--no-references", "--device", "cpu")
-    assert "(1)" not in bare.output
+    for choice, count in (("floors", 3), ("none", 0)):
+        words = ["--metric", "NSS", "--references", choice, "--device", "cpu"]
+        bare = call("score", tmp_path / "maps", tmp_path / "osie", *words)
+        assert bare.stdout.count("\n(") == count
 
 
 def test_maps_below_the_centre_bias_are_named(tmp_path):

@@ -56,7 +56,9 @@ def score(
         "Blur of the densities of CC, KL, SIM. (default: the set's)", "PIXELS",
     )] = None,
     seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
-    references: Annotated[bool, option("Also score floors, such as the centre bias, and people.")] = True,
+    references: Annotated[Literal["all", "floors", "none"], option(
+        "What to compare with: floors, such as the centre bias, and people, which take longest.",
+    )] = "all",
     json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
@@ -84,8 +86,11 @@ def score(
         official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
         others = [name for name in names if name not in official]
         floors = {}
-        if references and others:
-            floors = reference_scores(data, None, others, sigma=sigma, protocol=protocol, seed=seed, device=place)
+        if references != "none" and others:
+            typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
+            floors = reference_scores(
+                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place
+            )
         for line in reference_lines(result.means, floors, "these maps"):
             typer.echo(line)
         if json_out is not None:
