@@ -59,7 +59,7 @@ def test_bounds_agree_with_the_cpu(device, tmp_path):
         assert there[row] == pytest.approx(values, rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1"])
+@pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 update", "Cautious"])
 def test_a_run_on_the_device(device, tmp_path, method):
     """In bfloat16 on an accelerator; not on a CPU, where not every processor that has its instructions runs them."""
     osie = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))
