@@ -11,8 +11,8 @@ from congruency.cli.options import ORDERS, OrderName, option
 from congruency.cli.terminal import check_accelerator, check_folder
 
 __all__ = [
-    "METHOD_HELP", "BatchSize", "Capture", "Device", "Height", "Order", "OrderSeed", "Width", "check_file",
-    "device_named",
+    "METHOD_HELP", "BatchSize", "Capture", "Device", "Height", "Order", "OrderSeed", "PixelsPerDegree", "Width",
+    "check_file", "device_named",
 ]  # fmt: skip
 
 METHOD_HELP = "baseline, GEM, DCL-W-N or 'DCL-W-N anchor' with window W (or inf) and N references, such as DCL-120-1."
@@ -22,6 +22,9 @@ Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default:
 BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
 Order = Annotated[OrderName, option(ORDERS)]
 OrderSeed = Annotated[int, option("The seed of the order of --order fixed.", "N", min=0)]
+PixelsPerDegree = Annotated[float | None, option(
+    "Of visual angle: the default blur. (default: the set's own, where it is known)", "PIXELS",
+)]  # fmt: skip
 Width = Annotated[int, option("Width of the resized images.", "PIXELS", min=32)]
 Height = Annotated[int, option("Height of the resized images.", "PIXELS", min=32)]
 

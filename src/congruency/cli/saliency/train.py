@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
+from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, PixelsPerDegree, Width
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def train(
     seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
     width: Width = 320,
     height: Height = 240,
+    pixels_per_degree: PixelsPerDegree = None,
     precision: options.Precision = "32",
     device: options.Device = "auto",
 ) -> None:  # fmt: skip
@@ -70,7 +71,7 @@ def train(
         )  # fmt: skip
         make_loss(loss)
         _refuse_another(out, asdict(recipe), seed)
-        train_set, test_set = _sets(dataset, test, holdout, (height, width))
+        train_set, test_set = _sets(dataset, test, holdout, (height, width), pixels_per_degree)
         typer.echo(f"to train on: {train_set.data.summary()}")
         typer.echo(f"to score: {test_set.data.summary()}")
         trained = train_network(
@@ -96,14 +97,19 @@ def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
             raise ValueError(f"{out} holds another finished run; choose another --out")
 
 
-def _sets(dataset: Path, test: Path | None, holdout: int | None, size: tuple[int, int]) -> tuple[Prepared, Prepared]:
+def _sets(
+    dataset: Path, test: Path | None, holdout: int | None, size: tuple[int, int], degree: float | None
+) -> tuple[Prepared, Prepared]:
     """Return what to train on and what to score on, in memory."""
     from congruency.saliency.data.loaders import open_data
     from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
     from congruency.saliency.task import split_prepared
 
     def read(path: Path, split: str) -> Prepared:
-        return load_prepared(path) if path.suffix == ".pt" else prepare_in_memory(open_data(path, split), size)
+        if path.suffix != ".pt":
+            return prepare_in_memory(open_data(path, split, pixels_per_degree=degree), size)
+        found = load_prepared(path)
+        return found if degree is None else replace(found, data=replace(found.data, pixels_per_degree=degree))
 
     if test is not None and holdout is not None:
         raise ValueError("--holdout takes images of DATASET to score; with --test leave it out")
