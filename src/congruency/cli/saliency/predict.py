@@ -21,7 +21,7 @@ def predict(
         "Maps go into FOLDER/maps, overlays into FOLDER/overlays.", "FOLDER",
     )] = Path("saliency"),
     longest: Annotated[int, option("The model sees the longer side at this size.", "PIXELS", min=32)] = 320,
-    bits: Annotated[Literal["8", "16"], option("Grey levels of the maps; 16 keeps ranks for scoring.")] = "8",
+    bits: Annotated[Literal["8", "16"], option("Of the grey maps; 8 are smaller, and score lower AUCs.")] = "16",
     npy: Annotated[bool, option(
         "Also write the maps' values into FOLDER/values, which KL, SIM and IG should be scored with.", name="--npy",
     )] = False,
