@@ -25,7 +25,7 @@ QUICK = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)
 @pytest.fixture(scope="module")
 def osie_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("osie")
-    return data.prepare(data.osie(small_osie(folder / "osie", images=6)), folder / "osie.pt", (32, 32))
+    return data.prepare(data.osie(small_osie(folder / "osie", images=6, viewers=4)), folder / "osie.pt", (32, 32))
 
 
 def small_runner(osie_file, out, **changes):
@@ -51,7 +51,7 @@ def test_a_finished_run_is_not_repeated(osie_file, tmp_path):
     assert len(Store(tmp_path).load()) == 2
     assert Store(tmp_path).repeated_attempts() == 0
     assert results[QUICK.name]["NSS"][0] != results[QUICK.name]["NSS"][1]
-    assert [len(results[row]["CC"]) for row in ("centre Gaussian", "mean training map", "one human")] == [1, 1, 1]
+    assert [len(results[row]["CC"]) for row in ("centre Gaussian", "mean training map", "human ceiling")] == [1, 1, 1]
     assert load_model(record.with_name("model.pt")).training is False
     assert not (run_folder(tmp_path, SaliencyJob(QUICK), 1) / "model.pt").exists()
 

@@ -15,8 +15,9 @@ import torch
 from rich.console import Console
 
 from congruency.files import write_together
-from congruency.saliency.baselines import baseline_scores, human_scores
-from congruency.saliency.data.loaders import mit1003, osie, salicon
+from congruency.saliency.baselines import baseline_scores
+from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
+from congruency.saliency.data.loaders import is_osie, mit1003, osie, salicon
 from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
 from congruency.saliency.models import create, load_model
@@ -65,7 +66,7 @@ def find_set(name: str, data: Path | None) -> Path:
         raise ValueError(f"{name} is needed: give --data, the folder that holds it, or set CONGRUENCY_DATA")
     root = Path(given).expanduser()
     for place in (root / folder, root / name, root):
-        if any((place / each).is_dir() for each in inside):
+        if any((place / each).is_dir() for each in inside) and (name != "OSIE" or is_osie(place)):
             return place
     raise FileNotFoundError(f"{name} is not in {root}; put its official folders ({' or '.join(inside)}) into {folder}/")
 
@@ -171,8 +172,8 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     if not path.is_file():
         train_set, test_set = sets.read()
         found = baseline_scores(train_set.data, test_set.data, METRICS, device=device)
-        if min(len(v.fixations) for v in test_set.data.viewings) > 1:
-            found |= human_scores(test_set.data, METRICS, device=device)
+        if min(len(v.fixations) for v in test_set.data.viewings) >= MIN_VIEWERS:
+            found["human ceiling"] = human_ceiling(test_set.data, METRICS, device=device)
         write_together(out, {_BOUNDS: json.dumps(found, indent=2) + "\n"})
     return read_bounds(out)
 
