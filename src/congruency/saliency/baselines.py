@@ -1,19 +1,21 @@
-"""Reference scores: image-independent maps as floors, agreement between people as the ceiling."""
+"""Reference scores: image-independent maps as floors, and people (:mod:`congruency.saliency.ceiling`)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
 from congruency.saliency.data.points import blurred, density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.metrics import Protocol
-from congruency.saliency.scorer import PAPER_METRICS, ground_truths, mean_scores, score, score_batch
+from congruency.saliency.scorer import PAPER_METRICS, mean_scores, score
 
 CENTRE = "centre Gaussian"
 """The row of :func:`reference_scores` that a model has to be above to know anything about images."""
 
+CEILING = "human ceiling"
 LOWER_IS_BETTER = ("KL",)
 
 _BANDWIDTHS = tuple(0.01 * 2 ** (k / 2) for k in range(10))  # of the width: 1 % to 23 %
@@ -149,9 +151,9 @@ def reference_scores(
 def _people(
     data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None
 ) -> dict[str, dict[str, float]]:
-    """How well people do, where the viewers are known."""
+    """How well people do, where enough separate viewers are known."""
     viewers = min((len(v.fixations) for v in data.viewings), default=0)
-    return human_scores(data, metrics, device=device) if viewers > 1 else {}
+    return {CEILING: human_ceiling(data, metrics, device=device)} if viewers >= MIN_VIEWERS else {}
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:
@@ -172,42 +174,3 @@ def below_centre(scores: Mapping[str, float], references: Mapping[str, Mapping[s
         if name in floor and (value > floor[name] if name in LOWER_IS_BETTER else value < floor[name])
     ]
     return f"below the centre bias in {', '.join(worse)}: a map without the image does better" if worse else ""
-
-
-def human_scores(
-    data: SaliencyData, metrics: Sequence[str] = PAPER_METRICS, *, device: torch.device | str | None = None
-) -> dict[str, dict[str, float]]:
-    """How well people predict each other: leave one viewer out, mean over viewers and images.
-
-    - ``"one human"``: the blurred fixations of one viewer as the map, scored against all others.
-    - ``"the other humans"``: the density of all others as the map, scored against the one viewer. This is the upper
-      bound usually quoted for models that do not know the viewer.
-
-    In both, the shuffled negatives are the fixations of all viewers on other images.
-    """
-    viewers = min((len(v.fixations) for v in data.viewings), default=0)
-    if viewers < 2:
-        raise ValueError(f"{data.name} does not have at least two separate viewers for every image")
-    totals = {kind: {name: [0.0, 0] for name in metrics} for kind in ("one human", "the other humans")}
-    for viewer in range(viewers):
-        ones = [v.fixations[viewer] for v in data.viewings]
-        singles = ground_truths(data, device=device, points=ones)
-        for whole, one in zip(ground_truths(data, device=device), singles, strict=True):
-            others = (whole.density - one.density).clamp(min=0)  # rounding may give values below 0
-            rest = replace(whole, fixations=whole.fixations - one.fixations, density=others)
-            alone = replace(whole, fixations=one.fixations, density=one.density)
-            sides = one.fixations, rest.fixations
-            _add(totals["one human"], score_batch(one.density, rest, metrics), *sides)
-            _add(totals["the other humans"], score_batch(others, alone, metrics), *sides)
-    return {
-        kind: {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
-        for kind, sums in totals.items()
-    }
-
-
-def _add(sums: dict[str, list[float]], scores: dict[str, Tensor], *needed: Tensor) -> None:
-    """Add the scores of the images where both sides have fixations."""
-    both = torch.stack([counts.flatten(1).any(1) for counts in needed]).all(0)
-    for name, values in scores.items():
-        sums[name][0] += float(values[both].sum())
-        sums[name][1] += int(both.sum())

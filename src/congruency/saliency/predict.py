@@ -70,7 +70,7 @@ def predict(
     *,
     device: torch.device | str = "cpu",
     preprocessing: Preprocessing | None = None,
-    bits: int = 8,
+    bits: int = 16,
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
@@ -104,14 +104,19 @@ def unit_range(saliency: Tensor) -> Tensor:
     return (saliency - low) / (high - low) if high > low else torch.zeros_like(saliency)
 
 
-def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
+def save_grey(saliency: Tensor, path: Path, bits: int = 16) -> Path:
     """Write an (H, W) map as a grey PNG, from black at its minimum to white at its maximum.
 
-    8 bits lose the ranks within each of 256 levels: use 16 bits for maps to be scored.
+    8 bits lose the ranks within each of 256 levels, which lowers the AUCs: they are for maps to look at.
     """
+    return _write_png(grey(saliency, bits), path)
+
+
+def grey(saliency: Tensor, bits: int) -> Image.Image:
+    """An (H, W) map as a grey image of 8 or 16 bits, from black at its minimum to white at its maximum."""
     _check_bits(bits)
     values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
-    return _write_png(Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)), path)
+    return Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16))
 
 
 def save_values(saliency: Tensor, path: Path) -> Path:

@@ -199,7 +199,7 @@ class Recipe:
 def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
     """Return the fixed split of a prepared OSIE."""
     parts = osie_split(prepared.data, train=train)
-    first, second = (prepared.subset([v.image.name for v in part.viewings]) for part in parts)
+    first, second = (prepared.subset([v.name for v in part.viewings]) for part in parts)
     return first, second
 
 

@@ -11,7 +11,8 @@ from congruency.cli.options import ORDERS, OrderName, option
 from congruency.cli.terminal import check_accelerator, check_folder
 
 __all__ = [
-    "METHOD_HELP", "AspectName", "BatchSize", "Capture", "Device", "Height", "ModelName", "Order", "OrderSeed", "Width",
+    "METHOD_HELP", "AspectName", "BatchSize", "Capture", "Device", "Height", "ModelName", "Order", "OrderSeed",
+    "PixelsPerDegree", "Width",
     "check_file", "device_named",
 ]  # fmt: skip
 
@@ -25,6 +26,9 @@ Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default:
 BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
 Order = Annotated[OrderName, option(ORDERS)]
 OrderSeed = Annotated[int, option("The seed of the order of --order fixed.", "N", min=0)]
+PixelsPerDegree = Annotated[float | None, option(
+    "Of visual angle: the default blur. (default: the set's own, where it is known)", "PIXELS",
+)]  # fmt: skip
 Width = Annotated[int | None, option("Width of the resized images, with --height.", "PIXELS", min=32)]
 Height = Annotated[int | None, option("Height of the resized images, with --width.", "PIXELS", min=32)]
 AspectName = Annotated[Literal["stretch", "pad"] | None, option(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from congruency.cli.options import option
-from congruency.cli.saliency.options import check_file
+from congruency.cli.saliency.options import PixelsPerDegree, check_file
 from congruency.cli.terminal import interruptible, plain_errors
 
 __all__ = ["prepare"]
@@ -25,6 +25,7 @@ def prepare(
     split: Annotated[str | None, option(
         "SALICON's part (default: train), or test or train of OSIE. (default: all)", "NAME",
     )] = None,
+    pixels_per_degree: PixelsPerDegree = None,
 ) -> None:  # fmt: skip
     """Put a data set into one small file: resized images, all fixations."""
     check_file(out, "FILE")
@@ -32,7 +33,7 @@ def prepare(
     from congruency.saliency.data.loaders import open_split
 
     with interruptible("interrupted; nothing was written"), plain_errors():
-        opened = open_split(dataset, split, "train")
+        opened = open_split(dataset, split, "train", pixels_per_degree=pixels_per_degree)
         path = data.prepare(opened, out, (height, width), aspect)
     typer.echo(opened.summary())
     typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")

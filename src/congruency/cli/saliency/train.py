@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +13,15 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.saliency.options import METHOD_HELP, AspectName, BatchSize, Height, ModelName, Width
+from congruency.cli.saliency.options import (
+    METHOD_HELP,
+    AspectName,
+    BatchSize,
+    Height,
+    ModelName,
+    PixelsPerDegree,
+    Width,
+)
 from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
@@ -58,6 +66,7 @@ def train(
     width: Width = None,
     height: Height = None,
     aspect: AspectName = None,
+    pixels_per_degree: PixelsPerDegree = None,
     precision: options.Precision = "32",
     device: options.Device = "auto",
 ) -> None:  # fmt: skip
@@ -81,7 +90,7 @@ def train(
             aspect=aspect,
         )  # fmt: skip
         make_loss(recipe.effective_loss)
-        train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing)
+        train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing, pixels_per_degree)
         prepared, asked = train_set.preprocessing, recipe.preprocessing
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
             raise ValueError(f"{dataset} was prepared at {prepared}; prepare it again for another size or aspect")
@@ -129,7 +138,7 @@ def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
 
 
 def _sets(
-    dataset: Path, test: Path | None, holdout: int | None, preprocessing: Preprocessing
+    dataset: Path, test: Path | None, holdout: int | None, preprocessing: Preprocessing, degree: float | None
 ) -> tuple[Prepared, Prepared]:
     """Return what to train on and what to score on, in memory."""
     from congruency.saliency.data.loaders import open_data
@@ -137,9 +146,11 @@ def _sets(
     from congruency.saliency.task import split_prepared
 
     def read(path: Path, split: str) -> Prepared:
-        if path.suffix == ".pt":
-            return load_prepared(path)
-        return prepare_in_memory(open_data(path, split), preprocessing.size, preprocessing.aspect)
+        if path.suffix != ".pt":
+            opened = open_data(path, split, pixels_per_degree=degree)
+            return prepare_in_memory(opened, preprocessing.size, preprocessing.aspect)
+        found = load_prepared(path)
+        return found if degree is None else replace(found, data=replace(found.data, pixels_per_degree=degree))
 
     if test is not None and holdout is not None:
         raise ValueError("--holdout takes images of DATASET to score; with --test leave it out")

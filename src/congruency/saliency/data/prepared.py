@@ -42,7 +42,7 @@ class Prepared:
 
     def subset(self, names: Sequence[str]) -> Prepared:
         """Only the images with these names, in this order."""
-        places = {v.image.name: i for i, v in enumerate(self.data.viewings)}
+        places = {v.name: i for i, v in enumerate(self.data.viewings)}
         indices = [places[name] for name in names]
         return Prepared(self.data.subset(indices), self.images[indices], self.aspect)
 
@@ -74,10 +74,11 @@ def prepare(
         "aspect": aspect,
         "images": torch.cat(encoded) if encoded else torch.zeros(0, dtype=torch.uint8),
         "lengths": [len(image) for image in encoded],
-        "names": [v.image.name for v in data.viewings],
+        "names": [v.name for v in data.viewings],
         "frames": [[v.height, v.width] for v in data.viewings],
         "grey": [v.grey for v in data.viewings],
         "outside": [v.outside for v in data.viewings],
+        "missing": [v.missing for v in data.viewings],
         "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
     }
     with replacing(Path(path)) as file:
@@ -107,10 +108,17 @@ def load_prepared(path: str | Path) -> Prepared:
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
     viewings = []
-    columns = names, content["frames"], content["fixations"], content["outside"], content["grey"]
-    for name, (height, width), viewers, outside, is_grey in zip(*columns, strict=True):
-        points = tuple(p.double().reshape(-1, 2) for p in viewers)
-        viewings.append(Viewing(Path(name), int(height), int(width), points, int(outside), grey=bool(is_grey)))
+    missing = content.get("missing", [0] * len(names))  # files of an earlier version do not tell them apart
+    columns = names, content["frames"], content["fixations"], content["outside"], content["grey"], missing
+    for name, (height, width), viewers, outside, is_grey, lost in zip(*columns, strict=True):
+        image, points = Path(name), tuple(p.double().reshape(-1, 2) for p in viewers)
+        folder = "" if image.parent == Path() else image.parent.as_posix()
+        viewings.append(
+            Viewing(
+                image, int(height), int(width), points, int(outside), grey=bool(is_grey), missing=int(lost),
+                folder=folder,
+            )
+        )  # fmt: skip
     height, width = content["size"]
     parts = content["images"].split(content["lengths"])
     if len(parts) != len(viewings):

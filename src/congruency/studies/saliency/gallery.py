@@ -46,26 +46,28 @@ def write_gallery(
     out, files = Path(out), map_files(Path(maps))
     rows = []
     for number, viewing in enumerate(data.viewings):
-        shown = _panels(viewing, read_map(files[viewing.image.stem]), sigma)
+        shown = _panels(viewing, read_map(files[viewing.key]), sigma)
         cells = []
         for panel, picture in shown.items():
             name = f"pictures/{number:05d}-{panel}.jpg"
             height, width = _write_picture(out / name, picture)
-            alt = escape(f"{panel} of {viewing.image.name}", quote=True)
+            alt = escape(f"{panel} of {viewing.name}", quote=True)
             cells.append(
                 f'<td data-column="{panel}"><img src="{name}" alt="{alt}" width="{width}" height="{height}" '
                 'loading="lazy"></td>'
             )
-        rows.append(_row(viewing.image.name, cells, scores.images[viewing.image.name]))
-    metrics = list(scores.means)
+        rows.append(_row(viewing.name, cells, scores.images[viewing.name]))
+    metrics = list(next(iter(scores.images.values())))
     page = _DOCUMENT.substitute(
         title=escape(f"{len(data)} images of {data.name}: where people look, and what was predicted"),
         lead=escape(scores.data),
         command=escape(command),
         header="".join(
-            [_sortable("image"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
+            [_sortable("name"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
         ),
-        means="".join(f'<td data-column="{name}">{fixed(value, 4)}</td>' for name, value in scores.means.items()),
+        means="".join(
+            f'<td data-column="{name}">{fixed(scores.means.get(name, math.nan), 4)}</td>' for name in metrics
+        ),
         panels=len(_PANELS),
         rows="\n".join(rows),
         made=escape(provenance(numbers="")),
@@ -91,7 +93,7 @@ def _panels(viewing: Viewing, saliency: Tensor, sigma: float | None) -> dict[str
     from matplotlib import colormaps
 
     frame = viewing.height, viewing.width
-    image, saliency = read_image(viewing.image), resized(saliency.unsqueeze(0), frame)[0]
+    image, saliency = read_image(viewing.image), resized(saliency.nan_to_num(posinf=0.0).unsqueeze(0), frame)[0]
     truth = density(fixation_counts([viewing.points], frame), viewing.sigma if sigma is None else sigma)[0]
     error = colormaps["RdBu_r"]((error_map(saliency, truth).numpy() + 1) / 2)[..., :3]
     pictures = [image, overlay(image, truth), overlay(image, saliency)]
@@ -146,10 +148,10 @@ thead th { border: 0; text-align: right; font-size: 0.9rem; }
 thead th:nth-child(-n+5) { text-align: left; }
 tbody.means th, tbody.means td { font-weight: 600; }
 button { font: inherit; font-weight: 600; color: inherit; background: none; border: 1px solid var(--line);
-  border-radius: 6px; padding: 0.1rem 0.4rem; cursor: pointer; }
+  border-radius: 6px; padding: 0.1rem 0.4rem; cursor: pointer; white-space: nowrap; }
 th[aria-sort=ascending] button::after { content: " \\25B2"; }
 th[aria-sort=descending] button::after { content: " \\25BC"; }
-img { display: block; border-radius: 4px; }
+img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
 footer { margin-top: 1rem; font-size: 0.9rem; }
 </style>
 </head>

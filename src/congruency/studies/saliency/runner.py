@@ -19,7 +19,7 @@ from torch import Tensor
 from congruency.files import write_together
 from congruency.saliency.baselines import reference_scores
 from congruency.saliency.data.images import read_image
-from congruency.saliency.data.loaders import mit1003, osie, osie_split, salicon
+from congruency.saliency.data.loaders import is_osie, mit1003, osie, osie_split, salicon
 from congruency.saliency.data.points import blurred, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
 from congruency.saliency.data.preprocessing import Preprocessing
@@ -71,7 +71,7 @@ def find_set(name: str, data: Path | None) -> Path:
         raise ValueError(f"{name} is needed: give --data, the folder that holds it, or set CONGRUENCY_DATA")
     root = Path(given).expanduser()
     for place in (root / folder, root / name, root):
-        if any((place / each).is_dir() for each in inside):
+        if any((place / each).is_dir() for each in inside) and (name != "OSIE" or is_osie(place)):
             return place
     raise FileNotFoundError(f"{name} is not in {root}; put its official folders ({' or '.join(inside)}) into {folder}/")
 

@@ -38,9 +38,10 @@ _NOTES = (
         "MIT1003), or of 3 % of the width where that is not known (SALICON).",
     ),
     (
-        "Humans",
-        "One human: a viewer's fixations, blurred likewise, as the map, scored against all other viewers. The other "
-        "humans: theirs as the map, scored against the one. Means over viewers.",
+        "Human ceiling",
+        "The density of infinitely many viewers, blurred likewise, against the truth that the networks are scored "
+        "against: all viewers. It is extrapolated in the number of viewers: NSS and the AUCs from leaving one viewer "
+        "out, CC from split halves and quarters, a correction for attenuation like that of Spearman and Brown.",
     ),
 )
 _FURTHER = {
