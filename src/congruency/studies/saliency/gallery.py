@@ -57,7 +57,7 @@ def write_gallery(
                 'loading="lazy"></td>'
             )
         rows.append(_row(viewing.image.name, cells, scores.images[viewing.image.name]))
-    metrics = list(scores.means)
+    metrics = list(next(iter(scores.images.values())))
     page = _DOCUMENT.substitute(
         title=escape(f"{len(data)} images of {data.name}: where people look, and what was predicted"),
         lead=escape(scores.data),
@@ -65,7 +65,9 @@ def write_gallery(
         header="".join(
             [_sortable("image"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
         ),
-        means="".join(f'<td data-column="{name}">{fixed(value, 4)}</td>' for name, value in scores.means.items()),
+        means="".join(
+            f'<td data-column="{name}">{fixed(scores.means.get(name, math.nan), 4)}</td>' for name in metrics
+        ),
         panels=len(_PANELS),
         rows="\n".join(rows),
         made=escape(provenance(numbers="")),
@@ -91,7 +93,7 @@ def _panels(viewing: Viewing, saliency: Tensor, sigma: float | None) -> dict[str
     from matplotlib import colormaps
 
     frame = viewing.height, viewing.width
-    image, saliency = read_image(viewing.image), resized(saliency.unsqueeze(0), frame)[0]
+    image, saliency = read_image(viewing.image), resized(saliency.nan_to_num(posinf=0.0).unsqueeze(0), frame)[0]
     truth = density(fixation_counts([viewing.points], frame), viewing.sigma if sigma is None else sigma)[0]
     error = colormaps["RdBu_r"]((error_map(saliency, truth).numpy() + 1) / 2)[..., :3]
     pictures = [image, overlay(image, truth), overlay(image, saliency)]
