@@ -63,7 +63,7 @@ def write_gallery(
         lead=escape(scores.data),
         command=escape(command),
         header="".join(
-            [_sortable("image"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
+            [_sortable("name"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
         ),
         means="".join(
             f'<td data-column="{name}">{fixed(scores.means.get(name, math.nan), 4)}</td>' for name in metrics
@@ -148,10 +148,10 @@ thead th { border: 0; text-align: right; font-size: 0.9rem; }
 thead th:nth-child(-n+5) { text-align: left; }
 tbody.means th, tbody.means td { font-weight: 600; }
 button { font: inherit; font-weight: 600; color: inherit; background: none; border: 1px solid var(--line);
-  border-radius: 6px; padding: 0.1rem 0.4rem; cursor: pointer; }
+  border-radius: 6px; padding: 0.1rem 0.4rem; cursor: pointer; white-space: nowrap; }
 th[aria-sort=ascending] button::after { content: " \\25B2"; }
 th[aria-sort=descending] button::after { content: " \\25BC"; }
-img { display: block; border-radius: 4px; }
+img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
 footer { margin-top: 1rem; font-size: 0.9rem; }
 </style>
 </head>
