@@ -16,7 +16,14 @@ from congruency.studies.executor import Place
 from congruency.studies.plan import Run
 from congruency.studies.results import read_results
 from congruency.studies.saliency.recipes import osie_recipes, paper_numbers, paper_recipes, table_recipes
-from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency, find_set, run_folder
+from congruency.studies.saliency.runner import (
+    SaliencyRunner,
+    Sets,
+    below_floor,
+    conduct_saliency,
+    find_set,
+    run_folder,
+)  # fmt: skip
 from congruency.studies.saliency.study import SaliencyJob, saliency_study
 from congruency.studies.store import Store
 
@@ -59,6 +66,17 @@ def test_a_finished_run_is_not_repeated(osie_file, tmp_path):
     assert [len(times[name]) for name in times] == [2]
     assert load_model(record.with_name("model.pt")).training is False
     assert not (run_folder(tmp_path, SaliencyJob(QUICK), 1) / "model.pt").exists()
+
+
+def test_rows_below_the_centre_bias_are_named():
+    results = {
+        "good": {"seed": [0, 1], "NSS": [1.0, 1.2], "CC": [0.5, 0.6]},
+        "bad": {"seed": [0, 1], "NSS": [0.9, 0.8], "CC": [0.5, 0.6]},
+        "uniform": {"NSS": [0.0]},
+        "centre Gaussian": {"NSS": [0.95], "CC": [0.4]},
+    }
+    (sentence,) = below_floor(results)
+    assert sentence.startswith("bad is below the centre bias in NSS (0.8500, centre Gaussian 0.9500)")
 
 
 def test_results_are_the_same_in_several_processes(osie_file, tmp_path):

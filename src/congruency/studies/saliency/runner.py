@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
 from congruency.files import write_together
-from congruency.saliency.baselines import reference_scores
+from congruency.saliency.baselines import below_centre, reference_scores
 from congruency.saliency.data.images import read_image
 from congruency.saliency.data.loaders import is_osie, mit1003, osie, osie_split, salicon
 from congruency.saliency.data.points import blurred, fixation_counts
@@ -39,8 +39,8 @@ from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import first_process
 
 __all__ = [
-    "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set",
-    "read_bounds", "run_folder", "write_examples",
+    "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
+    "find_set", "read_bounds", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -249,8 +249,18 @@ def conduct_saliency(
     return conduct(
         study, runner, seeds, out, place=place, settings={"study": study.name, "precision": runner.precision},
         command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
-        pictures=pictures, console=console,
+        pictures=pictures, remarks=below_floor, console=console,
     )  # fmt: skip
+
+
+def below_floor(results: Results) -> list[str]:
+    """Return a sentence for every row whose mean scores are below the centre bias."""
+    means = {
+        name: {metric: fmean(values) for metric, values in row.items() if metric in METRICS and values}
+        for name, row in results.items()
+    }
+    trained = [name for name, row in results.items() if "seed" in row]
+    return [f"{name} is {text}." for name in trained if (text := below_centre(means[name], means))]
 
 
 def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared | SaliencyData, count: int) -> Path:
