@@ -44,17 +44,18 @@ def human_ceiling(
     Args:
         data: At least four separate viewers for every image.
         splits: Random halves per image, each used in both directions.
-        seed: Of the random choices.
+        seed: Of the random choices, which depend on it and on the image's number alone.
     """
     fewest = min((len(v.fixations) for v in data.viewings), default=0)
     if fewest < MIN_VIEWERS:
         raise ValueError(f"{data.name} does not have {MIN_VIEWERS} separate viewers for every image, but {fewest}")
-    generator, half = torch.Generator().manual_seed(seed), fewest // 2
+    half = fewest // 2
     pooled = [name for name in metrics if name not in _PERFECT]
     halved = [name for name in metrics if name in _PERFECT]
     found: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for whole in ground_truths(data, device=device, batch=1):
-        v = data[whole.indices[0]]
+        index = whole.indices[0]
+        v, generator = data[index], torch.Generator().manual_seed(1_000_003 * seed + index)
         viewers = _Viewers(whole, fixation_counts(v.fixations, (v.height, v.width), device=device))
         for name, limit in _by_others(viewers, pooled, generator).items():
             found[name].append(limit)
