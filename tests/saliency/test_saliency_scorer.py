@@ -214,6 +214,15 @@ def test_reference_scores(tmp_path, separate):
         assert alone == {"uniform": {"NSS": 0.0}}
 
 
+def test_people_are_scored_as_the_model_is(tmp_path):
+    """With the blur that is asked for; not by a protocol for which there is no ceiling."""
+    viewed = people(tmp_path, 3)
+    usual, wide = (reference_scores(viewed, viewed, ["CC"], size=(60, 80), sigma=sigma) for sigma in (None, 9.0))
+    other = reference_scores(replace(viewed, pixels_per_degree=9.0), viewed, ["CC"], size=(60, 80))
+    assert wide["the other humans"] == other["the other humans"] != usual["the other humans"]
+    assert "the other humans" not in reference_scores(viewed, viewed, ["NSS"], size=(60, 80), protocol="mit")
+
+
 def test_a_model_below_the_centre_bias_is_named():
     floor = {CENTRE: {"NSS": 1.0, "KL": 1.3, "CC": 0.3}}
     assert below_centre({"NSS": 1.1, "KL": 1.2, "CC": 0.31}, floor) == ""

@@ -122,7 +122,8 @@ def reference_scores(
 
     The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
     density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
-    other images of ``test``, by cross-validation. People are there where the viewers are known. The rest is as in
+    other images of ``test``, by cross-validation. People are there where the viewers are known, for the exact metrics
+    only. The rest is as in
     :func:`congruency.saliency.scorer.score`.
     """
 
@@ -143,7 +144,10 @@ def reference_scores(
         centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
-    return {**references, **(_people(test, metrics, device) if people else {})}
+    if people and protocol == "exact":
+        viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
+        references |= _people(viewed, metrics, device)
+    return references
 
 
 def _people(
