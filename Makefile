@@ -17,7 +17,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo replication test test-browser test-lowest test-torch test-no-compiler test-avalanche lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -50,6 +50,10 @@ test-no-compiler: .venv-no-compiler/.ready
 test-avalanche: .venv-avalanche/.ready
 	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt pytest
 	PYTHONPATH=src .venv-avalanche/bin/python -m pytest tests/integrations/test_integration_avalanche.py
+
+# The saliency metrics beside pysaliency's, in the environment that has it; they want OSIE where CONGRUENCY_DATA points.
+test-saliency-peers: .venv-saliency-peers/.ready
+	PYTHONPATH=src .venv-saliency-peers/bin/python -m pytest tests/saliency/test_saliency_peers.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -101,6 +105,12 @@ bench-comparison: $(READY) .venv-avalanche/.ready
 	.venv-avalanche/bin/python -m pip install --quiet --constraint constraints.txt avalanche-lib==0.6.0 quadprog torchvision
 	@touch $@
 
+.venv-saliency-peers/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-saliency-peers
+	.venv-saliency-peers/bin/python -m pip install --quiet --constraint constraints.txt pysaliency==0.2.22 \
+	  'setuptools<81' 'numpy<2.4' h5py pillow pytest scipy torch torchmetrics
+	@touch $@
+
 $(READY): pyproject.toml $(CONSTRAINTS) $(C_SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "congruency needs Python 3.10 or newer; set PYTHON=, as in 'make test PYTHON=python3.12'"; exit 1; }
@@ -109,6 +119,6 @@ $(READY): pyproject.toml $(CONSTRAINTS) $(C_SOURCES)
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-avalanche .venv-lowest .venv-no-compiler build dist site src/*.egg-info src/congruency/*/*.so \
+	rm -rf .venv .venv-avalanche .venv-lowest .venv-no-compiler .venv-saliency-peers build dist site src/*.egg-info src/congruency/*/*.so \
 	  .mypy_cache .pytest_cache .ruff_cache .hypothesis congruency-*/
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal
 
 from congruency.studies.classification.tuned import TUNED
+from congruency.studies.saliency.recipes import NETWORK_METHODS
 
 __all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
 
@@ -153,7 +155,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _figure(
         7, "saliency_pairs", "congruency of pairs of samples, saliency",
         "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
-        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2/seed-0/model.pt --dataset osie.pt "
+        "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2_delay-1/seed-0/model.pt --dataset osie.pt "
         "--out {out}/saliency_pairs",
         data=("OSIE",), remark="the paper draws its samples from SALICON",
     ),
@@ -234,21 +236,22 @@ CATALOGUE: tuple[Entry, ...] = (
         name="osie_study", title="saliency on OSIE alone: 500 images to train on, 200 to score", family="saliency",
         commands=(
             "saliency prepare FOLDER/osie osie.pt",
-            "saliency osie osie.pt --lite-weights FILE --epochs 6 --scratch-epochs 6 --precision bf16 "
-            "--out {out}/osie",
+            "saliency osie osie.pt --model dinet4 --delay 0 --lite-weights FILE --epochs 6 --scratch-epochs 6 "
+            "--precision bf16 --out {out}/osie",
         ),
         data=("OSIE",), seeds=5,
         takes=_measured("12 minutes for 16 rows and 5 seeds", "beside other work"),
     ),
     Entry(
-        name="saliency_windows", title="saliency on OSIE by DCL's window", family="saliency",
+        name="saliency_networks",
+        title="saliency on OSIE: the published DINet and SALICON, every correction, windows and numbers of references",
+        family="saliency",
         commands=(
-            "saliency prepare FOLDER/osie osie.pt",
-            "saliency osie osie.pt --method baseline --method DCL-120-1 --method DCL-500-1 --method DCL-inf-1 "
-            "--method 'DCL-120-1 anchor' --method 'DCL-500-1 anchor' --method 'DCL-inf-1 anchor' "
-            "--out {out}/osie_windows",
+            "saliency osie FOLDER/osie --model dinet --model salicon --optimizer adam "
+            f"{' '.join(f'--method {shlex.quote(name)}' for name in NETWORK_METHODS)} "
+            "--lite-weights FILE --no-scratch --precision bf16 --seeds 10 --processes 4 --out {out}/osie_networks",
         ),
-        data=("OSIE",),
+        data=("OSIE",), seeds=10,
     ),
     *(
         _table("", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,), seeds=seeds)

@@ -413,15 +413,16 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         text="In saliency prediction neither the window nor the number of reference points matters much.",
-        where="Figure 9, section 6.2", limits="on SALICON; ours on OSIE, by the window; much: more than 0.002 of sAUC",
+        where="Figure 9, section 6.2", limits="on SALICON; ours on OSIE; much: more than 0.002 of sAUC",
         variants=_variants(
             Comparison(
-                folder="osie_windows", rows={"window": window}, metric="sAUC", expected="same", little=_LITTLE["sAUC"],
-                against={"method": "dcl", "window": None}, same=("network", "mode", "margin"),
+                folder="osie_networks", rows={**rows, "correct": "gradient", "floor": None}, metric="sAUC",
+                expected="same", little=_LITTLE["sAUC"], against={"method": "dcl", "window": None, "references": 1},
+                same=("network", "mode", "margin", "correct", "floor"),
             )
-            for window in (120, 500)
+            for rows in (*({"window": window} for window in (20, 120, 500)), *({"references": n} for n in (5, 10)))
         ),
-        entries=("saliency_windows",),
+        entries=("saliency_networks",),
     ),
     Claim(
         text="DCL raises the congruency of training, above that of plain training and of GEM.",

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
-from congruency.saliency.task import METHODS, Recipe
+from congruency.saliency.task import Recipe
 from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
@@ -23,7 +23,7 @@ from congruency.studies.continual.tables import TABLES, StreamSettings, Table, c
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
 from congruency.studies.plan import Row, Study
-from congruency.studies.saliency.recipes import osie_recipes, paper_recipes
+from congruency.studies.saliency.recipes import NETWORK_METHODS, osie_recipes, paper_recipes
 from congruency.studies.saliency.study import saliency_study
 from congruency.training import choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
@@ -87,12 +87,18 @@ def _rows(folder: str) -> Rows:
         return _reported(*_REPORTS[folder])
     if folder == "class_pairs_cifar10":
         return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in (WITHIN, BETWEEN)]
-    if folder in ("osie", "osie_windows"):
-        methods = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"] if folder == "osie" else list(METHODS)
+    if folder == "osie":
         return _saliency(
             osie_recipes(
-                models=["dinet"], optimizers=["adam", "rmsprop"], methods=methods, lite="lite.pth", scratch=True,
-                epochs=6, scratch_epochs=6,
+                models=["dinet4"], optimizers=["adam", "rmsprop"], lite="lite.pth", scratch=True, epochs=6,
+                scratch_epochs=6, methods=["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"], delay=0,
+            )
+        )  # fmt: skip
+    if folder == "osie_networks":
+        return _saliency(
+            osie_recipes(
+                models=["dinet", "salicon"], optimizers=["adam"], methods=NETWORK_METHODS, lite="lite.pth",
+                scratch=False, epochs=10, scratch_epochs=10,
             )
         )  # fmt: skip
     if folder == "salicon":

@@ -55,7 +55,7 @@ _HELD = {
     "10m": Held(("language_10m",)),
     "100m": Held(("language_100m",)),
     "osie_study": Held(("osie",)),
-    "saliency_windows": Held(("osie_windows",)),
+    "saliency_networks": Held(("osie_networks",)),
 }  # fmt: skip
 """Where it is not one folder of the entry's own name."""
 

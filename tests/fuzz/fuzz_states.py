@@ -169,8 +169,8 @@ def torch_files(data: st.DataObject, folder: Path) -> str:
         "cache": _cached(),
         "prepared": _prepared(),
         "saliency model": {
-            "format": "congruency saliency model, version 1", "model": "salicon", "backbone": "resnet18",
-            "options": {}, "state": {},
+            "format": "congruency saliency model, version 2", "model": "salicon", "backbone": "resnet18",
+            "options": {}, "preprocessing": {"size": [3, 4], "aspect": "pad"}, "state": {},
         },
     }  # fmt: skip
     content = contents[kind]
@@ -224,6 +224,6 @@ def _prepared() -> dict[str, Any]:
     return {
         "format": "congruency saliency data, version 1", "name": "x", "version": None, "pixels_per_degree": 24.0,
         "size": [3, 4], "images": torch.cat([image, image]), "lengths": [len(image), len(image)],
-        "names": ["a.jpg", "b.jpg"], "frames": [[6, 8], [6, 8]], "outside": [0, 1],
+        "names": ["a.jpg", "b.jpg"], "frames": [[6, 8], [6, 8]], "outside": [0, 1], "aspect": "pad",
         "fixations": [[torch.tensor([[1.0, 2.0]])], []],
     }  # fmt: skip

@@ -52,6 +52,19 @@ def small_mit1003(root):
     return root
 
 
+def small_cat2000(root):
+    """One image in each of two categories, of the same name, as ``trainSet`` of the official archive has them."""
+    for seed, category in enumerate(("Action", "Social")):
+        picture(root / "trainSet" / "Stimuli" / category / "001.jpg", 54, 96, seed=seed)
+        picture(root / "trainSet" / "Stimuli" / category / "Output" / "001_SaliencyMap.jpg", 54, 96, mode="L")
+        picture(root / "trainSet" / "FIXATIONMAPS" / category / "001.jpg", 54, 96, mode="L", seed=seed)
+        seen = np.zeros((54, 96), dtype=np.uint8)
+        seen[10 + seed, 20] = seen[40, 90] = 1
+        (root / "trainSet" / "FIXATIONLOCS" / category).mkdir(parents=True)
+        savemat(root / "trainSet" / "FIXATIONLOCS" / category / "001.mat", {"fixLocs": seen})
+    return root
+
+
 def small_salicon(root, split="train"):
     """Two images as in the release of 2017; the second worker of the first image has no fixation."""
     for number, fixations in ((7, [[[1, 1], [640, 480], [900, 3]], []]), (9, [[[12, 34]], [[5, 6], [7, 8]]])):

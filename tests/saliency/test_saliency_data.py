@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from saliency_data import picture, real, small_mit1003, small_osie, small_salicon
-from scipy.io import savemat
+from saliency_data import picture, real, small_cat2000, small_mit1003, small_osie, small_salicon
+from scipy.io import loadmat, savemat
 from scipy.ndimage import gaussian_filter
 
 from congruency.saliency import data
@@ -101,6 +101,73 @@ def test_mit1003_from_fixation_maps(tmp_path):
     assert mit.pixels_per_degree == 35
 
 
+def test_cat2000_by_category(tmp_path):
+    for root in (small_cat2000(tmp_path), tmp_path / "trainSet"):
+        cat = data.open_data(root)
+        assert [v.name for v in cat.viewings] == ["Action/001.jpg", "Social/001.jpg"]
+        assert [v.points.tolist() for v in cat.viewings] == [[[20, 10], [90, 40]], [[20, 11], [90, 40]]]
+        assert (cat.name, cat.pixels_per_degree) == ("CAT2000", None)
+        assert data.official_density(cat[1]).shape == (54, 96)
+    prepared = data.load_prepared(data.prepare(cat, tmp_path / "cat.pt", (32, 32)))
+    assert [v.name for v in prepared.data.viewings] == ["Action/001.jpg", "Social/001.jpg"]
+    assert prepared.subset(["Social/001.jpg"]).data[0].points.tolist() == [[20, 11], [90, 40]]
+    locations = tmp_path / "trainSet" / "FIXATIONLOCS" / "Social" / "001.mat"
+    savemat(locations, {"fixLocs": np.zeros((3, 4))})
+    with pytest.raises(data.DataError, match=r"'fixLocs' of the image's size \(54, 96\), found \(3, 4\)"):
+        data.cat2000(tmp_path)
+    locations.unlink()
+    with pytest.raises(data.DataError, match=r"the file .*001.mat is missing"):
+        data.cat2000(tmp_path)
+
+
+def test_salicon_of_2017_as_its_archives_unpack(tmp_path):
+    """fixations.zip and maps.zip hold the splits, without a folder of their own."""
+    small_salicon(tmp_path)
+    for kind in ("fixations", "maps"):
+        for path in (tmp_path / kind / "train").iterdir():
+            (tmp_path / "train").mkdir(exist_ok=True)
+            path.rename(tmp_path / "train" / path.name)
+        (tmp_path / kind / "train").rmdir()
+        (tmp_path / kind).rmdir()
+    salicon = data.open_data(tmp_path)
+    assert (len(salicon), salicon.version) == (2, "2017")
+    assert data.official_density(salicon[0]).shape == (480, 640)
+
+
+def test_an_image_without_its_viewers_is_an_error(tmp_path):
+    small_salicon(tmp_path / "salicon")
+    next((tmp_path / "salicon" / "fixations" / "train").glob("*009.mat")).unlink()
+    with pytest.raises(
+        data.DataError, match=r"1 images of the split have no viewers' file .*000000009.mat; unpack all"
+    ):
+        data.salicon(tmp_path / "salicon")
+    root = small_osie(tmp_path / "osie")
+    entries = loadmat(root / "fixations.mat", squeeze_me=True)["fixations"]
+    entries[2]["subjects"] = entries[2]["subjects"][:2]
+    savemat(root / "fixations.mat", {"fixations": entries})
+    with pytest.raises(data.DataError, match=r"has 2 of 3 viewers for 1003.jpg"):
+        data.osie(root)
+
+
+def test_hidden_files_of_macos_are_no_images(tmp_path):
+    roots = small_salicon(tmp_path / "salicon"), small_cat2000(tmp_path / "cat"), small_mit1003(tmp_path / "mit")
+    counts = [len(data.open_data(root)) for root in roots]
+    for root in roots:
+        for path in [path for path in root.rglob("*") if path.is_file()]:
+            path.with_name(f"._{path.name}").write_bytes(b"Mac OS X")
+    assert [len(data.open_data(root)) for root in roots] == counts
+
+
+def test_a_folder_named_stimuli_is_not_osie_by_that_name(tmp_path):
+    picture(tmp_path / "stimuli" / "a.png")
+    with pytest.raises(data.DataError, match=r"is not a known data set: it holds neither stimuli/ with fixations.mat"):
+        data.open_data(tmp_path)
+    (tmp_path / "fixations.csv").write_text("image,x,y\na,1,2\n")
+    own = data.open_data(tmp_path, pixels_per_degree=7)
+    assert (own.name, own.sigma(40), own[0].points.tolist()) == (tmp_path.name, 7, [[1, 2]])
+    assert data.open_data(small_osie(tmp_path / "osie"), pixels_per_degree=31).sigma(800) == 31
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "json of viewers"])
 def test_a_folder_of_images_with_fixations(tmp_path, form):
     for name in ("a.png", "b.jpg", "c.png"):
@@ -124,7 +191,10 @@ def test_points_count_at_the_nearest_pixel_and_not_outside(tmp_path):
     (tmp_path / "f.csv").write_text("image,x,y\na,-0.4,0.4\na,38.6,28.6\na,39.5,3\na,-0.6,3\na,nan,1\n")
     picture(tmp_path / "images" / "a.png")
     own = data.folder(tmp_path / "images", tmp_path / "f.csv")
-    assert own[0].outside == 3
+    assert (own[0].outside, own[0].missing) == (2, 1)
+    assert "2 fixations outside the frame and 1 without coordinates left out" in own.summary()
+    kept = data.load_prepared(data.prepare(own, tmp_path / "own.pt", (32, 32)))
+    assert kept.data.summary() == own.summary()
     counts = data.fixation_counts([own[0].points], (30, 40))
     assert counts.nonzero().tolist() == [[0, 0, 0], [0, 29, 39]]
 

@@ -21,18 +21,67 @@ def test_nss_by_hand():
     saliency = torch.tensor([[[0.0, 0.0], [0.0, 4.0]]])  # mean 1, variance 3 (ddof 0) or 4 (ddof 1)
     fixations = torch.tensor([[[1, 0], [0, 2]]])
     assert nss(saliency, fixations).item() == pytest.approx((-1 + 2 * 3) / 3 / math.sqrt(3))
-    assert nss(saliency, fixations, ddof=1).item() == pytest.approx((-1 + 2 * 3) / 3 / 2)
-    assert nss(saliency, fixations > 0).item() == pytest.approx((-1 + 3) / 2 / math.sqrt(3))
+    assert nss(saliency, fixations, protocol="salicon").item() == nss(saliency, fixations).item()
+    assert nss(saliency, fixations, protocol="mit").item() == pytest.approx((-1 + 3) / 2 / 2)
 
 
-@pytest.mark.parametrize("ddof", [0, 1])
-def test_nss_is_the_mean_zscore_at_the_fixations(ddof):
+def test_nss_is_the_mean_zscore_at_the_fixations():
     saliency, fixations = problem(fixations=40)
     expected = [
-        np.repeat(stats.zscore(s.numpy().ravel(), ddof=ddof), f.numpy().ravel().astype(int)).mean()
+        np.repeat(stats.zscore(s.numpy().ravel()), f.numpy().ravel().astype(int)).mean()
         for s, f in zip(saliency, fixations, strict=True)
     ]
-    np.testing.assert_allclose(nss(saliency, fixations, ddof=ddof), expected, rtol=1e-5)
+    np.testing.assert_allclose(nss(saliency, fixations), expected, rtol=1e-5)
+
+
+def scaled(array):
+    return (array - array.min()) / (array.max() - array.min())
+
+
+def shares(array):
+    return array / array.sum()
+
+
+def test_the_protocol_of_the_mit_benchmark():
+    """Each fixated pixel once, MATLAB's standard deviation, maps scaled to [0, 1] before they are made to sum to 1."""
+    saliency, fixations = problem(fixations=60, dtype=torch.float64)
+    saliency, density, prior = saliency - 0.3, densities().double() + 2, densities(5).double()
+    assert fixations.max() > 1
+    eps = np.spacing(1.0)
+    for i in range(len(saliency)):
+        s, q, b, seen = saliency[i].numpy(), density[i].numpy(), prior[i].numpy(), fixations[i].numpy() > 0
+        expected = ((s - s.mean()) / s.std(ddof=1))[seen].mean()
+        assert nss(saliency, fixations, protocol="mit")[i].item() == pytest.approx(expected, rel=1e-12)
+        overlap = np.minimum(shares(scaled(s)), shares(scaled(q))).sum()
+        assert sim(saliency, density, protocol="mit")[i].item() == pytest.approx(overlap, rel=1e-12)
+        gain = np.log2(eps + shares(scaled(s))[seen]) - np.log2(eps + shares(scaled(b))[seen])
+        found = information_gain(saliency, fixations, prior, protocol="mit")[i].item()
+        assert found == pytest.approx(gain.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("score", [nss, sim])
+def test_an_unknown_protocol_is_refused(score):
+    with pytest.raises(ValueError, match="protocol must be 'exact', 'mit' or 'salicon', got 'matlab'"):
+        score(*problem(), protocol="matlab")
+
+
+@pytest.mark.parametrize(("height", "width"), [(769, 1021), (1080, 1920)])
+@pytest.mark.parametrize("kind", ["uniform", "peaked", "far from 0"])
+def test_large_maps_in_float32_score_as_in_float64(device, kind, height, width):
+    """To 1e-6 of the value, or of 1: the sums must not lose what the pixels have."""
+    maps = torch.rand(4, height, width, generator=torch.Generator().manual_seed(height))
+    fixations = (maps[3] < 3e-4).float()[None]
+    rows, columns = torch.arange(height)[:, None] / height - 0.4, torch.arange(width) / width - 0.6
+    peak = torch.exp(-0.5 * (rows**2 + columns**2) / 0.03**2)
+    saliency = {"uniform": maps[0], "peaked": peak + 1e-4 * maps[0], "far from 0": 20 + maps[0]}[kind][None]
+    density, prior = peak[None] + 1e-3 * maps[1], maps[2] + 0.01
+    calls = {
+        nss: (fixations,), cc: (density,), kl: (density,), sim: (density,), information_gain: (fixations, prior),
+    }  # fmt: skip
+    for score, truth in calls.items():
+        given = [x.to(device) for x in (saliency, *truth)]
+        exact = score(*(x.double() for x in given)).item()
+        assert score(*given).item() == pytest.approx(exact, rel=1e-6, abs=1e-6), score.__name__
 
 
 def test_cc_equals_pearson_correlation():

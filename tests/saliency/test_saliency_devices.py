@@ -6,7 +6,7 @@ from saliency_data import small_osie
 from saliency_maps import problem
 
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import baseline_scores, human_scores
+from congruency.saliency.baselines import reference_scores
 from congruency.saliency.task import Recipe, train_network
 
 SIZE = {"images": 5, "height": 120, "width": 160, "fixations": 90}
@@ -53,14 +53,13 @@ def test_densities_agree_with_the_cpu(device):
 
 
 def test_bounds_agree_with_the_cpu(device, tmp_path):
-    osie = data.osie(small_osie(tmp_path))
-    here = baseline_scores(osie, osie) | human_scores(osie)
-    there = baseline_scores(osie, osie, device=device) | human_scores(osie, device=device)
+    osie = data.osie(small_osie(tmp_path, viewers=4))
+    here, there = (reference_scores(osie, osie, ["AUC", "KL", "IG"], device=place) for place in (None, device))
     for row, values in here.items():
         assert there[row] == pytest.approx(values, rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1"])
+@pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 update", "Cautious"])
 def test_a_run_on_the_device(device, tmp_path, method):
     """In bfloat16 on an accelerator; not on a CPU, where not every processor that has its instructions runs them."""
     osie = data.prepare_in_memory(data.osie(small_osie(tmp_path / "osie", images=6)), (48, 64))

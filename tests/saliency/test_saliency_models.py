@@ -15,7 +15,7 @@ from congruency.saliency.models import finish
 SMALL = "resnet18"
 
 
-@pytest.mark.parametrize("name", ["salicon", "dinet"])
+@pytest.mark.parametrize("name", ["salicon", "dinet", "dinet4"])
 def test_maps_have_the_size_of_the_images(name):
     model = models.create(name, "resnet10t" if name == "salicon" else "tf_efficientnet_lite0", **options(name)).eval()
     images = torch.randint(256, (2, 3, 50, 67), dtype=torch.uint8)
@@ -31,28 +31,97 @@ def options(name):
     return {"stride": 32} if name == "salicon" else {}
 
 
-def test_dinet_has_a_last_layer_of_2304_weights():
-    model = models.DINet()
+def published_dinet(features, weights):
+    """The dilated inception module and the readout, written out: rectified branches, no biases, a sigmoid."""
+    conv, relu = nn.functional.conv2d, torch.relu
+    reduced = relu(conv(features, weights["inception.reduce.weight"]))
+    total = sum(
+        relu(conv(reduced, weights[f"inception.branches.{i}.weight"], padding=rate, dilation=rate))
+        for i, rate in enumerate((4, 8, 16))
+    )
+    for place in (0, 2):
+        total = relu(conv(total, weights[f"readout.{place}.weight"], padding=1))
+    coarse = 1 / (1 + torch.exp(-conv(total, weights["readout.4.weight"], padding=1)))
+    return nn.functional.interpolate(coarse, scale_factor=8, mode="bilinear")[:, 0]
+
+
+def test_dinet_is_the_published_network():
+    model = models.DINet().eval()
+    assert sum(p.numel() for p in model.parameters()) == 26_983_744
+    # ResNet-50 without its classifier, the reduction, three branches, two hidden layers, the last one
+    assert 23_508_032 + 2048 * 256 + 3 * 256 * 256 * 9 + 2 * 256 * 256 * 9 + 2304 == 26_983_744
     last = congruency.head(model)
     assert last is model.readout[-1]
-    assert last.weight.shape == (1, 256, 3, 3)
-    assert sum(p.numel() for p in last.parameters()) == 2304
+    assert last.weight.numel() == sum(p.numel() for p in last.parameters()) == 2304
+    assert not any(layer.bias is not None for layer in model.modules() if isinstance(layer, nn.Conv2d))
+    assert [branch.dilation for branch in model.inception.branches] == [(4, 4), (8, 8), (16, 16)]
+    for stage, dilation in ((3, 2), (4, 4)):
+        blocks = getattr(model.backbone.network, f"layer{stage}")
+        assert {block.conv2.dilation for block in blocks} == {(dilation, dilation)}
+        assert {block.conv2.padding for block in blocks} == {(dilation, dilation)}
+        assert {block.conv2.stride for block in blocks} == {(1, 1)}
+    assert model.preprocessing == data.Preprocessing((320, 480), "pad")
+    assert models.DINet.usual_loss("resnet50") == "0.5*l1"
+    images = torch.randint(256, (1, 3, 64, 96), dtype=torch.uint8)
+    with torch.no_grad():
+        features = model.backbone(model.backbone.normalise(images))
+        assert features.shape == (1, 2048, 8, 12)
+        torch.testing.assert_close(model(images), published_dinet(features, model.state_dict()))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_batch_normalisation_keeps_its_statistics(frozen):
+    model = models.create("dinet", "resnet10t", frozen=frozen).train()
+    before = {name: value.clone() for name, value in model.named_buffers() if "running" in name}
+    model(torch.randint(256, (2, 3, 32, 48), dtype=torch.uint8)).sum().backward()
+    changed = [name for name, value in model.named_buffers() if "running" in name and not value.equal(before[name])]
+    assert bool(changed) is not frozen
+    norms = [m for m in model.backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(p.grad is not None for m in norms for p in m.parameters())  # scale and shift are trained
+
+
+def test_batch_normalisation_is_frozen_with_trained_weights_only(tmp_path):
+    import timm
+
+    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pt")
+    assert models.create("dinet", "resnet10t", weights=tmp_path / "weights.pt").backbone.frozen
+    assert not models.create("dinet", "resnet10t").backbone.frozen
+
+
+def test_the_variant_with_four_branches_keeps_its_last_layer():
+    model = models.DINet4("resnet10t")
+    assert congruency.head(model) is model.readout[-1]
     assert [branch.dilation for branch in model.inception.branches] == [(1, 1), (4, 4), (8, 8), (16, 16)]
     with torch.no_grad():
         assert model.eval().logits(torch.zeros(1, 3, 48, 64)).shape == (1, 1, 6, 8)
 
 
-def test_the_salicon_model_reads_two_scales_with_one_1x1_convolution():
-    model = models.SALICON()
+@pytest.mark.parametrize(
+    ("backbone", "parameters", "seen", "features", "size"),
+    [
+        ("vgg16", 14_714_688 + 1025, [(128, 192), (64, 96)], (4, 6), (600, 800)),  # as published
+        ("resnet50", 23_508_032 + 4097, [(64, 96), (32, 48)], (4, 6), (240, 320)),  # the DCL paper's: 23.51 million
+    ],
+)
+def test_the_salicon_model_reads_two_scales_with_one_1x1_convolution(backbone, parameters, seen, features, size):
+    model = models.SALICON(backbone)
     last = congruency.head(model)
     assert last is model.readout
-    assert last.weight.shape == (1, 2 * 2048, 1, 1)
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(23.51, abs=0.01)  # the paper's count
-    seen = []
-    model.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
+    assert last.weight.shape == (1, 2 * model.backbone.channels, 1, 1)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    shapes = []
+    model.backbone.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape[-2:])))
     with torch.no_grad():
-        assert model.eval().logits(torch.zeros(1, 3, 64, 96)).shape == (1, 1, 4, 6)
-    assert seen == [(64, 96), (32, 48)]
+        assert model.eval().logits(torch.zeros(1, 3, 64, 96)).shape == (1, 1, *features)
+    assert shapes == seen
+    assert model.preprocessing == data.Preprocessing(size, "stretch")
+
+
+def test_networks_are_on_their_own_backbone_by_default():
+    with torch.device("meta"):
+        assert [models.create(name).backbone.name for name in models.MODELS] == ["vgg16", "resnet50", "resnet50"]
+    with pytest.raises(ValueError, match="two positive numbers, the fine one first"):
+        models.SALICON("resnet10t", stride=32, scales=(0.5, 1))
 
 
 def test_the_head_is_found_behind_wrappers():
@@ -96,7 +165,10 @@ def test_images_are_normalised_as_in_timm():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: models.create("deepgaze"), "there is no saliency model 'deepgaze'; choose one of salicon, dinet"),
+        (
+            lambda: models.create("deepgaze"),
+            "there is no saliency model 'deepgaze'; choose one of salicon, dinet, dinet4",
+        ),
         (lambda: models.create("dinet", "resnet9000"), "timm cannot make 'resnet9000' give features at stride 8"),
         (lambda: models.create("dinet", "vgg11"), "timm cannot make 'vgg11' give features at stride 8"),
         (
@@ -111,11 +183,14 @@ def test_invalid_models_are_refused(make, message):
 
 
 def test_a_saved_model_is_the_same_model(tmp_path):
-    model = models.create("dinet", "tf_efficientnet_lite0", width=16, rates=(2, 3)).eval()
-    loaded = models.load_model(models.save_model(model, tmp_path / "model.pt"))
-    images = torch.randint(256, (1, 3, 40, 40), dtype=torch.uint8)
-    assert loaded(images).equal(model(images))
-    assert not loaded.training
+    seen = data.Preprocessing((40, 48), "pad")
+    for name, options in (("dinet", {"width": 16, "rates": (2, 3)}), ("salicon", {"stride": 32, "scales": (1, 0.5)})):
+        model = models.create(name, "tf_efficientnet_lite0", preprocessing=seen, **options).eval()
+        model.backbone.mean += 1  # the normalisation is saved too
+        loaded = models.load_model(models.save_model(model, tmp_path / "model.pt"))
+        images = torch.randint(256, (1, 3, 40, 40), dtype=torch.uint8)
+        assert loaded(images).equal(model(images))
+        assert (loaded.training, loaded.preprocessing, loaded.options) == (False, seen, model.options)
 
 
 def test_invalid_model_files_are_refused(tmp_path):
@@ -127,6 +202,9 @@ def test_invalid_model_files_are_refused(tmp_path):
     (tmp_path / "broken.pt").write_bytes(b"1234")
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         models.load_model(tmp_path / "broken.pt")
+    torch.save({"format": "congruency saliency model, version 1"}, tmp_path / "old.pt")
+    with pytest.raises(ValueError, match="earlier version, which did not record its input size; train it again"):
+        models.load_model(tmp_path / "old.pt")
     with pytest.raises(TypeError, match="can be saved, got Linear"):
         models.save_model(nn.Linear(1, 1), tmp_path / "linear.pt")
 

@@ -1,12 +1,23 @@
-"""Scores of whole data sets: baselines and human scores, images of different sizes, images without fixations."""
+"""Scores of whole data sets: baselines and the human ceiling, images of different sizes, images without fixations."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from saliency_data import picture, small_osie
 
 from congruency.saliency import data, metrics
-from congruency.saliency.baselines import baseline_scores, centre_gaussian, human_scores, mean_map
-from congruency.saliency.scorer import METRICS, ground_truths, mean_scores, score
+from congruency.saliency.baselines import (
+    CENTRE,
+    below_centre,
+    centre_gaussian,
+    fixation_prior,
+    mean_map,
+    reference_scores,
+)  # fmt: skip
+from congruency.saliency.ceiling import human_ceiling
+from congruency.saliency.scorer import METRICS, ground_truths, mean_scores, score, with_uniform
 
 
 @pytest.fixture
@@ -31,11 +42,36 @@ def test_scores_are_those_of_each_image_alone(uneven):
         negatives = data.fixation_counts([other.points], (v.height, v.width), frames=[(other.height, other.width)])
         expected = metrics.auc_shuffled(maps[i][None], counts, negatives).item()
         assert values["sAUC"][i].item() == pytest.approx(expected)
-        gain = metrics.information_gain(maps[i][None], counts, data.density(negatives, 2.0)).item()
+        floor = 0.5 / (v.height * v.width)  # one other image and a uniform one
+        prior = data.density(negatives, 2.0)
+        gain = metrics.information_gain(maps[i][None], counts, 0.5 * prior / prior.sum() + floor).item()
         assert values["IG"][i].item() == pytest.approx(gain, rel=1e-3)
     assert all(scores[2].isnan() for scores in values.values())
     means = mean_scores(values, uneven)
     assert means["NSS"] == pytest.approx(values["NSS"][:2].mean().item())
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 30])
+def test_the_gain_of_the_truth_itself_is_never_absurd(images):
+    """Over few other images too: their baseline has a floor, and with none it is uniform."""
+    viewed = looking(population(7, images=images), 5, seed=8)
+    counts = torch.cat([data.fixation_counts([v.points], (45, 60)) for v in viewed.viewings])
+    truth = data.density(counts, 3.0)
+    gain = mean_scores(score(lambda i: truth[list(i)], viewed, ["IG"]), viewed)["IG"]
+    uniform = torch.ones(45, 60)
+    over_uniform = score(lambda i: truth[list(i)], viewed, ["IG"], baseline=uniform)["IG"]
+    assert 0 < gain < over_uniform.mean() + 5  # bits; a baseline without a floor gives more than 20
+    if images == 1:
+        assert gain == pytest.approx(over_uniform.item(), rel=1e-5)
+
+
+def test_a_given_baseline_is_resized_and_must_be_positive(uneven):
+    maps = torch.rand(30, 40) + 0.1
+    gains = score(lambda i: maps.expand(len(i), -1, -1), uneven, ["IG"], baseline=maps)["IG"]
+    assert gains[:2].tolist() == pytest.approx([0, 0], abs=1e-5)
+    for wrong in (torch.zeros(3, 4), maps - 1, maps[None], maps.fill_(torch.nan)):
+        with pytest.raises(ValueError, match="must be one map, positive at every pixel"):
+            score(lambda i: torch.rand(len(i), 3, 4), uneven, ["IG"], baseline=wrong)
 
 
 def test_a_nan_prediction_makes_the_mean_nan(uneven):
@@ -115,7 +151,9 @@ def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
         "sAUC": metrics.auc_shuffled(maps, counts, in_order(columns, **draws), **draws),
         "AUC": metrics.auc_borji(maps, counts, **draws),
         "AUC-Judd": metrics.auc_judd(maps, counts, **draws),
-        "IG": metrics.information_gain(maps, counts, data.density(metrics.shuffled_negatives(counts), 2.0)),
+        "IG": metrics.information_gain(
+            maps, counts, with_uniform(data.density(metrics.shuffled_negatives(counts), 2.0), 13), protocol=protocol
+        ),
     }
     for name in names:
         torch.testing.assert_close(values[name], expected[name].double(), equal_nan=True)
@@ -125,36 +163,177 @@ def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
 
 def test_centre_biases_follow_the_fixations(tmp_path):
     osie = data.osie(small_osie(tmp_path, images=40))
-    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40), sigma=3.0)
+    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40))
     x = torch.cat([v.points for v in osie.viewings])[:, 0].mean()
     assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
     assert gaussian.max() <= 1
     assert mean.shape == (30, 40)
-    assert mean.sum().item() == pytest.approx(40, rel=0.3)  # each image 1, minus what falls outside
+    assert mean.sum().item() == pytest.approx(40, rel=1e-5)  # 1 for each image
 
 
-def people(tmp_path, viewers):
-    """Ten images where all viewers look at the same two places of each."""
-    lines = ["image,x,y,viewer"]
-    for i in range(10):
+def test_a_mean_map_blurs_each_image_by_its_own_width(tmp_path):
+    """Two images, one twice as large: the same point, and each blurred by 3 % of its own width."""
+    for name, scale in (("small", 1), ("large", 2)):
+        picture(tmp_path / f"{name}.png", 60 * scale, 80 * scale)
+    (tmp_path / "fixations.csv").write_text("image,x,y\nsmall,40,30\nlarge,80.5,60.5\n")
+    both = data.folder(tmp_path)
+    alone = [mean_map(both.subset([i]), (60, 80)) for i in range(2)]
+    torch.testing.assert_close(alone[0], alone[1])
+    known = replace(both, pixels_per_degree=6.0)  # 6 pixels of each: twice as wide in the small one
+    large, small = (mean_map(known.subset([i]), (60, 80)) for i in range(2))
+    assert large.max() > 2 * small.max()
+    torch.testing.assert_close(mean_map(known, (60, 80)), large + small)
+
+
+def slow_likelihood(viewed, folds, size, sigma, share):
+    """Bits per fixation above uniform, image by image, each under the estimate from the images of other folds."""
+    counts = [data.fixation_counts([v.points], size, frames=[(v.height, v.width)])[0].double() for v in viewed.viewings]
+    total = 0.0
+    for i, own in enumerate(counts):
+        others = sum(c / c.sum() for j, c in enumerate(counts) if j % folds != i % folds)
+        blurred = data.density(others.unsqueeze(0), sigma)[0]
+        mixed = (1 - share) * blurred / blurred.sum() + share / blurred.numel()
+        total += float((own * (mixed * blurred.numel()).log2()).sum() / own.sum())
+    return total / len(counts)
+
+
+def test_the_mean_map_is_fitted_by_cross_validation(tmp_path):
+    osie, size = data.osie(small_osie(tmp_path, images=9)), (15, 20)
+    prior = fixation_prior(osie, size, folds=3)
+    chosen = slow_likelihood(osie, 3, size, prior.bandwidth * 20, prior.uniform)
+    assert prior.bits == pytest.approx(chosen, rel=1e-5)
+    for bandwidth in (0.01, 0.05, 0.1, 0.2):
+        for share in (1e-6, 0.01, 0.1):
+            assert slow_likelihood(osie, 3, size, bandwidth * 20, share) < chosen + 0.01 * abs(chosen)
+    assert prior.whole.sum().item() == pytest.approx(1)
+    assert prior.folds.shape == (3, 15, 20)
+    with pytest.raises(ValueError, match="at least two images with fixations"):
+        fixation_prior(osie.subset([0]))
+
+
+def test_the_bandwidth_follows_the_spread_of_the_fixations(tmp_path):
+    """Where everyone looks at one point it is the narrowest; where nobody repeats anything, wide."""
+    lines = ["image,x,y"]
+    for i in range(12):
         picture(tmp_path / f"{i}.png", 60, 80)
-        for viewer in range(viewers):
-            lines += [f"{i},{5 + 7 * i},{10 + viewer},v{viewer}", f"{i},{75 - 7 * i},{50 - viewer},v{viewer}"]
+        lines += [f"{i},40,30"] * 3
     (tmp_path / "fixations.csv").write_text("\n".join(lines))
-    return data.folder(tmp_path)
+    narrow = fixation_prior(data.folder(tmp_path), (60, 80))
+    assert (narrow.bandwidth, narrow.uniform) == (0.01, 1e-6)
+    wide = fixation_prior(data.osie(small_osie(tmp_path / "osie", images=12)), (60, 80))
+    assert wide.bandwidth > 0.05
 
 
-def test_people_who_agree_predict_each_other_better_than_a_centre_bias(tmp_path):
-    viewed = people(tmp_path, 3)
-    humans = human_scores(viewed)
-    floor = baseline_scores(viewed, viewed, size=(60, 80))
-    assert set(humans) == {"one human", "the other humans"}
-    assert set(floor) == {"centre Gaussian", "mean training map"}
-    for human in humans.values():
-        assert human["AUC"] > 0.95
-        assert all(human["NSS"] > bias["NSS"] for bias in floor.values())
+@pytest.mark.parametrize("separate", [True, False])
+def test_reference_scores(separate):
+    """Floors from a training set, or by cross-validation from the other images; people last."""
+    viewed = looking(population(1), 6, seed=2)
+    found = reference_scores(viewed, viewed if separate else None, ["NSS", "AUC", "CC", "KL"], size=(45, 60))
+    mean = "mean training map" if separate else "mean map of the other images"
+    assert list(found) == ["uniform", CENTRE, mean, "human ceiling"]
+    assert found["uniform"]["NSS"] == found["uniform"]["CC"] == 0
+    assert found["uniform"]["AUC"] == 0.5
+    assert found["human ceiling"]["NSS"] > max(found[name]["NSS"] for name in ("uniform", CENTRE, mean))
+    if separate:  # a map of the images' own fixations is better than one of the others'
+        cross = reference_scores(viewed, None, ["NSS"], size=(45, 60), people=False)
+        assert found[mean]["NSS"] > cross["mean map of the other images"]["NSS"]
+    else:
+        alone = reference_scores(viewed.subset([0]), None, ["NSS"], size=(33, 47), people=False)
+        assert alone == {"uniform": {"NSS": 0.0}}
 
 
-def test_human_scores_need_two_viewers(tmp_path):
-    with pytest.raises(ValueError, match="does not have at least two separate viewers"):
-        human_scores(people(tmp_path, 1))
+def test_people_are_scored_as_the_model_is():
+    """With the blur that is asked for; not by a protocol for which there is no ceiling."""
+    viewed = looking(population(1, images=4), 6, seed=2)
+    usual, wide = (reference_scores(viewed, viewed, ["CC"], size=(45, 60), sigma=sigma) for sigma in (None, 9.0))
+    other = reference_scores(replace(viewed, pixels_per_degree=9.0), viewed, ["CC"], size=(45, 60))
+    assert wide["human ceiling"] == other["human ceiling"] != usual["human ceiling"]
+    assert "human ceiling" not in reference_scores(viewed, viewed, ["NSS"], size=(45, 60), protocol="mit")
+
+
+def test_a_model_below_the_centre_bias_is_named():
+    floor = {CENTRE: {"NSS": 1.0, "KL": 1.3, "CC": 0.3}}
+    assert below_centre({"NSS": 1.1, "KL": 1.2, "CC": 0.31}, floor) == ""
+    text = below_centre({"NSS": 0.9, "KL": 1.4, "CC": 0.31, "IG": 0.0}, floor)
+    assert text.startswith(f"below the centre bias in NSS (0.9000, {CENTRE} 1.0000), KL (1.4000, {CENTRE} 1.3000)")
+
+
+def population(seed, images=12, height=45, width=60):
+    """(images, H, W): where infinitely many viewers would look, a few places with their weights."""
+    random = torch.Generator().manual_seed(seed)
+    places = torch.rand(images, 5, 2, generator=random) * torch.tensor([height, width])
+    weights = torch.rand(images, 5, generator=random) ** 2
+    rows, columns = torch.arange(height)[:, None], torch.arange(width)[None, :]
+    near = [
+        [torch.exp(-0.5 * ((rows - y) ** 2 + (columns - x) ** 2) / 3.0**2) for y, x in image.tolist()]
+        for image in places
+    ]
+    maps = torch.stack([torch.stack(some) for some in near])
+    total = (weights[:, :, None, None] * maps).sum(1) + 1e-3
+    return total / total.sum((-2, -1), keepdim=True)
+
+
+def looking(maps, viewers, seed, fixations=6):
+    """A data set of these viewers: each looks at ``fixations`` pixels drawn from the population."""
+    random = torch.Generator().manual_seed(seed)
+    height, width = maps.shape[-2:]
+    viewings = []
+    for i, one in enumerate(maps):
+        drawn = torch.multinomial(one.flatten(), viewers * fixations, replacement=True, generator=random)
+        points = torch.stack([drawn % width, drawn // width], 1).double().view(viewers, fixations, 2)
+        viewings.append(data.Viewing(Path(f"{i}.png"), height, width, tuple(points)))
+    return data.SaliencyData("synthetic", tuple(viewings), pixels_per_degree=3.0)
+
+
+@pytest.mark.parametrize("viewers", [9, 16])
+def test_the_human_ceiling_is_the_score_of_the_population(viewers):
+    """Against the truth that models get: the density of the population, blurred as the truth is.
+
+    The estimate must be much nearer to it than the score of as many other people, which is no ceiling.
+    """
+    expected, found, people = (dict.fromkeys(METRICS, 0.0) for _ in range(3))
+    for seed in (0, 10, 20):
+        maps = population(seed)
+        viewed, other = (looking(maps, viewers, seed=seed + i) for i in (1, 2))
+        counts = torch.cat([data.fixation_counts([v.points], (v.height, v.width)) for v in other.viewings])
+        for means, predicted in ((expected, data.density(maps, 3.0)), (people, data.density(counts, 3.0))):
+            scores = mean_scores(score(lambda indices, p=predicted: p[list(indices)], viewed, METRICS), viewed)
+            for name, value in scores.items():
+                means[name] += value / 3
+        for name, value in human_ceiling(viewed, METRICS).items():
+            found[name] += value / 3
+    for name in set(METRICS) - {"AUC-Judd"}:  # whose negatives are the pixels that one viewer did not look at
+        assert abs(found[name] - expected[name]) < 0.6 * abs(people[name] - expected[name]), name
+    assert found["AUC-Judd"] == pytest.approx(found["AUC"], abs=0.01)
+
+
+def test_cc_is_corrected_for_attenuation():
+    """Spearman and Brown: sqrt(2 r / (1 + r)) for a split-half correlation r."""
+    viewed = looking(population(3, images=30), 16, seed=4)
+    halves = [
+        torch.cat([data.fixation_counts([torch.cat(v.fixations[k::2])], (45, 60)) for v in viewed.viewings])
+        for k in (0, 1)
+    ]
+    r = metrics.cc(*(data.density(half, 3.0) for half in halves)).mean().item()
+    assert human_ceiling(viewed, ["CC"])["CC"] == pytest.approx((2 * r / (1 + r)) ** 0.5, abs=0.02)
+
+
+def test_leave_one_out_pooled_over_viewers():
+    """Without correction it is the score of each viewer by the others, weighted with the viewer's fixations."""
+    viewed = looking(population(5, images=1), 5, seed=6)
+    counts = data.fixation_counts(viewed[0].fixations, (45, 60))
+    scores = {}
+    for k in (4, 2):  # of the limit S(4) + (S(4) - S(2)), the same others for both
+        values = []
+        for one in range(5):
+            others = [i for i in range(5) if i != one][:k]
+            values.append(metrics.nss(data.density(counts[others].sum(0)[None], 3.0), counts[one][None]).item())
+        scores[k] = sum(values) / 5
+    draws = [human_ceiling(viewed, ["NSS"], seed=seed)["NSS"] for seed in range(12)]
+    assert min(draws) < 2 * scores[4] - scores[2] < max(draws)
+    assert draws[0] == human_ceiling(viewed, ["NSS"], seed=0)["NSS"]
+
+
+def test_the_ceiling_needs_four_viewers():
+    with pytest.raises(ValueError, match="synthetic does not have 4 separate viewers for every image, but 3"):
+        human_ceiling(looking(population(0, images=2), 3, seed=0))

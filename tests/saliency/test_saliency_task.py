@@ -6,14 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saliency_data import real, small_osie
+from saliency_data import picture, real, small_osie
 
+from congruency.constraints.references import DEFAULT_FLOOR
 from congruency.saliency import data
 from congruency.saliency.batches import SaliencyBatches
+from congruency.saliency.predict import predict
+from congruency.saliency.score_maps import score_maps
 from congruency.saliency.task import METHODS, Recipe, Trained, build_task, method_named, split_prepared, train_network
 from congruency.training import Correction, TrainingConfig, order_seed, train
 
 QUICK = {"model": "dinet", "backbone": "resnet10t", "epochs": 2, "batch": 3}
+SMALL = data.Preprocessing((48, 64))
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +28,13 @@ def slice_of_osie(tmp_path_factory):
     return split_prepared(data.load_prepared(path), train=6)
 
 
-@pytest.mark.parametrize("method", ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"])
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize(
+    ("optimizer", "method"),
+    [
+        ("adam", "baseline"), ("rmsprop", "baseline"), ("adam", "GEM"), ("rmsprop", "DCL-inf-1"),
+        ("adam", "DCL-inf-1 anchor"), ("adam", "DCL-3-2 floor"), ("rmsprop", "DCL-inf-1 update"), ("adam", "Cautious"),
+    ],
+)  # fmt: skip
 def test_every_method_trains_on_real_images(slice_of_osie, tmp_path, method, optimizer):
     recipe = Recipe(**QUICK, method=method, optimizer=optimizer)
     scores = train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu").scores
@@ -40,7 +49,7 @@ def test_every_method_trains_on_real_images(slice_of_osie, tmp_path, method, opt
 
 
 def test_training_makes_the_loss_smaller(slice_of_osie, tmp_path):
-    recipe = Recipe(**{**QUICK, "epochs": 6, "model": "salicon"}, halve_every=100, lr=2e-3)
+    recipe = Recipe(**{**QUICK, "epochs": 6, "model": "salicon"}, halve_every=100, lr=2e-3, loss="l1")
     train_network(recipe, 0, *slice_of_osie, tmp_path, device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "epoch"]
@@ -117,6 +126,7 @@ def test_optimizers_have_the_papers_settings():
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop', got 'sgd'"),
         ({"method": "EWC"}, "method must be one of baseline, GEM"),
         ({"halve_every": 0}, "halve_every must be at least 1 epoch, got 0"),
+        ({"delay": -1}, "delay must be at least 0 epochs, got -1"),
     ],
 )
 def test_recipes_are_checked(change, message):
@@ -124,11 +134,70 @@ def test_recipes_are_checked(change, message):
         Recipe(**change)
 
 
+def test_the_papers_schedule():
+    """eta_(k+1) = eta_0 0.5^(k-1), k counting from 1: two epochs at the first rate, then half of it in each."""
+    assert [Recipe().rate(epoch) for epoch in range(5)] == [1, 1, 0.5, 0.25, 0.125]
+    assert [Recipe(delay=0).rate(epoch) for epoch in range(4)] == [1, 0.5, 0.25, 0.125]
+    assert [Recipe(delay=0, halve_every=3).rate(epoch) for epoch in range(7)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+
+
+def test_the_schedule_is_that_of_the_steps(slice_of_osie, tmp_path):
+    train_network(Recipe(**{**QUICK, "epochs": 4}), 0, *slice_of_osie, tmp_path, device="cpu", keep_model=False)
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    assert [line["lr"] for line in lines if line["kind"] == "epoch"] == [2e-4, 2e-4, 1e-4, 5e-5]
+
+
+def test_recipes_know_what_their_networks_were_published_with():
+    assert (Recipe().backbone, Recipe().effective_loss) == ("resnet50", "0.5*l1")
+    assert Recipe().preprocessing == data.Preprocessing((320, 480), "pad")
+    published = Recipe(model="salicon")
+    assert (published.backbone, published.effective_loss, published.name) == ("vgg16", "kl", "SALICON VGG-16 Adam")
+    assert published.preprocessing == data.Preprocessing((600, 800))
+    assert Recipe(model="salicon", backbone="resnet50").effective_loss == "l1"
+    other = Recipe(height=48, width=64, aspect="stretch")
+    assert other.preprocessing == SMALL == Recipe().seen_as(SMALL).preprocessing
+    folders = {Recipe().folder, other.folder, Recipe(loss="kl").folder, Recipe(delay=0).folder}
+    assert len(folders) == 4
+    assert Recipe().seen_as(data.Preprocessing((320, 480), "pad")).folder == Recipe(loss="0.5*l1").folder
+    # what runs of the first version are found by
+    assert Recipe(model="dinet4", epochs=6, delay=0).folder == "dinet-resnet-50-adam_epochs-6"
+    assert Recipe(model="salicon", backbone="resnet50", delay=0, loss="l1").folder == "resnet-50-adam"
+    with pytest.raises(ValueError, match="height and width belong together"):
+        Recipe(height=48)
+
+
+@pytest.mark.parametrize("aspect", ["stretch", "pad"])
+def test_prediction_sees_an_image_as_training_did(tmp_path, aspect):
+    """Scores in training are those of the maps that the checkpoint predicts from the image files."""
+    for i, (height, width) in enumerate([(30, 40), (40, 30), (50, 40), (30, 60)]):
+        picture(tmp_path / "set" / f"{i}.png", height, width, seed=i)
+    lines = [f"{i},{5 * j},{4 * j},v{j}" for i in range(4) for j in range(1, 6)]
+    (tmp_path / "set" / "fixations.csv").write_text("\n".join(["image,x,y,viewer", *lines]))
+    images = data.folder(tmp_path / "set")
+    held = data.prepare_in_memory(images, (48, 64), aspect)
+    recipe = Recipe(**{**QUICK, "epochs": 1}).seen_as(held.preprocessing)
+    trained = train_network(recipe, 0, held, held, tmp_path / "run", device="cpu")
+    written = list(predict([tmp_path / "set"], tmp_path / "run" / "model.pt", tmp_path / "out", values=True))
+    assert [one.image.name for one in written] == [f"{i}.png" for i in range(4)]
+    found = score_maps(tmp_path / "out" / "values", images, list(trained.scores)).means
+    assert found == pytest.approx(trained.scores, rel=1e-4, abs=1e-5)
+    other = list(predict(
+        [tmp_path / "set"], tmp_path / "run" / "model.pt", tmp_path / "large", values=True,
+        preprocessing=data.Preprocessing((96, 128), aspect),
+    ))  # fmt: skip
+    assert len(other) == 4
+    assert score_maps(tmp_path / "large" / "values", images, ["CC"]).means["CC"] != pytest.approx(found["CC"], rel=1e-4)
+
+
 def test_any_window_and_number_of_references():
     assert all(method_named(name) == method for name, method in METHODS.items())
     assert method_named("DCL-7-3") == Correction(name="dcl", window=7, references=3)
     assert method_named("DCL-inf-2 anchor") == replace(METHODS["DCL-inf-1 anchor"], references=2)
-    assert Recipe(method="DCL-7-3").name == "DINet ResNet-50 Adam DCL-7-3"
+    assert method_named("DCL-7-3 update") == Correction(name="dcl", window=7, references=3, correct="update")
+    assert method_named("DCL-inf-1 floor").floor == DEFAULT_FLOOR
+    assert METHODS["Cautious"] == Correction(name="cautious", scope="all")
+    assert Recipe(method="DCL-7-3").name == "published DINet ResNet-50 Adam DCL-7-3"
+    assert Recipe(method="DCL-7-3", model="dinet4").name == "DINet ResNet-50 Adam DCL-7-3"
     for name in ("DCL-0-1", "DCL-5-0", "DCL-5", "DCL-inf-1 concentrate"):
         with pytest.raises(ValueError, match="or DCL-W-N of your own, got"):
             Recipe(method=name)

@@ -13,7 +13,6 @@ from congruency.saliency.models import create
 from congruency.saliency.task import METHODS
 from congruency.studies.cost import PRINTED, SETUPS, TimedSetup, method_name, synthetic_set
 from congruency.studies.saliency.recipes import paper_recipes
-from congruency.studies.saliency.runner import Sets
 from congruency.training import Correction, TrainingConfig, read_record, train
 
 ROWS = ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"]
@@ -32,7 +31,7 @@ def test_it_is_the_recipe_of_the_table_salicon(method):
     """But for the weights it begins with, on which times do not depend, and its length."""
     recipe = replace(SETUPS["paper"].recipe(method), pretrained=True, epochs=10)
     assert recipe in paper_recipes("salicon")
-    assert Sets("salicon", ()).size == SETUPS["paper"].size
+    assert recipe.preprocessing.size == SETUPS["paper"].size
 
 
 @pytest.mark.parametrize("method", METHODS)

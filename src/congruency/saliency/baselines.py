@@ -1,14 +1,27 @@
-"""Reference scores: centre biases as baselines, agreement between people as the upper bound."""
+"""Reference scores: image-independent maps as floors, and people (:mod:`congruency.saliency.ceiling`)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
+from congruency.saliency.data.points import blurred, density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
-from congruency.saliency.scorer import PAPER_METRICS, ground_truths, mean_scores, score, score_batch
+from congruency.saliency.metrics import Protocol
+from congruency.saliency.scorer import PAPER_METRICS, mean_scores, score
+
+CENTRE = "centre Gaussian"
+"""The row of :func:`reference_scores` that a model has to be above to know anything about images."""
+
+CEILING = "human ceiling"
+LOWER_IS_BETTER = ("KL",)
+
+_BANDWIDTHS = tuple(0.01 * 2 ** (k / 2) for k in range(10))  # of the width: 1 % to 23 %
+_UNIFORM = (1e-6, 1e-3, 1e-2, 0.03, 0.1)  # shares of a uniform map
+_FOLDS = 10
+_RIDGE = 1e-6  # of the variance, in squared widths: fixations on one line have a Gaussian too
 
 
 def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
@@ -16,7 +29,10 @@ def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
     relative = torch.cat(
         [(v.points + 0.5) / torch.tensor([v.width, v.height], dtype=torch.float64) for v in data.viewings]
     )
-    mean, inverse = relative.mean(0), torch.linalg.inv(relative.T.cov())
+    if len(relative) == 0:
+        raise ValueError(f"{data.name} has no fixations to fit a Gaussian to")
+    spread = relative.T.cov(correction=0) if len(relative) == 1 else relative.T.cov()
+    mean, inverse = relative.mean(0), torch.linalg.inv(spread + _RIDGE * torch.eye(2, dtype=torch.float64))
     height, width = size
     rows = (torch.arange(height, dtype=torch.float64) + 0.5) / height
     columns = (torch.arange(width, dtype=torch.float64) + 0.5) / width
@@ -24,32 +40,124 @@ def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
     return torch.exp(-0.5 * torch.einsum("hwi,ij,hwj->hw", grid, inverse, grid)).float()
 
 
-def mean_map(data: SaliencyData, size: tuple[int, int], *, sigma: float | None = None) -> Tensor:
-    """(height, width): the mean of the images' densities, equally weighted; ``sigma`` in pixels of ``size``."""
+def mean_map(data: SaliencyData, size: tuple[int, int]) -> Tensor:
+    """(height, width): the mean of the images' densities, equally weighted, each blurred by its own default width."""
     total = torch.zeros(size)
     for v in data.viewings:
-        if len(v.points) == 0:
-            continue
+        if len(v.points):
+            one = blurred(fixation_counts([v.points], size, frames=[(v.height, v.width)]), [v])[0]
+            total += one / one.sum()
+    return total
+
+
+@dataclass(frozen=True)
+class FixationPrior:
+    """A kernel density estimate of where people look whatever the image, fitted by cross-validation.
+
+    ``p = (1 - u) K_sigma * mean_i(c_i / |c_i|) + u / P``: the mean of the images' fixation counts c_i, blurred by a
+    Gaussian and mixed with a uniform map over the P pixels. Bandwidth sigma and share u maximise the log-likelihood of
+    the fixations on each fold of images under the estimate from the others.
+
+    Attributes:
+        folds: (F, height, width) estimates without the images of each fold.
+        whole: (height, width), from all images.
+        fold_of: The fold of each image.
+        bandwidth: Sigma, relative to the width.
+        uniform: The share u.
+        bits: The log-likelihood per fixation (a mean over images), in bits above a uniform map.
+    """
+
+    folds: Tensor
+    whole: Tensor
+    fold_of: tuple[int, ...]
+    bandwidth: float
+    uniform: float
+    bits: float
+
+
+def fixation_prior(data: SaliencyData, size: tuple[int, int] = (120, 160), *, folds: int = _FOLDS) -> FixationPrior:
+    """Fit a :class:`FixationPrior` to a data set of at least two images with fixations."""
+    seen = [i for i, v in enumerate(data.viewings) if len(v.points)]
+    if len(seen) < 2:
+        raise ValueError(f"{data.name} needs at least two images with fixations for a cross-validated map")
+    folds = min(folds, len(seen))
+    places = torch.zeros(len(data), dtype=torch.long)
+    places[torch.tensor(seen)] = torch.arange(len(seen)) % folds
+    sums = torch.zeros(folds, *size)
+    for i in seen:
+        v = data[i]
         counts = fixation_counts([v.points], size, frames=[(v.height, v.width)])[0]
-        total += counts / counts.sum()
-    width = data.viewings[0].width
-    return density(total.unsqueeze(0), data.sigma(width) * size[1] / width if sigma is None else sigma)[0]
+        sums[places[i]] += counts / counts.sum()
+    pixels = size[0] * size[1]
+    found: tuple[float, float, float, Tensor, Tensor] | None = None
+    for bandwidth in _BANDWIDTHS:
+        smooth = density(sums, bandwidth * size[1])
+        others, whole = _distribution(smooth.sum(0) - smooth), _distribution(smooth.sum(0))
+        for share in _UNIFORM:
+            mixed = (1 - share) * others + share / pixels
+            bits = float((sums.double() * (mixed.double() * pixels).log2()).sum()) / len(seen)
+            if found is None or bits > found[0]:
+                found = bits, bandwidth, share, mixed, (1 - share) * whole + share / pixels
+    assert found is not None
+    bits, bandwidth, share, mixed, whole = found
+    return FixationPrior(mixed, whole, tuple(places.tolist()), bandwidth, share, bits)
 
 
-def baseline_scores(
-    train: SaliencyData,
+def _distribution(maps: Tensor) -> Tensor:
+    maps = maps.clamp(min=0)  # rounding may give values below 0
+    return maps / maps.sum((-2, -1), keepdim=True)
+
+
+def reference_scores(
     test: SaliencyData,
+    train: SaliencyData | None = None,
     metrics: Sequence[str] = PAPER_METRICS,
     *,
     size: tuple[int, int] = (240, 320),
+    people: bool = True,
+    sigma: float | None = None,
+    protocol: Protocol = "exact",
+    seed: int = 0,
     device: torch.device | str | None = None,
 ) -> dict[str, dict[str, float]]:
-    """The scores of two image-independent maps: a centre Gaussian and the mean map of the training fixations."""
-    maps = {"centre Gaussian": centre_gaussian(train, size), "mean training map": mean_map(train, size)}
-    scores = {}
-    for name, bias in maps.items():
-        scores[name] = mean_scores(score(_constant(bias.to(device)), test, metrics, device=device), test)
-    return scores
+    """What a model's scores on a set are to be compared with, by name: floors, then people.
+
+    The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
+    density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
+    other images of ``test``, by cross-validation. People are there where the viewers are known, for the exact metrics
+    only. The rest is as in
+    :func:`congruency.saliency.scorer.score`.
+    """
+
+    def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
+        found = score(predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device)
+        return mean_scores(found, test)
+
+    def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
+        return torch.ones(len(indices), test[indices[0]].height, test[indices[0]].width, device=device)
+
+    references = {"uniform": scored(uniform)}
+    if train is not None:
+        maps = {CENTRE: centre_gaussian(train, size), "mean training map": fixation_prior(train, size).whole}
+        references |= {name: scored(_constant(one.to(device))) for name, one in maps.items()}
+    elif sum(len(v.points) > 0 for v in test.viewings) > 1:
+        prior = fixation_prior(test, size)
+        outside = [[i for i, place in enumerate(prior.fold_of) if place != fold] for fold in range(len(prior.folds))]
+        centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
+        for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
+            references[name] = scored(_by_fold(each.to(device), prior.fold_of))
+    if people and protocol == "exact":
+        viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
+        references |= _people(viewed, metrics, device)
+    return references
+
+
+def _people(
+    data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None
+) -> dict[str, dict[str, float]]:
+    """How well people do, where enough separate viewers are known."""
+    viewers = min((len(v.fixations) for v in data.viewings), default=0)
+    return {CEILING: human_ceiling(data, metrics, device=device)} if viewers >= MIN_VIEWERS else {}
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:
@@ -57,40 +165,16 @@ def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:
     return lambda indices: bias.expand(len(indices), -1, -1)
 
 
-def human_scores(
-    data: SaliencyData, metrics: Sequence[str] = PAPER_METRICS, *, device: torch.device | str | None = None
-) -> dict[str, dict[str, float]]:
-    """How well people predict each other: leave one viewer out, mean over viewers and images.
-
-    - ``"one human"``: the blurred fixations of one viewer as the map, scored against all others.
-    - ``"the other humans"``: the density of all others as the map, scored against the one viewer. This is the upper
-      bound usually quoted for models that do not know the viewer.
-
-    In both, the shuffled negatives are the fixations of all viewers on other images.
-    """
-    viewers = min((len(v.fixations) for v in data.viewings), default=0)
-    if viewers < 2:
-        raise ValueError(f"{data.name} does not have at least two separate viewers for every image")
-    totals = {kind: {name: [0.0, 0] for name in metrics} for kind in ("one human", "the other humans")}
-    for viewer in range(viewers):
-        ones = [v.fixations[viewer] for v in data.viewings]
-        singles = ground_truths(data, device=device, points=ones)
-        for whole, one in zip(ground_truths(data, device=device), singles, strict=True):
-            others = (whole.density - one.density).clamp(min=0)  # rounding may give values below 0
-            rest = replace(whole, fixations=whole.fixations - one.fixations, density=others)
-            alone = replace(whole, fixations=one.fixations, density=one.density)
-            sides = one.fixations, rest.fixations
-            _add(totals["one human"], score_batch(one.density, rest, metrics), *sides)
-            _add(totals["the other humans"], score_batch(others, alone, metrics), *sides)
-    return {
-        kind: {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
-        for kind, sums in totals.items()
-    }
+def _by_fold(maps: Tensor, fold_of: Sequence[int]) -> Callable[[Sequence[int]], Tensor]:
+    return lambda indices: maps[[fold_of[i] for i in indices]]
 
 
-def _add(sums: dict[str, list[float]], scores: dict[str, Tensor], *needed: Tensor) -> None:
-    """Add the scores of the images where both sides have fixations."""
-    both = torch.stack([counts.flatten(1).any(1) for counts in needed]).all(0)
-    for name, values in scores.items():
-        sums[name][0] += float(values[both].sum())
-        sums[name][1] += int(both.sum())
+def below_centre(scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]]) -> str:
+    """A sentence that names the metrics in which a model is worse than the centre bias; empty where there is none."""
+    floor = references.get(CENTRE, {})
+    worse = [
+        f"{name} ({value:.4f}, {CENTRE} {floor[name]:.4f})"
+        for name, value in scores.items()
+        if name in floor and (value > floor[name] if name in LOWER_IS_BETTER else value < floor[name])
+    ]
+    return f"below the centre bias in {', '.join(worse)}: a map without the image does better" if worse else ""

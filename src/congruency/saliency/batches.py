@@ -57,15 +57,20 @@ class SaliencyBatches:
 
 def _maps(prepared: Prepared, device: torch.device) -> tuple[Tensor, Tensor]:
     """(N, h, w) each: counts in uint8, and densities in float16 with a maximum of 1."""
-    viewings = prepared.data.viewings
-    height, width = prepared.images.shape[-2:]
+    viewings, preprocessing = prepared.data.viewings, prepared.preprocessing
+    height, width = preprocessing.size
     counts = torch.empty(len(viewings), height, width, dtype=torch.uint8, device=device)
     densities = torch.empty(len(viewings), height, width, dtype=torch.float16, device=device)
     for start in range(0, len(viewings), _CHUNK):
         part = viewings[start : start + _CHUNK]
-        frames = [(v.height, v.width) for v in part]
-        some = fixation_counts([v.points for v in part], (height, width), frames=frames, device=device)
-        maps = blurred(some, part)
+        points = [preprocessing.points(v.points, (v.height, v.width)) for v in part]
+        some = fixation_counts(points, (height, width), device=device)
+        maps = blurred(some, part, preprocessing)
+        if preprocessing.aspect == "pad":  # the density ends at the image's border, as it does without padding
+            inside = torch.zeros_like(maps)
+            for i, v in enumerate(part):
+                preprocessing.crop(inside[i], (v.height, v.width)).fill_(1.0)
+            maps *= inside
         peak = maps.amax((-2, -1), keepdim=True)
         counts[start : start + _CHUNK] = some.clamp(max=255).to(torch.uint8)
         densities[start : start + _CHUNK] = (maps / peak.masked_fill(peak == 0, 1.0)).half()

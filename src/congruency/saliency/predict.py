@@ -11,7 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from congruency.files import replacing
-from congruency.saliency.data.images import read_image
+from congruency.saliency.data.images import IMAGE_SUFFIXES, image_files, read_image
+from congruency.saliency.data.preprocessing import Preprocessing
+from congruency.saliency.data.viewings import DataError
 from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.scorer import resized
 
@@ -29,47 +31,62 @@ class Prediction:
 
 
 @torch.no_grad()
-def saliency_of(model: SaliencyModel, image: Tensor, longest: int = 320) -> Tensor:
+def saliency_of(model: SaliencyModel, image: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
     """(height, width) saliency of a (3, height, width) uint8 image of any size.
 
-    The image is resized so that its longer side has ``longest`` pixels (best: the size of the training images), and
-    the map is resized back to the image's size.
+    The network sees the image as it saw those it was trained on (``model.preprocessing``), unless told otherwise; the
+    map is resized back to the image's size, as in scoring.
     """
-    height, width = image.shape[-2:]
-    scale = longest / max(height, width)
-    size = (max(32, round(height * scale)), max(32, round(width * scale)))
+    preprocessing = preprocessing or model.preprocessing
+    frame = image.shape[1], image.shape[2]
     device = next(model.parameters()).device
-    inputs = resized(image.to(device).float(), size).unsqueeze(0)
-    return resized(model(inputs), (height, width))[0]
+    maps = model(preprocessing.apply(image).unsqueeze(0).to(device))
+    return resized(preprocessing.crop(maps, frame), frame)[0]
+
+
+def images_of(paths: Sequence[str | Path]) -> list[Path]:
+    """Image files, and those in folders, by path; their names without suffix must differ."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = image_files(path) if path.is_dir() else [path]
+        if not inside:
+            raise DataError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        found += inside
+    first: dict[str, Path] = {}
+    for path in found:
+        if path.stem in first:
+            raise ValueError(
+                f"several images are named {path.stem!r} ({first[path.stem]} and {path}); their maps would overwrite "
+                "each other"
+            )
+        first[path.stem] = path
+    return found
 
 
 def predict(
     images: Sequence[str | Path],
-    checkpoint: str | Path,
+    model: SaliencyModel | str | Path,
     out: str | Path,
     *,
     device: torch.device | str = "cpu",
-    longest: int = 320,
-    bits: int = 8,
+    preprocessing: Preprocessing | None = None,
+    bits: int = 16,
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``out/maps/<name>.png`` for every image, by the ``model.pt`` of a run; the names must differ.
+    """Write ``out/maps/<name>.png`` for every image or folder of images, by a network or the ``model.pt`` of a run.
 
-    ``longest`` is as in :func:`saliency_of`, ``bits`` of the grey maps are 8 or 16. ``overlays`` also writes
+    ``preprocessing`` is as in :func:`saliency_of`, ``bits`` of the grey maps are 8 or 16. ``overlays`` also writes
     ``out/overlays/<name>.png``, ``values`` also ``out/values/<name>.npy`` for KL, SIM and information gain, which grey
     maps change.
     """
     _check_bits(bits)
-    paths = [Path(image) for image in images]
-    names = [path.stem for path in paths]
-    repeated = {name for name in names if names.count(name) > 1}
-    if repeated:
-        raise ValueError(f"several images are named {sorted(repeated)[0]!r}; their maps would overwrite each other")
-    model, folder = load_model(checkpoint, device), Path(out)
+    paths = images_of(images)
+    network = model.to(device) if isinstance(model, SaliencyModel) else load_model(model, device)
+    folder = Path(out)
     for path in paths:
         image = read_image(path)
-        saliency = saliency_of(model, image, longest)
+        saliency = saliency_of(network, image, preprocessing)
         written = save_grey(saliency, folder / "maps" / f"{path.stem}.png", bits)
         over = save_overlay(image, saliency, folder / "overlays" / f"{path.stem}.png") if overlays else None
         kept = save_values(saliency, folder / "values" / f"{path.stem}.npy") if values else None
@@ -87,14 +104,19 @@ def unit_range(saliency: Tensor) -> Tensor:
     return (saliency - low) / (high - low) if high > low else torch.zeros_like(saliency)
 
 
-def save_grey(saliency: Tensor, path: Path, bits: int = 8) -> Path:
+def save_grey(saliency: Tensor, path: Path, bits: int = 16) -> Path:
     """Write an (H, W) map as a grey PNG, from black at its minimum to white at its maximum.
 
-    8 bits lose the ranks within each of 256 levels: use 16 bits for maps to be scored.
+    8 bits lose the ranks within each of 256 levels, which lowers the AUCs: they are for maps to look at.
     """
+    return _write_png(grey(saliency, bits), path)
+
+
+def grey(saliency: Tensor, bits: int) -> Image.Image:
+    """An (H, W) map as a grey image of 8 or 16 bits, from black at its minimum to white at its maximum."""
     _check_bits(bits)
     values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
-    return _write_png(Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)), path)
+    return Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16))
 
 
 def save_values(saliency: Tensor, path: Path) -> Path:

@@ -1,7 +1,9 @@
 """Score a folder of saliency maps of any model."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -9,12 +11,12 @@ import torch
 from torch import Tensor
 
 from congruency._validate import check_choice
-from congruency.saliency.data.images import IMAGE_SUFFIXES, map_bits, official_density, read_map
+from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, map_bits, official_density, read_map
 from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
 from congruency.saliency.metrics import Protocol, cc, kl, sim
-from congruency.saliency.scorer import PAPER_METRICS, mean_scores, resized, score
+from congruency.saliency.scorer import PAPER_METRICS, resized, score
 
 Density = Literal["fixations", "official"]
 """What CC, KL and SIM compare with: the blurred fixations, or the published maps of the data set."""
@@ -22,18 +24,31 @@ Density = Literal["fixations", "official"]
 SCALE_DEPENDENT_METRICS = ("KL", "SIM", "IG")
 """The metrics that depend on a map's zero, which a grey image does not keep."""
 
-_DENSITY_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"CC": cc, "KL": kl, "SIM": sim}
+RANK_METRICS = ("sAUC", "AUC", "AUC-Judd")
+"""The metrics that depend on the order of a map's values, of which 8 bits make 256 groups of ties."""
+
+_DENSITY_METRICS = ("CC", "KL", "SIM")
 _OSIE = 700  # images
 _OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
+
+
+@dataclass(frozen=True)
+class InvalidMap:
+    """A map that some metrics are not defined for."""
+
+    file: str
+    reason: str
+    metrics: tuple[str, ...]  # that it is left out of
 
 
 @dataclass(frozen=True)
 class MapScores:
     """The scores of a folder of maps, and counts of its images and maps."""
 
-    means: dict[str, float]  # of each metric over the images with fixations
-    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan for an image without fixations
+    means: dict[str, float]  # of each metric over the images that have it; without metrics that none has
+    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan where there is none
     scored: int  # images with fixations
+    invalid: tuple[InvalidMap, ...]  # maps left out of some or all metrics
     without_fixations: int  # the others, excluded from the means
     resized: int  # maps that were resized to their image's size
     unused: int  # maps without an image in the data set
@@ -53,27 +68,43 @@ def score_maps(
     protocol: Protocol = "exact",
     seed: int = 0,
     device: torch.device | str = "cpu",
+    pixels_per_degree: float | None = None,
+    baseline: str | Path | None = None,
+    strict: bool = False,
 ) -> MapScores:
     """Score the maps of a folder: PNG, JPEG or .npy, one per image, named like the image.
 
     ``fixations`` is a data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of points
     (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image. ``split`` is SALICON's
-    (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). The rest is as in
+    (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). ``baseline`` is the
+    file of a map for the information gain, ``pixels_per_degree`` the default blur of any set. The rest is as in
     :func:`congruency.saliency.scorer.score`.
+
+    A map with a value that is not finite is left out of all metrics, one with a negative value out of KL, SIM and IG;
+    ``strict`` refuses them.
+
+    Raises:
+        DataError: Files do not fit together, a metric has no valid map, or ``strict`` and a map is not valid.
     """
     check_choice("density", density, get_args(Density))
     if sigma is not None:
         check_sigma(sigma)
     files = map_files(Path(maps))
-    data = fixations if isinstance(fixations, SaliencyData) else _open(Path(fixations), files, split)
+    if isinstance(fixations, SaliencyData):
+        data = fixations if pixels_per_degree is None else replace(fixations, pixels_per_degree=pixels_per_degree)
+    else:
+        data = open_scored(maps, fixations, split, pixels_per_degree=pixels_per_degree)
     _check_fit(Path(maps), files, data)
-    resized_maps = set()
+    resized_maps, invalid = set(), {}
 
     def load(indices: Sequence[int]) -> Tensor:
         loaded = []
         for i in indices:
             v = data[i]
-            saliency = read_map(files[v.image.stem])
+            saliency = read_map(files[v.key])
+            problem = _problem(saliency, files[v.key], metrics, protocol)
+            if problem is not None:
+                invalid[i] = problem
             if tuple(saliency.shape) != (v.height, v.width):
                 resized_maps.add(i)
             loaded.append(resized(saliency.unsqueeze(0), (v.height, v.width))[0])
@@ -81,44 +112,78 @@ def score_maps(
 
     official = [name for name in metrics if density == "official" and name in _DENSITY_METRICS]
     others = [name for name in metrics if name not in official]
-    found = _against_official(load, data, official, device) if official else {}
+    found = _against_official(load, data, official, protocol, device) if official else {}
     if others:
-        found |= score(load, data, others, sigma=sigma, protocol=protocol, seed=seed, device=device)
-    values = {name: found[name] for name in metrics}
-    bits = [map_bits(files[v.image.stem]) for v in data.viewings]
-    columns = {name: scores.cpu().tolist() for name, scores in values.items()}
+        prior = None if baseline is None or "IG" not in others else read_map(Path(baseline))
+        found |= score(load, data, others, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=prior)
+    if strict and invalid:
+        first = invalid[min(invalid)]
+        raise DataError(f"{len(invalid)} maps are not valid, the first is {first.file}: {first.reason}")
+    values = {name: found[name].cpu() for name in metrics}
+    for i, problem in invalid.items():
+        for name in problem.metrics:
+            values[name][i] = torch.nan
+    bits = [map_bits(files[v.key]) for v in data.viewings]
+    columns = {name: scores.tolist() for name, scores in values.items()}
     unlabelled = sum(len(v.points) == 0 for v in data.viewings)
     return MapScores(
-        means=mean_scores(values, data),
-        images={v.image.name: {name: columns[name][i] for name in columns} for i, v in enumerate(data.viewings)},
+        means=_means(values, tuple(invalid[i] for i in sorted(invalid))),
+        images={v.name: {name: columns[name][i] for name in columns} for i, v in enumerate(data.viewings)},
         scored=len(data) - unlabelled,
+        invalid=tuple(invalid[i] for i in sorted(invalid)),
         without_fixations=unlabelled,
         resized=len(resized_maps),
-        unused=len(files) - len({v.image.stem for v in data.viewings}),
+        unused=len(files) - len({v.key for v in data.viewings}),
         pictures=sum(b is not None for b in bits),
         eight_bits=bits.count(8),
         data=data.summary(),
     )
 
 
+def _problem(saliency: Tensor, path: Path, metrics: Sequence[str], protocol: str) -> InvalidMap | None:
+    """What is wrong with a map, if anything."""
+    unknown = int((~torch.isfinite(saliency)).sum())
+    if unknown:
+        return InvalidMap(path.name, f"{unknown} of its values are nan or infinite", tuple(metrics))
+    shifted = ("SIM", "IG") if protocol == "mit" else ()  # the minimum is subtracted there
+    affected = tuple(name for name in metrics if name in SCALE_DEPENDENT_METRICS and name not in shifted)
+    if affected and saliency.amin() < 0:
+        return InvalidMap(path.name, f"its least value is {saliency.amin():.4g}, below 0", affected)
+    return None
+
+
+def _means(values: dict[str, Tensor], invalid: Sequence[InvalidMap]) -> dict[str, float]:
+    """The mean of each metric over the images that have it; metrics that no image has are left out."""
+    means = {name: float(scores.nanmean()) for name, scores in values.items()}
+    for name in [name for name, mean in means.items() if math.isnan(mean)]:
+        bad = [problem for problem in invalid if name in problem.metrics]
+        if bad:
+            hint = "; take the exponential of log densities" if name in SCALE_DEPENDENT_METRICS else ""
+            raise DataError(f"no map has a valid {name}: of {bad[0].file} {bad[0].reason}{hint}")
+        del means[name]
+    return means
+
+
 def map_files(folder: Path) -> dict[str, Path]:
-    """The map files of a folder, by name without suffix."""
+    """The map files of a folder and its subfolders, by their relative path without suffix."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; give the folder that holds the maps")
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*IMAGE_SUFFIXES, ".npy"))
+    suffixes = (*IMAGE_SUFFIXES, ".npy")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes and not hidden(path))
     if not files:
         raise DataError(f"{folder} holds no maps (PNG, JPEG or .npy)")
     found: dict[str, Path] = {}
     for path in files:
-        if path.stem in found:
-            raise DataError(f"{folder} holds two maps for one image: {found[path.stem].name} and {path.name}")
-        found[path.stem] = path
+        key = path.relative_to(folder).with_suffix("").as_posix()
+        if key in found:
+            raise DataError(f"{folder} holds two maps for one image: {found[key].name} and {path.name}")
+        found[key] = path
     return found
 
 
 def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
     """Check that every image has its own map, and that there are fixations."""
-    missing = [v.image.name for v in data.viewings if v.image.stem not in files]
+    missing = [v.name for v in data.viewings if v.key not in files]
     if missing:
         whole = data.name == "OSIE" and len(data) == _OSIE
         raise DataError(
@@ -127,38 +192,57 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
         )
     first: dict[str, str] = {}
     for v in data.viewings:
-        if v.image.stem in first:
-            both = f"{first[v.image.stem]} and {v.image.name}"
-            shared = files[v.image.stem].name
+        if v.key in first:
+            both = f"{first[v.key]} and {v.name}"
+            shared = files[v.key].name
             raise DataError(f"the images {both} would share the map {shared}; name an image in one way only")
-        first[v.image.stem] = v.image.name
+        first[v.key] = v.name
     if all(len(v.points) == 0 for v in data.viewings):
         raise DataError(f"no image of {data.name} has fixations: there is nothing to score against")
 
 
 def _against_official(
-    load: Callable[[Sequence[int]], Tensor], data: SaliencyData, metrics: Sequence[str], device: torch.device | str
+    load: Callable[[Sequence[int]], Tensor],
+    data: SaliencyData,
+    metrics: Sequence[str],
+    protocol: Protocol,
+    device: torch.device | str,
 ) -> dict[str, Tensor]:
     """Each metric (N,) against the official densities; nan for an image without fixations."""
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
+    functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "CC": cc,
+        "KL": kl,
+        "SIM": partial(sim, protocol=protocol),
+    }
     for i, v in enumerate(data.viewings):
         if len(v.points):
             saliency, truth = load([i]).to(device), official_density(v).unsqueeze(0).to(device)
             for name in metrics:
-                values[name][i] = _DENSITY_METRICS[name](saliency, truth)[0]
+                values[name][i] = functions[name](saliency, truth)[0]
     return values
 
 
-def _open(path: Path, files: dict[str, Path], split: str | None) -> SaliencyData:
+def open_scored(
+    maps: str | Path, fixations: str | Path, split: str | None = None, *, pixels_per_degree: float | None = None
+) -> SaliencyData:
+    """The data set that :func:`score_maps` scores a folder of maps on."""
+    opened = _opened(maps, fixations, split)
+    return opened if pixels_per_degree is None else replace(opened, pixels_per_degree=pixels_per_degree)
+
+
+def _opened(maps: str | Path, fixations: str | Path, split: str | None) -> SaliencyData:
+    path, files = Path(fixations), map_files(Path(maps))
     if path.suffix.lower() not in (".csv", ".json"):
         return open_split(path, split, "val")
     if split is not None:
         raise DataError(f"{path} has no splits; do not name one, got {split!r}")
     viewings = []
     for name, viewers in read_fixations(path).items():
-        stem = Path(name).stem
-        if stem not in files:
+        image = Path(name)
+        key, folder = image.with_suffix("").as_posix(), "" if image.parent == Path() else image.parent.as_posix()
+        if key not in files:
             raise DataError(f"there is no map for {name}, which {path} names; a map is named like its image")
-        height, width = read_map(files[stem]).shape[-2:]
-        viewings.append(viewing(Path(name), (height, width), list(viewers.values())))
+        height, width = read_map(files[key]).shape[-2:]
+        viewings.append(viewing(image, (height, width), list(viewers.values()), folder=folder))
     return SaliencyData(path.name, tuple(viewings))

@@ -32,13 +32,29 @@ class GroundTruth:
     others: Tensor  # counts of all other images' fixations, rescaled to this size
     negatives: Tensor  # of the shuffled AUC, by the protocol
     sigma: float
+    images: int  # the number of those other images
     protocol: Protocol = "exact"
     seed: int = 0
+    given: Tensor | None = None  # (h, w): another baseline of the information gain
 
     @property
     def baseline(self) -> Tensor:
-        """(B, H, W) blurred fixations of the other images: the baseline of the information gain."""
-        return density(self.others, self.sigma)
+        """The baseline of the information gain: (H, W) if it was given, else (B, H, W).
+
+        That is the blurred fixations of the other images, and of one more that is looked at uniformly: without this
+        floor, a fixation where the other images have none would be worth up to 52 bits.
+        """
+        if self.given is not None:
+            height, width = self.fixations.shape[-2:]
+            return resized(self.given.unsqueeze(0), (height, width))[0]
+        return with_uniform(density(self.others, self.sigma), self.images)
+
+
+def with_uniform(maps: Tensor, count: int) -> Tensor:
+    """(..., H, W) densities of ``count`` images (or viewers) and one more with a uniform density: each sums to 1."""
+    total = maps.sum((-2, -1), keepdim=True)
+    shares = maps / total.masked_fill(total == 0, 1.0)
+    return (count * shares + 1 / (maps.shape[-2] * maps.shape[-1])) / (count + 1)
 
 
 def ground_truths(
@@ -47,19 +63,18 @@ def ground_truths(
     sigma: float | None = None,
     device: torch.device | str | None = None,
     batch: int = 25,
-    points: Sequence[Tensor] | None = None,
     protocol: Protocol = "exact",
     seed: int = 0,
+    baseline: Tensor | None = None,
 ) -> Iterator[GroundTruth]:
     """Iterate over the ground truth of a data set in batches of images of one size.
 
     The negatives of the shuffled AUC are the fixations of all other images. For ``"salicon"`` they are the number of
     other images with a fixation on each pixel; for ``"mit"`` the fixations of (up to) ten other images with fixations,
-    drawn per image from the seed and its index.
-
-    ``points`` are the fixations per image to use instead of those of all viewers; for the rest see :func:`score`.
+    drawn per image from the seed and its index. For the rest see :func:`score`.
     """
-    points = [v.points for v in data.viewings] if points is None else points
+    given = None if baseline is None else _checked(baseline).to(device)
+    points = [v.points for v in data.viewings]
     frames = [(v.height, v.width) for v in data.viewings]
     seen = [i for i, some in enumerate(points) if len(some) > 0]
     for frame in dict.fromkeys(frames):
@@ -77,7 +92,20 @@ def ground_truths(
             elif protocol == "mit":
                 chosen = [_joined(scaled, _some_others(i, seen, seed)) for i in indices]
                 negatives = fixation_counts(chosen, frame, device=device)
-            yield GroundTruth(tuple(indices), counts, density(counts, width), others, negatives, width, protocol, seed)
+            yield GroundTruth(
+                tuple(indices), counts, density(counts, width), others, negatives, width, max(0, len(seen) - 1),
+                protocol, seed, given,
+            )  # fmt: skip
+
+
+def _checked(baseline: Tensor) -> Tensor:
+    """Return a baseline of the information gain, (h, w) and positive."""
+    if baseline.ndim != 2 or not (torch.isfinite(baseline) & (baseline > 0)).all():
+        raise ValueError(
+            "the baseline of the information gain must be one map, positive at every pixel: a zero would be worth up "
+            "to 52 bits; add a small constant (a picture's black is 0: store the values as .npy)"
+        )
+    return baseline
 
 
 def _scaled(points: Sequence[Tensor], frames: Sequence[tuple[int, int]], frame: tuple[int, int]) -> list[Tensor]:
@@ -112,17 +140,17 @@ def _some_others(index: int, seen: Sequence[int], seed: int) -> list[int]:
 
 
 def score_batch(saliency: Tensor, truth: GroundTruth, metrics: Sequence[str] = METRICS) -> dict[str, Tensor]:
-    """Each metric (B,) of (B, H, W) maps of the ground truth's size; the AUCs by its protocol."""
-    draws = {"protocol": truth.protocol, "seed": truth.seed}
+    """Each metric (B,) of (B, H, W) maps of the ground truth's size, by its protocol."""
+    protocol, draws = truth.protocol, {"protocol": truth.protocol, "seed": truth.seed}
     functions: dict[str, Callable[[], Tensor]] = {
-        "NSS": lambda: nss(saliency, truth.fixations),
+        "NSS": lambda: nss(saliency, truth.fixations, protocol=protocol),
         "sAUC": lambda: auc_shuffled(saliency, truth.fixations, truth.negatives, **draws),  # type: ignore[arg-type]
         "AUC": lambda: auc_borji(saliency, truth.fixations, **draws),  # type: ignore[arg-type]
         "CC": lambda: cc(saliency, truth.density),
         "AUC-Judd": lambda: auc_judd(saliency, truth.fixations, **draws),  # type: ignore[arg-type]
         "KL": lambda: kl(saliency, truth.density),
-        "SIM": lambda: sim(saliency, truth.density),
-        "IG": lambda: information_gain(saliency, truth.fixations, truth.baseline),
+        "SIM": lambda: sim(saliency, truth.density, protocol=protocol),
+        "IG": lambda: information_gain(saliency, truth.fixations, truth.baseline, protocol=protocol),
     }
     unknown = [name for name in metrics if name not in functions]
     if unknown:
@@ -140,15 +168,19 @@ def score(
     batch: int = 25,
     protocol: Protocol = "exact",
     seed: int = 0,
+    baseline: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The scores of every image, in the data set's order: metric -> (N,), nan for an image without fixations.
 
     ``predict`` maps image indices to (B, h, w) maps, which are resized to the images' size. ``sigma`` is the standard
-    deviation of the density's blur in pixels (default: the data set's). The protocol is that of the AUCs; it also
-    determines the shuffled negatives (:func:`ground_truths`), and the seed its random draws.
+    deviation of the density's blur in pixels (default: the data set's). The protocol is that of the metrics; it also
+    determines the shuffled negatives (:func:`ground_truths`), and the seed its random draws. ``baseline`` is a positive
+    (h, w) map, such as the mean map of a training set, for the information gain of every image; by default it is the
+    density of the other images, with a uniform floor (:attr:`GroundTruth.baseline`).
     """
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
-    for truth in ground_truths(data, sigma=sigma, device=device, batch=batch, protocol=protocol, seed=seed):
+    options = {"sigma": sigma, "device": device, "batch": batch, "protocol": protocol, "seed": seed}
+    for truth in ground_truths(data, baseline=baseline, **options):  # type: ignore[arg-type]
         height, width = truth.fixations.shape[-2:]
         maps = resized(predict(truth.indices).to(truth.fixations.device), (height, width))
         places = torch.tensor(truth.indices, device=maps.device)

@@ -12,12 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from congruency.constraints.references import DEFAULT_FLOOR
 from congruency.files import write_together
 from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.data.loaders import osie_split
 from congruency.saliency.data.prepared import Prepared
+from congruency.saliency.data.preprocessing import Aspect, Preprocessing
 from congruency.saliency.losses import make_loss
-from congruency.saliency.models import create, finish, save_model
+from congruency.saliency.models import MODELS, create, save_model
 from congruency.saliency.scorer import METRICS, mean_scores, score
 from congruency.training import Build, Correction, Notice, Origin, Place, SampleOrder, Task, TrainingConfig, train
 from congruency.training.config import Accelerator, Precision, order_seed
@@ -35,49 +37,64 @@ METHODS: dict[str, Correction] = {
     "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
     "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
     "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
+    "Cautious": Correction(name="cautious", scope="all"),
 }
-"""The methods of the paper's tables: its equations, and (anchor) what its published code computes.
+"""The methods of the paper's tables: its equations, and (anchor) what its published code computes; and Cautious, which
+corrects the updates of all layers.
 
 GEM keeps the features of one sample before the last layer, the first of each epoch (the paper's section 5.1.5).
 """
 
 SCORES_FILE = "scores.json"
 
-_DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor)?")
+_DCL = re.compile(r"DCL-(inf|[1-9]\d*)-([1-9]\d*)( anchor| floor| update)?")
+_FORMS: dict[str | None, Correction] = {
+    None: Correction(name="dcl"),
+    " anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
+    " floor": Correction(name="dcl", floor=DEFAULT_FLOOR),
+    " update": Correction(name="dcl", correct="update"),
+}
 _RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
 _OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
-_MODEL_NAMES = {"salicon": "", "dinet": "DINet "}
-_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0"}
-_EVALUATION_BATCH = 40
+_MODEL_NAMES = {"salicon": "", "dinet": "published DINet ", "dinet4": "DINet "}  # SALICON by its backbone, as the paper
+_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "SALICON VGG-16"}
+_EVALUATION_PIXELS = 40 * 240 * 320  # of the images of one batch, which bounds the memory of large inputs
 _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
 
 
 def method_named(name: str) -> Correction:
-    """Return a method by the paper's notation: one of :data:`METHODS`, or any ``"DCL-W-N"`` or ``"DCL-W-N anchor"``."""
+    """Return a method by its name: one of :data:`METHODS`, or ``"DCL-W-N"`` with any window W and N references.
+
+    After it may stand ``anchor``, ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update``
+    (the step of the optimizer is projected instead of the gradient).
+    """
     if name in METHODS:
         return METHODS[name]
     found = _DCL.fullmatch(name)
     if found is None:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
-    window, references, anchor = found.groups()
-    usual = METHODS[f"DCL-inf-1{anchor or ''}"]
-    return replace(usual, window=None if window == "inf" else int(window), references=int(references))
+    window, references, form = found.groups()
+    return replace(_FORMS[form], window=None if window == "inf" else int(window), references=int(references))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one network is trained; the defaults are the paper's."""
+    """How one network is trained; the defaults are the paper's, and the network's own where None."""
 
     model: str = "dinet"  # this and the next three: see congruency.saliency.models.create
-    backbone: str = "resnet50"
+    backbone: str | None = None
     weights: str | None = None
     pretrained: bool = False
     optimizer: Optimizer = "adam"  # or "rmsprop" with momentum 0.9; weight decay 1e-5 in both
-    method: str = "baseline"  # see method_named; it corrects the last layer
+    method: str = "baseline"  # see method_named; it corrects the last layer (Cautious: all)
     epochs: int = 10  # the paper's 12,500 steps on SALICON
     halve_every: int = 1  # epochs between halvings of the learning rate
+    delay: int = 1  # epochs before the first of these periods; 1 as the paper prints it: two epochs at the first rate
     batch: int = 8  # images per step
-    loss: str = "l1"  # see congruency.saliency.losses.make_loss
+    loss: str | None = None  # see congruency.saliency.losses.make_loss
+    height: int | None = None  # this and the next two: see congruency.saliency.data.Preprocessing
+    width: int | None = None
+    aspect: Aspect | None = None
     lr: float | None = None  # None for the optimizer's usual, 2e-4 or 5e-4
     sample_order: SampleOrder = "seed"  # which runs see the images in the same order
     order_seed: int = 0  # of the fixed order
@@ -87,8 +104,14 @@ class Recipe:
             raise ValueError(f"there is no saliency model {self.model!r}; choose one of {', '.join(_MODEL_NAMES)}")
         if self.optimizer not in _RATES:
             raise ValueError(f"optimizer must be 'adam' or 'rmsprop', got {self.optimizer!r}")
+        if self.backbone is None:
+            object.__setattr__(self, "backbone", MODELS[self.model].usual_backbone)
+        if (self.height is None) != (self.width is None):
+            raise ValueError(f"height and width belong together, got {self.height} and {self.width}")
         if self.halve_every < 1:
             raise ValueError(f"halve_every must be at least 1 epoch, got {self.halve_every}")
+        if self.delay < 0:
+            raise ValueError(f"delay must be at least 0 epochs, got {self.delay}")
         if self.order_seed and self.sample_order != "fixed":
             raise ValueError("order_seed is for the sample order 'fixed'; the other orders follow the seed")
         self.seed_of_order(0)  # refuses an unknown order or method
@@ -99,6 +122,23 @@ class Recipe:
         return method_named(self.method)
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """What is done to images, in training and in prediction."""
+        usual = MODELS[self.model].usual_preprocessing(str(self.backbone))
+        size = usual.size if self.height is None or self.width is None else (self.height, self.width)
+        return Preprocessing(size, self.aspect or usual.aspect)
+
+    @property
+    def effective_loss(self) -> str:
+        """The loss, the network's own if None."""
+        return self.loss or MODELS[self.model].usual_loss(str(self.backbone))
+
+    def seen_as(self, preprocessing: Preprocessing) -> Recipe:
+        """Return the recipe for images that were prepared in this way."""
+        height, width = preprocessing.size
+        return replace(self, height=height, width=width, aspect=preprocessing.aspect)
+
+    @property
     def from_scratch(self) -> bool:
         """Whether the backbone starts from random weights."""
         return not (self.weights or self.pretrained)
@@ -106,15 +146,19 @@ class Recipe:
     @property
     def name(self) -> str:
         """The row's name: model, backbone, optimizer, method."""
-        backbone = _BACKBONE_NAMES.get(self.backbone, self.backbone)
-        start = "" if self.from_scratch else " pretrained"
         order = "" if self.sample_order == "seed" else f", {self.sample_order} order"
-        return f"{_MODEL_NAMES[self.model]}{backbone}{start} {self._optimizer_and_method}{order}"
+        return f"{self.network} {self._optimizer_and_method}{order}"
+
+    @property
+    def network(self) -> str:
+        """Model and backbone, as rows name them."""
+        backbone = _BACKBONE_NAMES.get(str(self.backbone), self.backbone)
+        return f"{_MODEL_NAMES[self.model]}{backbone}{'' if self.from_scratch else ' pretrained'}"
 
     @property
     def paper_row(self) -> str:
         """The row of the paper's table that this one repeats; the anchor mode is named in addition."""
-        return f"{'DINet' if self.model == 'dinet' else 'ResNet-50'} {self._optimizer_and_method}"
+        return f"{'ResNet-50' if self.model == 'salicon' else 'DINet'} {self._optimizer_and_method}"
 
     @property
     def _optimizer_and_method(self) -> str:
@@ -123,17 +167,26 @@ class Recipe:
     @property
     def folder(self) -> str:
         """A folder name with everything that changes the result, except which pretrained weights are used."""
-        usual = {field.name: field.default for field in fields(self)}
-        changed = [
-            f"{key}-{getattr(self, key)}"
-            for key in ("epochs", "halve_every", "batch", "loss", "lr", "order_seed")
-            if getattr(self, key) != usual[key]
-        ]
+        kind, backbone = MODELS[self.model], str(self.backbone)
+        usual = {field.name: field.default for field in fields(self)} | {"delay": 0, "loss": kind.usual_loss(backbone)}
+        keys = ("epochs", "halve_every", "delay", "batch", "loss", "lr", "order_seed")
+        values = {key: self.effective_loss if key == "loss" else getattr(self, key) for key in keys}
+        changed = [f"{key}-{value}" for key, value in values.items() if value != usual[key]]
+        if self.preprocessing != kind.usual_preprocessing(backbone):
+            height, width = self.preprocessing.size
+            changed.append(f"{height}x{width}-{self.preprocessing.aspect}")
         return "_".join([self.name.lower().replace(", ", "-").replace(" ", "-"), *changed]).replace("*", "x")
 
     def seed_of_order(self, seed: int) -> int:
         """Return the seed of the order in which the run of a seed sees the images."""
         return order_seed(self.sample_order, seed, self.correction, self.order_seed)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0, relative to the first.
+
+        The paper's ``eta_(k+1) = eta_0 0.5^(k-1)`` with k from 1: the first rate in two epochs, then halved in each.
+        """
+        return 0.5 ** (max(0, epoch - self.delay) // self.halve_every)
 
     def make_optimizer(self, model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
         """Return the optimizer of a network; ``fused`` runs Adam's step as one kernel."""
@@ -146,7 +199,7 @@ class Recipe:
 def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
     """Return the fixed split of a prepared OSIE."""
     parts = osie_split(prepared.data, train=train)
-    first, second = (prepared.subset([v.image.name for v in part.viewings]) for part in parts)
+    first, second = (prepared.subset([v.name for v in part.viewings]) for part in parts)
     return first, second
 
 
@@ -157,20 +210,23 @@ def build_task(
 
     With ``held_out`` the loss on that set is the evaluation: the paper's validation loss (its Figure 14).
     """
-    loss = make_loss(recipe.loss)
+    loss, kind = make_loss(recipe.effective_loss), MODELS[recipe.model]
 
     def head_loss(logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
         height, width = target["density"].shape[-2:]
-        return loss(finish(logits, (height, width)), target)
+        return loss(kind.finish(logits, (height, width)), target)
 
     def build(place: Place) -> Task:
-        model = create(recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained)
+        model = create(
+            recipe.model, recipe.backbone, weights=recipe.weights, pretrained=recipe.pretrained,
+            preprocessing=prepared.preprocessing,
+        )  # fmt: skip
         device = place.device if on_device else "cpu"
         data = SaliencyBatches(
             prepared, recipe.batch, seed=recipe.seed_of_order(seed), device=device, rank=place.rank,
             world_size=place.world_size,
         )  # fmt: skip
-        validation = None if held_out is None else SaliencyBatches(held_out, _EVALUATION_BATCH, device=device)
+        validation = None if held_out is None else SaliencyBatches(held_out, _at_once(held_out), device=device)
         # In precision 16 a fused optimizer would see gradients before they are unscaled.
         fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
         return Task(
@@ -178,13 +234,19 @@ def build_task(
             optimizer=lambda model: recipe.make_optimizer(model, fused=fused),
             loss=loss,
             data=data,
-            schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, recipe.halve_every, gamma=0.5),
+            schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.rate),
             head_loss=head_loss,
             evaluate=None if validation is None else lambda model: _validation_loss(model, validation, loss, place),
             description={"task": "saliency", "data": prepared.data.summary(), **asdict(recipe)},
         )
 
     return build
+
+
+def _at_once(prepared: Prepared) -> int:
+    """How many images are evaluated at once."""
+    height, width = prepared.preprocessing.size
+    return max(1, _EVALUATION_PIXELS // (height * width))
 
 
 def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, place: Place) -> dict[str, float]:
@@ -206,9 +268,11 @@ def scores_of(
     model.eval()
 
     def predict(indices: Sequence[int]) -> Tensor:
+        parts = prepared.images[torch.tensor(indices)].split(_at_once(prepared))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            saliency: Tensor = model(prepared.images[torch.tensor(indices)].to(device))
-        return saliency
+            saliency = torch.cat([model(part.to(device)) for part in parts])
+        one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
+        return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
     return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
 
@@ -240,8 +304,14 @@ def train_network(
 
     A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
     have one only after SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where that is possible.
+    The network sees images as both sets were prepared, whatever the recipe says.
     """
-    folder = Path(folder)
+    if test_set.preprocessing != train_set.preprocessing:
+        raise ValueError(
+            f"the images to train on are prepared at {train_set.preprocessing}, those to score at "
+            f"{test_set.preprocessing}; prepare both at one size"
+        )
+    folder, recipe = Path(folder), recipe.seen_as(train_set.preprocessing)
     finished = folder / SCORES_FILE
     if finished.is_file():
         return Trained(json.loads(finished.read_text(encoding="utf-8"))["scores"])

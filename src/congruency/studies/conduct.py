@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -55,6 +56,7 @@ def conduct(
     derived: Derived[JobT] | None = None,
     bounds: Results | None = None,
     pictures: Callable[[], Mapping[str, str]] | None = None,
+    remarks: Callable[[Results], Sequence[str]] | None = None,
     console: Console | None = None,
 ) -> int:
     """Execute the runs that are not finished, keep them, show the table and write the page.
@@ -70,6 +72,7 @@ def conduct(
         bounds: Rows without runs that the table ends with.
         pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
             ``table.md``.
+        remarks: Further findings of the family's own.
 
     Returns:
         The exit code: 0, 1 where runs failed, 75 where SIGTERM stopped the command.
@@ -99,6 +102,7 @@ def conduct(
         study, results, command=command, made=made if isinstance(made, str) else made(), figures=charts,
         figures_note=note, failures=store.failures(), repeated=store.repeated_attempts(),
     )  # fmt: skip
+    page = replace(page, findings=[*page.findings, *([] if remarks is None else remarks(results))])
     paths = write(page, results, out, {} if pictures is None else pictures())
     console.print(page.title, markup=False, highlight=False)
     print_table(page.table, console)

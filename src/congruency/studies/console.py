@@ -42,7 +42,7 @@ def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
     counted: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn(f"{unit},")] if unit else [TaskProgressColumn()]
     columns = (
         BarColumn(10), *counted, TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
-        TextColumn("[dim]{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        TextColumn("[dim]{task.description}", table_column=Column(ratio=1, overflow="fold")),  # whole, in lines
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("reading the data", total=None)

@@ -115,11 +115,12 @@ def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table, as paragraphs where the terminal is too narrow for it."""
-    if console.width >= sum(max(len(cell) for cell in column) + 2 for column in zip(*table.rows, strict=True)):
+    """Print a table, as paragraphs where the terminal is too narrow for it; row names are not cut or broken."""
+    columns = zip(table.columns, *table.rows, strict=True)  # headings are broken between words
+    if console.width >= sum(max(map(len, [*name.split(), *cells])) + 2 for name, *cells in columns):
         console.print(to_rich(table))
     else:
-        console.print(as_paragraphs(table), markup=False, highlight=False)
+        console.print(as_paragraphs(table), markup=False, highlight=False, soft_wrap=True)
 
 
 def as_paragraphs(table: Table, width: int = 78) -> str:

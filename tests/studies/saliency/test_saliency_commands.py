@@ -1,14 +1,17 @@
 """The commands: maps from images, scores of folders, prepared sets; what they say when something is wrong."""
 
+import io
 import json
 import re
+import sys
+import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from saliency_data import picture, small_mit1003, small_osie, small_salicon
+from saliency_data import picture, small_cat2000, small_mit1003, small_osie, small_salicon
 from typer.testing import CliRunner
 
 from congruency.cli.saliency import app
@@ -16,9 +19,10 @@ from congruency.cli.saliency.score import Metric
 from congruency.saliency import data, models
 from congruency.saliency import task as saliency_task
 from congruency.saliency.data.loaders import open_split
+from congruency.saliency.export import log_density
 from congruency.saliency.predict import example_page, overlay, saliency_of, save_grey, save_overlay, save_values
 from congruency.saliency.score_maps import score_maps
-from congruency.saliency.scorer import METRICS
+from congruency.saliency.scorer import METRICS, resized
 from congruency.saliency.task import train_network
 from congruency.studies.saliency import recipes as saliency_recipes
 from congruency.studies.saliency import runner as saliency_runner
@@ -37,7 +41,9 @@ def unboxed(result):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    return models.save_model(models.create("salicon", "resnet10t", stride=32), tmp_path / "model.pt")
+    seen = data.Preprocessing((48, 64))
+    network = models.create("salicon", "resnet10t", stride=32, preprocessing=seen)
+    return models.save_model(network, tmp_path / "model.pt")
 
 
 def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
@@ -48,12 +54,12 @@ def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
     for image in images:
         size = Image.open(image).size
         grey = Image.open(tmp_path / "out" / "maps" / f"{image.stem}.png")
-        assert (grey.size, grey.mode, grey.getextrema()) == (size, "L", (0, 255))
+        assert (grey.size, grey.mode, np.asarray(grey).max()) == (size, "I;16", 65535)
         over = Image.open(tmp_path / "out" / "overlays" / f"{image.stem}.png")
         assert (over.size, over.mode) == (size, "RGB")
 
 
-def test_maps_of_16_bits_without_overlays(tmp_path, checkpoint):
+def test_maps_of_8_bits_without_overlays(tmp_path, checkpoint):
     image = picture(tmp_path / "a.jpg", 50, 70)
     arguments = (
         "--checkpoint",
@@ -61,13 +67,13 @@ def test_maps_of_16_bits_without_overlays(tmp_path, checkpoint):
         "--out",
         tmp_path / "out",
         "--bits",
-        16,
+        8,
         "--no-overlays",
         "--device",
         "cpu",
     )
     assert call("predict", image, *arguments).exit_code == 0
-    assert np.asarray(Image.open(tmp_path / "out" / "maps" / "a.png")).max() == 65535
+    assert Image.open(tmp_path / "out" / "maps" / "a.png").getextrema() == (0, 255)
     assert not (tmp_path / "out" / "overlays").exists()
 
 
@@ -83,7 +89,7 @@ def test_the_maps_numbers_are_kept_on_request(tmp_path, checkpoint):
     for folder in ("values", "maps"):  # each of them alone can be scored
         result = call("score", tmp_path / "out" / folder, tmp_path / "points.csv", "--metric", "KL", "--device", "cpu")
         assert result.exit_code == 0, result.output
-        assert ("1 maps are pictures, 1 of them of 8 bits" in result.output) == (folder == "maps")
+        assert ("1 maps are pictures, 0 of them of 8 bits" in result.output) == (folder == "maps")
 
 
 def test_a_picture_changes_kl_and_is_reported(tmp_path):
@@ -91,7 +97,7 @@ def test_a_picture_changes_kl_and_is_reported(tmp_path):
     for v in osie.viewings:
         blurred = data.density(data.fixation_counts([v.points], (v.height, v.width)), 3.0)[0] + 0.01
         save_values(blurred, tmp_path / "npy" / f"{v.image.stem}.npy")
-        save_grey(blurred, tmp_path / "png" / f"{v.image.stem}.png")
+        save_grey(blurred, tmp_path / "png" / f"{v.image.stem}.png", bits=8)
     true = score_maps(tmp_path / "npy", osie, ["KL", "NSS"], sigma=3.0)
     seen = score_maps(tmp_path / "png", osie, ["KL", "NSS"], sigma=3.0)
     assert (true.pictures, seen.pictures, seen.eight_bits) == (0, 4, 4)
@@ -101,12 +107,30 @@ def test_a_picture_changes_kl_and_is_reported(tmp_path):
     assert "pictures" not in result.output  # nothing that depends on it was asked for
 
 
-def test_predictions_do_not_depend_on_company(checkpoint):
+def test_predict_takes_folders_and_uses_the_size_of_the_training(tmp_path, checkpoint):
+    images = [picture(tmp_path / "photos" / f"{name}.png", 60, 100, seed=i) for i, name in enumerate("ab")]
+    usual = ["predict", tmp_path / "photos", "--checkpoint", checkpoint, "--npy", "--device", "cpu", "--out"]
+    result = call(*usual, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "SALICON on resnet10t sees images at 48x64, stretched" in result.output
+    assert "note:" not in result.output
     model = models.load_model(checkpoint)
-    image = torch.randint(256, (3, 45, 61), dtype=torch.uint8)
-    saliency = saliency_of(model, image, longest=64)
-    assert saliency.shape == (45, 61)
-    torch.testing.assert_close(saliency_of(model, image, longest=64), saliency)
+    for path in images:
+        seen = data.read_image(path, (48, 64))  # as prepare_in_memory resizes it for training
+        with torch.no_grad():
+            expected = resized(model(seen.unsqueeze(0)), (60, 100))[0]
+        assert np.array_equal(np.load(tmp_path / "out" / "values" / f"{path.stem}.npy"), expected.numpy())
+    other = call(*usual, tmp_path / "large", "--width", 128, "--height", 96)
+    assert "sees images at 96x128, stretched\nnote: it was trained at 48x64, stretched" in other.output
+    both = [np.load(tmp_path / name / "values" / "a.npy") for name in ("out", "large")]
+    assert not np.allclose(*both, rtol=1e-3)
+    half = call(*usual, tmp_path / "half", "--width", 128)
+    assert half.exit_code == 2
+    assert "--width and --height belong together" in unboxed(half)
+    (tmp_path / "empty").mkdir()
+    nothing = call("predict", tmp_path / "empty", "--checkpoint", checkpoint, "--out", tmp_path / "none")
+    assert nothing.exit_code == 2
+    assert "holds no images" in unboxed(nothing)
 
 
 def folder_of_maps(tmp_path):
@@ -130,6 +154,27 @@ def test_score_prints_and_writes_the_metrics(tmp_path):
     assert set(content["images"]) == {"1001.jpg", "1002.jpg", "1003.jpg", "1004.jpg"}
     assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
     assert content["means"]["AUC"] > 0.8
+    references = ["uniform", "centre Gaussian", "mean map of the other images"]
+    assert list(content["references"]) == references
+    assert all(f"({i + 1}) {name}" in result.output for i, name in enumerate(references))
+    (line,) = [line.split() for line in result.output.splitlines() if line.startswith("CC ")]
+    assert line[1:] == [f"{value['CC']:.4f}" for value in (content["means"], *content["references"].values())][0:6]
+    assert "below the centre bias" not in result.output
+    for choice, count in (("floors", 3), ("none", 0)):
+        words = ["--metric", "NSS", "--references", choice, "--device", "cpu"]
+        bare = call("score", tmp_path / "maps", tmp_path / "osie", *words)
+        assert bare.stdout.count("\n(") == count
+
+
+def test_maps_below_the_centre_bias_are_named(tmp_path):
+    """Maps that are high where nobody looks."""
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        counts = data.fixation_counts([v.points], (v.height, v.width))
+        save_values(1 - data.density(counts, 3.0)[0], tmp_path / "maps" / f"{v.image.stem}.npy")
+    result = call("score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "warning: these maps: below the centre bias in NSS (-" in result.output
 
 
 def test_score_with_points_alone(tmp_path):
@@ -221,7 +266,7 @@ def test_score_by_the_published_protocols(tmp_path, protocol):
         "score", tmp_path / "maps", tmp_path / "osie", "--protocol", protocol, "--metric", "AUC", "--device", "cpu"
     )
     assert result.exit_code == 0, result.output
-    assert f"AUCs: {protocol}" in result.output
+    assert f"metrics: {protocol}" in result.output
 
 
 def test_maps_of_another_size_and_images_without_fixations_are_reported(tmp_path):
@@ -235,6 +280,191 @@ def test_maps_of_another_size_and_images_without_fixations_are_reported(tmp_path
     assert result.exit_code == 0, result.output
     assert "2 maps resized to their image's size" in result.output
     assert "1 images without fixations left out" in result.output
+
+
+def maps_of(osie, folder, spoil=None):
+    """The fixations' densities as arrays; ``spoil`` changes the one of 1003."""
+    for v in osie.viewings:
+        saliency = data.density(data.fixation_counts([v.points], (v.height, v.width)), 3.0)[0] + 0.01
+        if spoil is not None and v.key == "1003":
+            saliency = spoil(saliency)
+        save_values(saliency, folder / f"{v.key}.npy")
+    return folder
+
+
+def with_nan(saliency):
+    saliency[2, 3] = torch.nan
+    return saliency
+
+
+def with_infinity(saliency):
+    saliency[2, 3] = torch.inf
+    return saliency
+
+
+@pytest.mark.parametrize("spoil", [with_nan, with_infinity, torch.log])
+def test_a_map_that_is_not_valid_is_named_and_left_out_or_refused(tmp_path, spoil):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    whole = score_maps(maps_of(osie, tmp_path / "good"), osie, METRICS, sigma=3.0)
+    maps = maps_of(osie, tmp_path / "maps", spoil)
+    words = ["score", maps, tmp_path / "osie", "--sigma", 3, "--device", "cpu"]
+    result = call(*words, "--json", tmp_path / "s.json", "--csv", tmp_path / "s.csv")
+    assert result.exit_code == 0, result.output
+    partly = spoil is torch.log  # a log density has ranks and z-scores, and is no distribution
+    assert f"warning: 1003.npy is left out{' of KL, SIM, IG' if partly else ''}:" in result.stderr
+    assert "1 maps with nan or negative values left out" in result.output
+    assert "nan" not in result.stdout.split("see the warnings")[1]
+    content = json.loads((tmp_path / "s.json").read_text())
+    assert list(content["invalid"]) == ["1003.npy"]
+    assert content["images"]["1003.jpg"]["KL"] is None
+    assert (content["images"]["1003.jpg"]["NSS"] is None) != partly
+    others = [scores["KL"] for name, scores in whole.images.items() if name != "1003.jpg"]
+    assert content["means"]["KL"] == pytest.approx(sum(others) / 3, rel=1e-6)
+    lines = (tmp_path / "s.csv").read_text().splitlines()
+    assert lines[0] == "image,NSS,sAUC,AUC,CC,AUC-Judd,KL,SIM,IG"
+    assert [line.split(",")[0] for line in lines[1:]] == ["1001.jpg", "1002.jpg", "1003.jpg", "1004.jpg"]
+    assert lines[3].split(",")[6] == ""
+    assert float(lines[1].split(",")[1]) == content["images"]["1001.jpg"]["NSS"]
+    refused = call(*words, "--strict")
+    assert refused.exit_code == 2
+    assert "1 maps are not valid, the first is 1003.npy" in unboxed(refused)
+
+
+def test_a_metric_without_any_valid_map_is_an_error(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        save_values(torch.rand(30, 40) - 0.5, tmp_path / "maps" / f"{v.key}.npy")
+    result = call("score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--metric", "KL", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "no map has a valid KL: of 1001.npy its least value is" in unboxed(result)
+    assert "take the exponential of log densities" in unboxed(result)
+    assert call("score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu").exit_code == 0
+
+
+def test_a_metric_that_one_image_cannot_have_is_named(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie", images=1))
+    result = call("score", maps_of(osie, tmp_path / "maps"), tmp_path / "osie", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "without the fixations of others: sAUC" in result.output
+    assert "nan" not in result.output
+
+
+def test_any_set_takes_its_pixels_per_degree_and_a_baseline(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    maps = maps_of(osie, tmp_path / "maps")
+    np.save(tmp_path / "prior.npy", np.ones((6, 8)))
+    words = ["score", maps, tmp_path / "osie", "--metric", "CC", "--metric", "IG", "--device", "cpu", "--json"]
+    assert call(*words, tmp_path / "a.json", "--pixels-per-degree", 3).exit_code == 0
+    assert call(*words, tmp_path / "b.json", "--sigma", 3, "--baseline", tmp_path / "prior.npy").exit_code == 0
+    first, second = (json.loads((tmp_path / name).read_text())["means"] for name in ("a.json", "b.json"))
+    assert first["CC"] == second["CC"] == pytest.approx(1, abs=1e-3)
+    assert second["IG"] > 0.5  # over a uniform baseline
+    assert first["IG"] != second["IG"]
+    refused = call(*words, tmp_path / "c.json", "--pixels-per-degree", -1)
+    assert refused.exit_code == 2
+    assert "pixels_per_degree must be a positive number" in unboxed(refused)
+    (tmp_path / "prior.npy").unlink()
+    np.save(tmp_path / "prior.npy", np.zeros((6, 8)))
+    refused = call(*words, tmp_path / "c.json", "--baseline", tmp_path / "prior.npy")
+    assert "must be one map, positive at every pixel" in unboxed(refused)
+    prepared = ["prepare", tmp_path / "osie", tmp_path / "osie.pt", "--width", 32, "--height", 32]
+    assert call(*prepared, "--pixels-per-degree", 5).exit_code == 0
+    assert data.load_prepared(tmp_path / "osie.pt").data.sigma(40) == 5
+
+
+def test_hidden_files_are_not_maps(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    maps = maps_of(osie, tmp_path / "maps")
+    for folder, name in ((maps, "._1001.npy"), (tmp_path / "osie" / "stimuli", "._1001.jpg")):
+        (folder / name).write_bytes(b"Mac OS X")
+    assert score_maps(maps, tmp_path / "osie", ["NSS"]).unused == 0
+
+
+def test_maps_of_categories_are_found_in_their_folders(tmp_path):
+    cat = data.cat2000(small_cat2000(tmp_path / "CAT2000"))
+    for v in cat.viewings:
+        save_values(data.official_density(v) + 1, tmp_path / "maps" / f"{v.key}.npy")
+    words = ["score", tmp_path / "maps", tmp_path / "CAT2000", "--density", "official", "--device", "cpu", "--json"]
+    assert call(*words, tmp_path / "s.json").exit_code == 0
+    content = json.loads((tmp_path / "s.json").read_text())
+    assert list(content["images"]) == ["Action/001.jpg", "Social/001.jpg"]
+    assert content["means"]["CC"] == pytest.approx(1)
+    (tmp_path / "points.csv").write_text("image,x,y\nAction/001.jpg,3,4\n")
+    assert score_maps(tmp_path / "maps", tmp_path / "points.csv", ["NSS"]).scored == 1
+
+
+def folder_to_export(tmp_path):
+    """Images in two subfolders of different sizes, and their maps: one with zeros, one of another size."""
+    for name, size in (("a/1.jpg", (30, 40)), ("b/1.png", (20, 24))):
+        picture(tmp_path / "images" / name, *size)
+    (tmp_path / "images" / "a" / "._1.jpg").write_bytes(b"Mac OS X")
+    maps = {"a/1": torch.rand(30, 40) + 0.1, "b/1": torch.rand(10, 12)}
+    maps["b/1"][2:8, 3:9] = 0
+    for name, saliency in maps.items():
+        save_values(saliency, tmp_path / "maps" / f"{name}.npy")
+    return maps
+
+
+def test_predictions_as_an_archive_of_the_benchmark(tmp_path):
+    maps = folder_to_export(tmp_path)
+    result = call("export", tmp_path / "maps", tmp_path / "images", tmp_path / "out" / "model.zip")
+    assert result.exit_code == 0, result.output
+    assert "2 maps written" in result.output
+    with zipfile.ZipFile(tmp_path / "out" / "model.zip") as archive:
+        assert archive.namelist() == ["a/1.png", "b/1.png"]
+        stored = np.asarray(Image.open(io.BytesIO(archive.read("a/1.png"))))
+        assert Image.open(io.BytesIO(archive.read("b/1.png"))).size == (24, 20)
+    scaled = (maps["a/1"] - maps["a/1"].min()) / (maps["a/1"].max() - maps["a/1"].min())
+    np.testing.assert_allclose(stored / 65535, scaled, atol=1e-5)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.zip"]
+
+
+def test_hdf5_needs_h5py_and_says_so(tmp_path, monkeypatch):
+    """With it: test_saliency_peers.py."""
+    folder_to_export(tmp_path)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    result = call("export", tmp_path / "maps", tmp_path / "images", tmp_path / "model.hdf5")
+    assert result.exit_code == 2
+    assert "HDF5 files need the package h5py: pip install h5py" in unboxed(result)
+    assert not (tmp_path / "model.hdf5").exists()
+
+
+def test_log_densities_are_finite_and_sum_to_one():
+    saliency = torch.rand(20, 30)
+    values, floored = log_density(saliency + 0.1)
+    assert not floored
+    torch.testing.assert_close(values.exp(), ((saliency + 0.1) / (saliency + 0.1).sum()).double())
+    saliency[:5] = 0
+    values, floored = log_density(saliency)
+    assert floored
+    assert values.exp().sum().item() == pytest.approx(1)
+    assert values[0, 0].exp().item() == pytest.approx(1e-3 / 600)
+    assert log_density(torch.zeros(2, 2))[0].exp().tolist() == [[0.25, 0.25], [0.25, 0.25]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda root: (root / "maps" / "b" / "1.npy").unlink(), "has no map for b/1.png"),
+        (lambda root: save_values(torch.rand(4, 4) - 1, root / "maps" / "b" / "1.npy"), "negative values; a density"),
+    ],
+)
+def test_what_cannot_be_exported_leaves_no_file(tmp_path, spoil, message):
+    folder_to_export(tmp_path)
+    spoil(tmp_path)
+    result = call("export", tmp_path / "maps", tmp_path / "images", tmp_path / "out" / "model.zip")
+    assert result.exit_code == 2
+    assert message in unboxed(result)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_eight_bits_are_reported_with_the_areas(tmp_path):
+    osie = data.osie(small_osie(tmp_path / "osie"))
+    for v in osie.viewings:
+        save_grey(torch.rand(30, 40), tmp_path / "maps" / f"{v.key}.png", bits=8)
+    words = ["score", tmp_path / "maps", tmp_path / "osie", "--device", "cpu", "--metric"]
+    assert "4 maps have only 256 levels, whose ties lower AUC" in call(*words, "AUC").output
+    assert "256 levels" not in call(*words, "NSS").output
 
 
 def test_files_are_replaced_whole(tmp_path, checkpoint):
@@ -279,14 +509,19 @@ def test_prepare_makes_one_small_file(tmp_path):
         (["predict", "a.jpg", "b/a.jpg", "--checkpoint", "nowhere.pt"], "several images are named 'a'"),
         (["prepare", "nowhere", "out.pt"], "there is no data set at nowhere"),
         (["osie", "nowhere.pt"], "nowhere.pt is missing; create it with congruency saliency prepare"),
-        (["osie", "."], "is a folder; convert it to one file with: congruency saliency prepare"),
+        (["osie", "nowhere"], "nowhere"),
         (["osie", "nowhere.pt", "--method", "EWC"], "method must be one of baseline, GEM"),
-        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon'"),
+        (["osie", "nowhere.pt", "--model", "vgg"], "'vgg' is not one of 'dinet', 'salicon', 'dinet4'"),
         (["osie", "nowhere.pt", "--optimizer", "sgd"], "'sgd' is not one of 'adam', 'rmsprop'"),
         (["score", "nowhere", "nowhere", "--metric", "AUPR"], "'AUPR' is not one of 'NSS', 'sAUC'"),
         (["score", "nowhere", "nowhere", "--protocol", "x"], "'x' is not one of 'exact', 'mit', 'salicon'"),
         (["score", "nowhere", "nowhere", "--density", "x"], "'x' is not one of 'fixations', 'official'"),
         (["score", "nowhere", "nowhere", "--sigma", "inf"], "sigma must be a positive number of pixels"),
+        (["export", "nowhere", "nowhere", "x.tar"], "the file must end in .hdf5, .h5, .zip"),
+        (
+            ["export", "nowhere", "nowhere", "x.zip"],
+            "there is no folder nowhere; give the folder that holds the images",
+        ),
         (["predict", "a.jpg", "--checkpoint", "nowhere.pt", "--bits", "12"], "'12' is not one of '8', '16'"),
     ],
 )
@@ -364,7 +599,7 @@ def test_a_page_needs_a_map_for_every_image(tmp_path):
 @pytest.fixture
 def small_study(tmp_path, monkeypatch):
     """The command on six images and a small network."""
-    data.prepare(data.osie(small_osie(tmp_path / "osie", images=6)), tmp_path / "osie.pt", (32, 32))
+    data.prepare(data.osie(small_osie(tmp_path / "osie", images=6, viewers=4)), tmp_path / "osie.pt", (32, 32))
     sets, recipes = saliency_runner.Sets, saliency_recipes.osie_recipes
     monkeypatch.setattr(saliency_runner, "Sets", lambda *words: sets(*words, train=4))
     monkeypatch.setattr(
@@ -382,19 +617,21 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
     assert "The page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
     assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
-    assert "| DINet resnet10t Adam GEM | 2 |" in text
-    assert "| one human | - |" in text
-    assert "- Humans: One human: a viewer's fixations" in text
+    assert "the learning rate halved every epoch after 2 at the first." in text
+    assert "published DINet resnet10t: images of 32x32, stretched, loss 0.5*l1." in text
+    assert "| published DINet resnet10t Adam GEM | 2 |" in text
+    assert "| human ceiling | - |" in text
+    assert "- Human ceiling: The density of infinitely many viewers" in text
     assert "SALICON's evaluation" not in text
     assert "from runs on cpu in precision 32, with PyTorch" in text
     assert "(examples.jpg)" in text
     result = call(*words, "--scratch-epochs", 2, "--first-seed", 3)
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert rows["DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
+    assert rows["published DINet resnet10t Adam"]["seed"] == [3, 4], "runs of two epochs, apart from those of one"
     assert {(job, seed) for job, seed in Store(out).load() if "gem" not in job} == {
-        ("dinet-resnet10t-adam_epochs-1", 0), ("dinet-resnet10t-adam_epochs-1", 1),
-        ("dinet-resnet10t-adam_epochs-2", 3), ("dinet-resnet10t-adam_epochs-2", 4),
+        (f"published-dinet-resnet10t-adam_epochs-{epochs}_delay-1_32x32-stretch", seed)
+        for epochs, seed in ((1, 0), (1, 1), (2, 3), (2, 4))
     }  # fmt: skip
 
 
@@ -409,7 +646,9 @@ def test_a_run_that_fails_ends_the_command_with_1(tmp_path, small_study, monkeyp
     result = call(*small_study, "--scratch-epochs", 1, "--out", out)
     assert result.exit_code == 1
     assert "no memory left" in unboxed(result)
-    assert [job for job, _ in Store(out).load()] == ["dinet-resnet10t-adam_epochs-1"] * 2
+    assert [job for job, _ in Store(out).load()] == [
+        "published-dinet-resnet10t-adam_epochs-1_delay-1_32x32-stretch"
+    ] * 2
     assert not (out / "examples.jpg").exists()
 
 
@@ -439,7 +678,14 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     trained, scored = {"osie": (5, 1), "prepared": (5, 1), "mit1003": (2, 6)}[kind]
     assert f": {trained} images" in result.output
     assert f": {scored} images" in result.output
-    assert "NSS" in result.output
+    lines = result.output.splitlines()
+    (nss,) = [line.split() for line in lines if line.startswith("NSS ")]
+    references = json.loads((out / "references.json").read_text())
+    assert len(nss) == 2 + len(references)
+    assert {"uniform", "centre Gaussian", "mean training map"} <= set(references)
+    aspect = "stretched" if kind == "prepared" else "padded"  # DINet's own, unless the file has another
+    assert f"images at 32x32, {aspect}; loss kl+cc" in result.output
+    assert str(models.load_model(out / "model.pt").preprocessing) == f"32x32, {aspect}"
     assert read_record(out).run["config"]["method"]["name"] == "dcl"
     again = call(*words)
     assert again.exit_code == 0, again.output

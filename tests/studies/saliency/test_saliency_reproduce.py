@@ -51,7 +51,7 @@ def test_the_table_stands_beside_the_papers(made):
     result, out = made
     assert sorted(path.name for path in out.iterdir()) == [
         "attempts.jsonl", "bounds.json", "finished.jsonl", "index.html", "results.json", "runs", "settings.json",
-        "table.md",
+        "table.md", "times.json",
     ]  # fmt: skip
     text = (out / "table.md").read_text(encoding="utf-8")
     assert "2.4064 (sd 0.0015)" in text
@@ -77,7 +77,7 @@ def test_several_processes_give_the_same_results(root):
 
 def test_the_records_have_their_origin_and_the_validation_loss(made):
     _, out = made
-    record = read_record(out / "runs" / "resnet10t-adam-dcl-inf-1_epochs-1_batch-4" / "seed-0")
+    record = read_record(out / "runs" / "resnet10t-adam-dcl-inf-1_epochs-1_delay-1_batch-4" / "seed-0")
     origin = [record.run[name] for name in ("data", "table", "row")]
     assert origin == ["OSIE", "osie", "ResNet-50 Adam DCL-inf-1"]
     assert 0 < record.epochs[-1]["evaluation"]["loss"] < 2

@@ -1,7 +1,8 @@
 """Saliency studies: their rows, the data sets they read, finished and interrupted runs, several processes."""
 
+import json
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -15,17 +16,25 @@ from congruency.studies.executor import Place
 from congruency.studies.plan import Run
 from congruency.studies.results import read_results
 from congruency.studies.saliency.recipes import osie_recipes, paper_numbers, paper_recipes, table_recipes
-from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency, find_set, run_folder
+from congruency.studies.saliency.runner import (
+    SaliencyRunner,
+    Sets,
+    below_floor,
+    conduct_saliency,
+    find_set,
+    run_folder,
+)  # fmt: skip
 from congruency.studies.saliency.study import SaliencyJob, saliency_study
 from congruency.studies.store import Store
 
-QUICK = Recipe(model="dinet", backbone="resnet10t", epochs=1, batch=4)
+QUICK = Recipe(model="dinet4", backbone="resnet10t", epochs=1, batch=4, height=32, width=32)
+SMALL = data.Preprocessing((32, 40))
 
 
 @pytest.fixture(scope="module")
 def osie_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("osie")
-    return data.prepare(data.osie(small_osie(folder / "osie", images=6)), folder / "osie.pt", (32, 32))
+    return data.prepare(data.osie(small_osie(folder / "osie", images=6, viewers=4)), folder / "osie.pt", (32, 32))
 
 
 def small_runner(osie_file, out, **changes):
@@ -51,9 +60,23 @@ def test_a_finished_run_is_not_repeated(osie_file, tmp_path):
     assert len(Store(tmp_path).load()) == 2
     assert Store(tmp_path).repeated_attempts() == 0
     assert results[QUICK.name]["NSS"][0] != results[QUICK.name]["NSS"][1]
-    assert [len(results[row]["CC"]) for row in ("centre Gaussian", "mean training map", "one human")] == [1, 1, 1]
+    references = ("uniform", "centre Gaussian", "mean training map", "human ceiling")
+    assert [len(results[row]["CC"]) for row in references] == [1, 1, 1, 1]
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert [len(times[name]) for name in times] == [2]
     assert load_model(record.with_name("model.pt")).training is False
     assert not (run_folder(tmp_path, SaliencyJob(QUICK), 1) / "model.pt").exists()
+
+
+def test_rows_below_the_centre_bias_are_named():
+    results = {
+        "good": {"seed": [0, 1], "NSS": [1.0, 1.2], "CC": [0.5, 0.6]},
+        "bad": {"seed": [0, 1], "NSS": [0.9, 0.8], "CC": [0.5, 0.6]},
+        "uniform": {"NSS": [0.0]},
+        "centre Gaussian": {"NSS": [0.95], "CC": [0.4]},
+    }
+    (sentence,) = below_floor(results)
+    assert sentence.startswith("bad is below the centre bias in NSS (0.8500, centre Gaussian 0.9500)")
 
 
 def test_results_are_the_same_in_several_processes(osie_file, tmp_path):
@@ -121,20 +144,20 @@ def test_the_study_shows_examples(osie_file, tmp_path):
 
 def test_images_of_many_sizes_are_scored_at_their_own(tmp_path):
     places = small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")
-    runner = SaliencyRunner(sets=Sets("osie", places, (32, 40)), out=tmp_path / "out", accelerator="cpu")
+    runner = SaliencyRunner(sets=Sets("osie", places), out=tmp_path / "out", accelerator="cpu")
     assert carry_out([QUICK], runner, [0]) == 0
-    results = read_results(tmp_path / "out")
-    assert set(results) == {QUICK.name, "centre Gaussian", "mean training map"}  # viewers are not separate there
+    results = read_results(tmp_path / "out")  # where viewers are not separate
+    assert set(results) == {QUICK.name, "uniform", "centre Gaussian", "mean training map"}
     assert all(len(row["NSS"]) == 1 for row in results.values())
 
 
 def test_the_sets_of_the_papers_tables(tmp_path):
     places = small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")
-    train_set, test_set = Sets("osie", places, (32, 40)).read()
+    train_set, test_set = Sets("osie", places).read(SMALL)
     assert (train_set.images.shape, test_set.data.name) == ((4, 3, 32, 40), "MIT1003")
     small_salicon(tmp_path / "salicon", "train")
     small_salicon(tmp_path / "salicon", "val")
-    train_set, test_set = Sets("salicon", (tmp_path / "salicon",), (32, 40)).read()
+    train_set, test_set = Sets("salicon", (tmp_path / "salicon",)).read(SMALL)
     assert (train_set.data.version, test_set.data.name) == ("2017", "SALICON")
     assert {v.image.name for v in train_set.data.viewings}.isdisjoint(v.image.name for v in test_set.data.viewings)
 
@@ -149,6 +172,24 @@ def test_the_sets_are_found_by_their_layout(tmp_path, monkeypatch):
     assert find_set("SALICON", None) == tmp_path / "salicon"
     with pytest.raises(FileNotFoundError, match="MIT1003 is not in"):
         find_set("MIT1003", tmp_path)
+
+
+def test_every_network_sees_images_at_its_own_size(tmp_path):
+    """From a folder; a prepared file has one size for all."""
+    folder = small_osie(tmp_path / "osie", images=6)
+    recipes = [QUICK, replace(QUICK, model="dinet", height=32, width=48, aspect="pad")]
+    runner = SaliencyRunner(sets=Sets("osie_study", (folder,), train=4), out=tmp_path / "out", accelerator="cpu")
+    assert carry_out(recipes, runner, [0], examples=2) == 0
+    for recipe in recipes:
+        assert load_model(run_folder(tmp_path / "out", SaliencyJob(recipe), 0) / "model.pt").preprocessing == (
+            recipe.preprocessing
+        )
+    assert (tmp_path / "out" / "examples.jpg").is_file()
+    prepared = data.prepare(data.osie(folder), tmp_path / "osie.pt", (32, 32))
+    sets = Sets("osie_study", (prepared,), train=4)
+    assert sets.prepared == QUICK.preprocessing
+    with pytest.raises(ValueError, match="was prepared at 32x32, stretched, not at 32x48, padded"):
+        sets.read(recipes[1].preprocessing)
 
 
 def test_the_papers_rows():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from congruency.cli.saliency.export import export
+from congruency.cli.saliency.gallery import gallery
 from congruency.cli.saliency.osie import osie
 from congruency.cli.saliency.predict import predict
 from congruency.cli.saliency.prepare import prepare
@@ -19,5 +21,5 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
-for command in (train, predict, score, prepare, osie):
+for command in (train, predict, score, gallery, export, prepare, osie):
     app.command()(command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,19 +11,30 @@ from congruency.cli.options import ORDERS, OrderName, option
 from congruency.cli.terminal import check_accelerator, check_folder
 
 __all__ = [
-    "METHOD_HELP", "BatchSize", "Capture", "Device", "Height", "Order", "OrderSeed", "Width", "check_file",
-    "device_named",
+    "METHOD_HELP", "AspectName", "BatchSize", "Capture", "Device", "Height", "ModelName", "Order", "OrderSeed",
+    "PixelsPerDegree", "Width",
+    "check_file", "device_named",
 ]  # fmt: skip
 
-METHOD_HELP = "baseline, GEM, DCL-W-N or 'DCL-W-N anchor' with window W (or inf) and N references, such as DCL-120-1."
+METHOD_HELP = (
+    "baseline, GEM, Cautious, or DCL-W-N with window W (or inf) and N references, such as DCL-120-1; with 'anchor', "
+    "'floor' or 'update' after it: the paper's code, a floor, the update projected."
+)
 
 Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE", name="--device")]
 Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default: on a GPU)")]
 BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
 Order = Annotated[OrderName, option(ORDERS)]
 OrderSeed = Annotated[int, option("The seed of the order of --order fixed.", "N", min=0)]
-Width = Annotated[int, option("Width of the resized images.", "PIXELS", min=32)]
-Height = Annotated[int, option("Height of the resized images.", "PIXELS", min=32)]
+PixelsPerDegree = Annotated[float | None, option(
+    "Of visual angle: the default blur. (default: the set's own, where it is known)", "PIXELS",
+)]  # fmt: skip
+Width = Annotated[int | None, option("Width of the resized images, with --height.", "PIXELS", min=32)]
+Height = Annotated[int | None, option("Height of the resized images, with --width.", "PIXELS", min=32)]
+AspectName = Annotated[Literal["stretch", "pad"] | None, option(
+    "Images of other proportions: stretched, or padded with black.",
+)]  # fmt: skip
+ModelName = Literal["dinet", "salicon", "dinet4"]
 
 
 def device_named(name: str) -> str:

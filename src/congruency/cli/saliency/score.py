@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from congruency.cli.options import option
-from congruency.cli.saliency.options import Device, check_file, device_named
+from congruency.cli.saliency.options import Device, PixelsPerDegree, check_file, device_named
+from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -38,53 +41,96 @@ def score(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
     fixations: Annotated[Path, typer.Argument(
         metavar="FIXATIONS",
-        help="A data set (OSIE, MIT1003, SALICON, or a folder of images with fixations.csv), or a CSV or JSON file of "
-        "fixation points alone.",
+        help="A data set (OSIE, MIT1003, CAT2000, SALICON, or a folder of images with fixations.csv), or a CSV or JSON "
+        "file of fixation points alone.",
     )],
     metric: Annotated[list[Metric] | None, option("Only this metric; may be repeated. (default: all)")] = None,
     protocol: Annotated[Literal["exact", "mit", "salicon"], option(
-        "AUCs exact, or as the mit or salicon benchmark computes them.",
+        "Metrics exact, or as the mit or salicon benchmark computes them.",
     )] = "exact",
     split: Annotated[str | None, option(
         "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
     )] = None,
     density: Annotated[Literal["fixations", "official"], option(
-        "What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON and MIT1003.",
+        "What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON, MIT1003, CAT2000.",
     )] = "fixations",
     sigma: Annotated[float | None, option(
-        "Blur of the densities of CC, KL, SIM. (default: the set's)", "PIXELS",
+        "Blur of the densities of CC, KL, SIM. (default: one degree, or 3 % of the width)", "PIXELS",
     )] = None,
+    pixels_per_degree: PixelsPerDegree = None,
+    baseline: Annotated[Path | None, option(
+        "A map, positive everywhere, that IG compares with. (default: the other images' fixations)", "FILE",
+    )] = None,
+    strict: Annotated[bool, option("Refuse maps with nan or negative values.", name="--strict")] = False,
     seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
+    references: Annotated[Literal["all", "floors", "none"], option(
+        "What to compare with: floors, such as the centre bias, and people, which take longest.",
+    )] = "all",
     json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
+    csv_out: Annotated[Path | None, option("The same as a table, one image per line.", "FILE", name="--csv")] = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
     """Score a folder of saliency maps of any model."""
-    if json_out is not None:
-        check_file(json_out, "--json")
+    for path, name in ((json_out, "--json"), (csv_out, "--csv")):
+        if path is not None:
+            check_file(path, name)
     place = device_named(device)
     from congruency.files import write_together
-    from congruency.saliency.score_maps import score_maps
+    from congruency.saliency.baselines import reference_scores
+    from congruency.saliency.data.points import check_sigma
+    from congruency.saliency.score_maps import open_scored, score_maps
     from congruency.saliency.scorer import METRICS
 
     with interruptible("interrupted"), plain_errors():
         names = [one.value for one in metric] if metric else METRICS
+        if sigma is not None:
+            check_sigma(sigma)
+        data = open_scored(maps, fixations, split, pixels_per_degree=pixels_per_degree)
         result = score_maps(
-            maps, fixations, names, split=split, density=density, sigma=sigma, protocol=protocol, seed=seed,
-            device=place,
+            maps, data, names, density=density, sigma=sigma, protocol=protocol, seed=seed, device=place,
+            baseline=baseline, strict=strict,
         )  # fmt: skip
-        for line in _lines(result, protocol):
+        for problem in result.invalid:
+            which = "" if set(problem.metrics) == set(names) else f" of {', '.join(problem.metrics)}"
+            typer.echo(f"warning: {problem.file} is left out{which}: {problem.reason}", err=True)
+        for line in _lines(result, names, protocol):
+            typer.echo(line)
+        official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
+        others = [name for name in names if name not in official]
+        floors = {}
+        if references != "none" and others:
+            typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
+            floors = reference_scores(
+                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place
+            )
+        for line in reference_lines(result.means, floors, "these maps"):
             typer.echo(line)
         if json_out is not None:
-            content = {"means": result.means, "images": result.images, "data": result.data}
+            content = {"means": result.means, "images": result.images, "data": result.data, "references": floors}
             content |= {"protocol": protocol, "density": density}
+            content["invalid"] = {problem.file: problem.reason for problem in result.invalid}
             write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
+        if csv_out is not None:
+            write_together(csv_out.parent, {csv_out.name: _csv(result.images, names)})
 
 
-def _lines(result: MapScores, protocol: str) -> Iterator[str]:
-    from congruency.saliency.score_maps import SCALE_DEPENDENT_METRICS
+def _csv(images: dict[str, dict[str, float]], metrics: Sequence[str]) -> str:
+    """One line per image; a score that it does not have is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", *metrics])
+    for name, scores in images.items():
+        writer.writerow([name, *("" if math.isnan(scores[metric]) else repr(scores[metric]) for metric in metrics)])
+    return text.getvalue()
+
+
+def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator[str]:
+    from congruency.saliency.score_maps import RANK_METRICS, SCALE_DEPENDENT_METRICS
 
     yield result.data
-    yield f"{result.scored} images scored; AUCs: {protocol}"
+    yield f"{result.scored} images scored; metrics: {protocol}"
+    if result.invalid:
+        yield f"{len(result.invalid)} maps with nan or negative values left out, see the warnings"
     if result.without_fixations:
         yield f"{result.without_fixations} images without fixations left out"
     if result.resized:
@@ -97,8 +143,15 @@ def _lines(result: MapScores, protocol: str) -> Iterator[str]:
             f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
             f"not their zero, and {', '.join(affected)} depend on it; .npy keeps it (saliency predict --npy)"
         )
-    for name, value in result.means.items():
-        yield f"{name:<9}{value:>9.4f}"
+    ranked = [name for name in RANK_METRICS if name in result.means]
+    if result.eight_bits and ranked:
+        yield (
+            f"{result.eight_bits} maps have only 256 levels, whose ties lower {', '.join(ranked)}; maps of 16 bits or "
+            ".npy do not"
+        )
+    undefined = [name for name in metrics if name not in result.means]
+    if undefined:
+        yield f"undefined for these images, as sAUC is without the fixations of others: {', '.join(undefined)}"
 
 
 def _json(value: Any) -> Any:

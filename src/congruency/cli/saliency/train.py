@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,13 +13,25 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
+from congruency.cli.saliency.options import (
+    METHOD_HELP,
+    AspectName,
+    BatchSize,
+    Height,
+    ModelName,
+    PixelsPerDegree,
+    Width,
+)
+from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
+    from congruency.saliency.data.preprocessing import Preprocessing
 
 __all__ = ["train"]
+
+REFERENCES_FILE = "references.json"
 
 
 def train(
@@ -34,23 +47,30 @@ def train(
     holdout: Annotated[int | None, option(
         "Images to hold out. (default: a fifth; of OSIE its 200)", "N", min=1,
     )] = None,
-    model: Annotated[Literal["dinet", "salicon"], option("The saliency model.")] = "dinet",
-    backbone: Annotated[str, option("Its network, by timm's name.", "NAME")] = "resnet50",
+    model: Annotated[ModelName, option("The saliency model; dinet4: DINet with a fourth branch.")] = "dinet",
+    backbone: Annotated[str | None, option(
+        "Its network, by timm's name. (default: as published, resnet50 or vgg16)", "NAME",
+    )] = None,
     pretrained: Annotated[str, option("The backbone's weights; download: timm's.", "FILE|download|none")] = "none",
     optimizer: Annotated[Literal["adam", "rmsprop"], option("The optimizer, as in the paper.")] = "adam",
     method: Annotated[str, option(METHOD_HELP, "NAME")] = "baseline",
     epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
     halve_every: Annotated[int, option("Halve the learning rate this often.", "EPOCHS", min=1)] = 1,
+    delay: Annotated[int, option("Epochs before these periods, at the first rate.", "EPOCHS", min=0)] = 1,
     batch_size: BatchSize = 8,
     lr: Annotated[float | None, option("Learning rate. (default: the paper's)", "RATE")] = None,
-    loss: Annotated[str, option("l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc.", "SUM")] = "l1",
+    loss: Annotated[str | None, option(
+        "l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc. (default: as published, 0.5*l1 or kl)", "SUM",
+    )] = None,
     seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
-    width: Width = 320,
-    height: Height = 240,
+    width: Width = None,
+    height: Height = None,
+    aspect: AspectName = None,
+    pixels_per_degree: PixelsPerDegree = None,
     precision: options.Precision = "32",
     device: options.Device = "auto",
 ) -> None:  # fmt: skip
-    """Train one saliency network, plainly or with DCL or GEM, and score it.
+    """Train one saliency network, plainly or with a correction, and score it.
 
     model.pt is for saliency predict. The same command resumes after an
     interruption.
@@ -66,13 +86,19 @@ def train(
         recipe = Recipe(
             model=model, backbone=backbone, weights=None if pretrained in ("none", "download") else pretrained,
             pretrained=pretrained == "download", optimizer=optimizer, method=method, epochs=epochs,
-            halve_every=halve_every, batch=batch_size, loss=loss, lr=lr,
+            halve_every=halve_every, delay=delay, batch=batch_size, loss=loss, lr=lr, height=height, width=width,
+            aspect=aspect,
         )  # fmt: skip
-        make_loss(loss)
+        make_loss(recipe.effective_loss)
+        train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing, pixels_per_degree)
+        prepared, asked = train_set.preprocessing, recipe.preprocessing
+        if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
+            raise ValueError(f"{dataset} was prepared at {prepared}; prepare it again for another size or aspect")
+        recipe = recipe.seen_as(prepared)
         _refuse_another(out, asdict(recipe), seed)
-        train_set, test_set = _sets(dataset, test, holdout, (height, width))
         typer.echo(f"to train on: {train_set.data.summary()}")
         typer.echo(f"to score: {test_set.data.summary()}")
+        typer.echo(f"images at {prepared}; loss {recipe.effective_loss}")
         trained = train_network(
             recipe, seed, train_set, test_set, out, device=device, precision=precision, progress=sys.stderr.isatty(),
             origin=Origin(command=typed(), data=train_set.data.name, row=recipe.name),
@@ -80,9 +106,24 @@ def train(
     if trained.stopped:
         typer.echo(f"stopped in {out}; the same command resumes from there")
         raise typer.Exit(STOPPED_EXIT_CODE)
-    for name, value in (trained.scores or {}).items():
-        typer.echo(f"{name:<9}{value:>9.4f}")
+    with interruptible("interrupted; the network is trained"), plain_errors():
+        for line in _scores(out, trained.scores or {}, train_set, test_set, device):
+            typer.echo(line)
     typer.echo(f"the network: {out / 'model.pt'}")
+
+
+def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: Prepared, device: str) -> Iterator[str]:
+    """The scores beside floors and people, which are computed once per folder."""
+    from congruency.cli.saliency.options import device_named
+    from congruency.files import write_together
+    from congruency.saliency.baselines import reference_scores
+
+    kept = out / REFERENCES_FILE
+    if not kept.is_file():
+        place = device_named(device)
+        found = reference_scores(test_set.data, train_set.data, list(scores), device=place)
+        write_together(out, {REFERENCES_FILE: json.dumps(found, indent=2) + "\n"})
+    yield from reference_lines(scores, json.loads(kept.read_text(encoding="utf-8")), "this network")
 
 
 def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
@@ -96,14 +137,20 @@ def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
             raise ValueError(f"{out} holds another finished run; choose another --out")
 
 
-def _sets(dataset: Path, test: Path | None, holdout: int | None, size: tuple[int, int]) -> tuple[Prepared, Prepared]:
+def _sets(
+    dataset: Path, test: Path | None, holdout: int | None, preprocessing: Preprocessing, degree: float | None
+) -> tuple[Prepared, Prepared]:
     """Return what to train on and what to score on, in memory."""
     from congruency.saliency.data.loaders import open_data
     from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
     from congruency.saliency.task import split_prepared
 
     def read(path: Path, split: str) -> Prepared:
-        return load_prepared(path) if path.suffix == ".pt" else prepare_in_memory(open_data(path, split), size)
+        if path.suffix != ".pt":
+            opened = open_data(path, split, pixels_per_degree=degree)
+            return prepare_in_memory(opened, preprocessing.size, preprocessing.aspect)
+        found = load_prepared(path)
+        return found if degree is None else replace(found, data=replace(found.data, pixels_per_degree=degree))
 
     if test is not None and holdout is not None:
         raise ValueError("--holdout takes images of DATASET to score; with --test leave it out")

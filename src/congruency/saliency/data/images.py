@@ -19,7 +19,12 @@ def image_files(folder: Path) -> list[Path]:
     """The image files in a folder, sorted by name."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; give the folder that holds the images")
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path))
+
+
+def hidden(path: Path) -> bool:
+    """Whether a file is not one of the set, as the ``._*`` that macOS adds to archives and foreign disks."""
+    return path.name.startswith(".")
 
 
 def image_header(path: Path) -> tuple[tuple[int, int], bool]:
@@ -63,14 +68,16 @@ def map_bits(path: Path) -> int | None:
 
 
 def official_density(viewing: Viewing) -> Tensor:
-    """The density map published with a data set (SALICON's ``maps/``, MIT1003's ``fixMap``): float32, 0 to 255.
+    """The density map published with a data set, float32, 0 to 255.
 
+    These are SALICON's ``maps/``, MIT1003's ``fixMap`` and CAT2000's ``FIXATIONMAPS/``.
     Published values of CC, KL and SIM refer to these maps, whose authors chose the blur and stored 256 levels.
     """
     if viewing.density is None:
         raise DataError(
-            f"there is no official density map for {viewing.image.name}; "
-            "SALICON (2017) has them in maps/, MIT1003 in ALLFIXATIONMAPS/, prepared files and points alone have none"
+            f"there is no official density map for {viewing.name}; "
+            "SALICON (2017) has them in maps/, MIT1003 in ALLFIXATIONMAPS/, CAT2000 in FIXATIONMAPS/, prepared files "
+            "and points alone have none"
         )
     read = read_map(viewing.density)
     if tuple(read.shape) != (viewing.height, viewing.width):

@@ -1,4 +1,4 @@
-"""Load OSIE, MIT1003 and SALICON in their official layouts, and any folder of images with a file of fixations."""
+"""Load OSIE, MIT1003, CAT2000 and SALICON in their official layouts, and any folder of images with fixations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +15,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import IMAGE_SUFFIXES, image_files, image_header, read_map
+from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, image_files, image_header, read_map
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.prepared import load_prepared
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
 
 _OSIE_PIXELS_PER_DEGREE = 24.0
 _MIT1003_PIXELS_PER_DEGREE = 35.0
+_OSIE_FIXATIONS = ("fixations.mat", "eye/fixations.mat")
 _WHITE = 127  # MIT1003's fixation points are white pixels that JPEG has blurred
 
 _Points = dict[str, dict[str, list[tuple[float, float]]]]
 
 
-def open_data(path: str | Path, split: str = "train") -> SaliencyData:
-    """Open OSIE, MIT1003, one ``split`` of SALICON, a prepared file, or any folder of images with fixations.
+def open_data(path: str | Path, split: str = "train", *, pixels_per_degree: float | None = None) -> SaliencyData:
+    """Open OSIE, MIT1003, CAT2000, one ``split`` of SALICON, a prepared file, or any folder of images with fixations.
 
-    The layout decides: ``stimuli/`` is OSIE's, ``ALLSTIMULI/`` MIT1003's, ``annotations/`` or ``fixations/`` SALICON's,
-    ``fixations.csv`` or ``fixations.json`` your own.
+    The layout decides: ``fixations.csv`` or ``fixations.json`` beside images is your own, ``stimuli/`` with
+    ``fixations.mat`` OSIE's, ``ALLSTIMULI/`` MIT1003's, ``FIXATIONLOCS/`` or ``trainSet/`` CAT2000's, ``annotations/``
+    or ``fixations/`` SALICON's. ``pixels_per_degree`` of visual angle replaces the set's own: it is the default blur.
     """
-    path = Path(path)
+    data = _open(Path(path), split)
+    return data if pixels_per_degree is None else replace(data, pixels_per_degree=pixels_per_degree)
+
+
+def _open(path: Path, split: str) -> SaliencyData:
     if path.is_file() and path.suffix == ".pt":
         return load_prepared(path).data
     if not path.is_dir():
         raise DataError(f"there is no data set at {path}: give a folder, or a file of congruency saliency prepare")
-    if (path / "stimuli").is_dir():
+    if any((path / f"fixations.{kind}").is_file() for kind in ("csv", "json")):
+        return folder(path)
+    if is_osie(path):
         return osie(path)
     if (path / "ALLSTIMULI").is_dir():
         return mit1003(path)
-    if (path / "annotations").is_dir() or (path / "fixations").is_dir():
+    if any((place / "FIXATIONLOCS").is_dir() for place in (path, path / "trainSet")):
+        return cat2000(path)
+    if (path / "annotations").is_dir() or (path / "fixations").is_dir() or _salicon_mats(path, split).is_dir():
         return salicon(path, split)
-    if not any((path / f"fixations.{kind}").is_file() for kind in ("csv", "json")):
-        raise DataError(
-            f"{path} is not a known data set: it holds neither stimuli/ (OSIE), ALLSTIMULI/ (MIT1003), "
-            "annotations/ or fixations/ (SALICON), nor images beside a fixations.csv or fixations.json (your own)"
-        )
-    return folder(path)
+    raise DataError(
+        f"{path} is not a known data set: it holds neither stimuli/ with fixations.mat (OSIE), ALLSTIMULI/ (MIT1003), "
+        "FIXATIONLOCS/ (CAT2000), annotations/ or fixations/ (SALICON), nor images beside a fixations.csv or "
+        "fixations.json (your own)"
+    )
 
 
-def open_split(path: str | Path, split: str | None, default: str = "train") -> SaliencyData:
+def is_osie(path: Path) -> bool:
+    """Whether a folder has OSIE's layout: the images and the viewers' fixations."""
+    return (path / "stimuli").is_dir() and any((path / name).is_file() for name in _OSIE_FIXATIONS)
+
+
+def open_split(
+    path: str | Path, split: str | None, default: str = "train", *, pixels_per_degree: float | None = None
+) -> SaliencyData:
     """Open one split of a data set: SALICON's by name, ``"train"`` or ``"test"`` of OSIE's fixed split.
 
     Without a split, it is the whole data set; ``default`` of SALICON, which is stored in splits.
     """
-    data = open_data(path, default if split is None else split)
+    data = open_data(path, default if split is None else split, pixels_per_degree=pixels_per_degree)
     if split is None or (data.name == "SALICON" and Path(path).is_dir()):
         return data
     if data.name == "SALICON":
@@ -84,7 +101,7 @@ def osie(root: str | Path) -> SaliencyData:
     with every CC, which depends on it.
     """
     root = Path(root)
-    path = next((p for p in (root / "fixations.mat", root / "eye" / "fixations.mat") if p.is_file()), None)
+    path = next((root / name for name in _OSIE_FIXATIONS if (root / name).is_file()), None)
     if path is None or not (root / "stimuli").is_dir():
         raise DataError(f"{root} is not OSIE: it must hold the folder stimuli/ and the file fixations.mat")
     variables = load_mat(path)
@@ -99,6 +116,10 @@ def osie(root: str | Path) -> SaliencyData:
         subjects = structs(field(entry, "subjects", path))
         viewers = [points_of(field(s, "fix_x", path), field(s, "fix_y", path), path) for s in subjects]
         viewings.append(_viewing(image, viewers))
+    most = max((len(v.fixations) for v in viewings), default=0)
+    for v in viewings:
+        if len(v.fixations) < most:
+            raise DataError(f"{path} has {len(v.fixations)} of {most} viewers for {v.name}; download it again")
     return SaliencyData("OSIE", tuple(viewings), pixels_per_degree=_OSIE_PIXELS_PER_DEGREE)
 
 
@@ -144,13 +165,46 @@ def mit1003(root: str | Path) -> SaliencyData:
     return SaliencyData("MIT1003", tuple(viewings), pixels_per_degree=_MIT1003_PIXELS_PER_DEGREE)
 
 
+# CAT2000 (Borji and Itti, 2015): 20 categories of 100 images of 1920x1080, each viewed by 18 people for five seconds.
+
+
+def cat2000(root: str | Path) -> SaliencyData:
+    """Load CAT2000's training set: ``Stimuli/<category>/*.jpg`` and ``FIXATIONLOCS/<category>/*.mat``.
+
+    That is ``trainSet/`` of the official archive; the folder that holds it will do. The points are the nonzero pixels
+    of ``fixLocs``: all viewers together, several fixations on one pixel as one. Images of different categories have the
+    same names, so an image is called ``Action/001.jpg``. The visual angle is not in the files: the default blur is 3 %
+    of the width, 58 pixels.
+    """
+    root = Path(root) / "trainSet" if (Path(root) / "trainSet").is_dir() else Path(root)
+    images = sorted(
+        path for path in (root / "Stimuli").glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path)
+    )
+    if not images:
+        raise DataError(f"{root} is not CAT2000: it holds no Stimuli/<category>/*.jpg; unpack trainSet.zip there")
+    viewings = []
+    for image in images:
+        category, (size, grey) = image.parent.name, image_header(image)
+        path = root / "FIXATIONLOCS" / category / f"{image.stem}.mat"
+        seen = load_mat(path).get("fixLocs")
+        if not isinstance(seen, np.ndarray) or seen.shape != size or not np.issubdtype(seen.dtype, np.number):
+            found = getattr(seen, "shape", "none")
+            raise DataError(f"{path} must have a variable 'fixLocs' of the image's size {size}, found {found}")
+        points = torch.from_numpy(np.argwhere(seen != 0)[:, ::-1].copy())
+        density = root / "FIXATIONMAPS" / category / image.name
+        kept = density if density.is_file() else None
+        viewings.append(viewing(image, size, [points], density=kept, grey=grey, folder=category))
+    return SaliencyData("CAT2000", tuple(viewings))
+
+
 # SALICON (Jiang et al., 2015): COCO images with mouse-tracked attention, as JSON or as one .mat file per image.
 
 
 def salicon(root: str | Path, split: str = "train", *, version: str | None = None) -> SaliencyData:
     """Load one split of SALICON from a folder in an official layout.
 
-    - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``.
+    - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``; or as its
+      archives unpack in one place, the .mat and .png files in ``<split>/``. Every image needs its .mat file.
     - JSON, as in the first release: ``annotations/fixations_<split>*.json``, the images anywhere under ``images/``.
 
     The two releases annotate the same images differently: the one of 2015 contains points of the mouse trajectory, the
@@ -165,7 +219,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
         raise ValueError(f"version must be '2015' or '2017' (or None, to read it from the files), got {version!r}")
     root = Path(root)
     annotations = sorted((root / "annotations").glob(f"fixations_{split}*.json"))
-    fixations = root / "fixations" / split
+    fixations = _salicon_mats(root, split)
     if fixations.is_dir():
         return SaliencyData("SALICON", tuple(_salicon_from_mat(root, split, fixations)), version or "2017")
     if len(annotations) > 1:
@@ -186,16 +240,31 @@ def _salicon_images(root: Path, split: str) -> dict[str, Path]:
     """Image files by name without suffix, from ``images/<split>`` or else anywhere below ``images``."""
     for folder in (root / "images" / split, root / "images", root / split):
         if folder.is_dir():
-            return {path.stem: path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES}
+            files = (path for path in folder.rglob("*") if not hidden(path))
+            return {path.stem: path for path in files if path.suffix.lower() in IMAGE_SUFFIXES}
     raise DataError(f"{root} has no folder images/; unpack SALICON's images there")
+
+
+def _salicon_mats(root: Path, split: str) -> Path:
+    """The folder of the split's .mat files: fixations/<split>, or <split> if it holds some."""
+    flat = root / split
+    unpacked = flat.is_dir() and any(not hidden(path) for path in flat.glob("*.mat"))
+    return flat if unpacked and not (root / "fixations" / split).is_dir() else root / "fixations" / split
 
 
 def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
     images = _salicon_images(root, split)
-    maps = {path.stem: path for path in (root / "maps" / split).glob("*.png")}
-    files = sorted(folder.glob("*.mat"))
+    places = (root / "maps" / split, root / split)
+    maps = {path.stem: path for place in places for path in place.glob("*.png") if not hidden(path)}
+    files = sorted(path for path in folder.glob("*.mat") if not hidden(path))
     if not files:
         raise DataError(f"{folder} holds no .mat files; unpack SALICON's fixations there")
+    unseen = sorted(images.keys() - {path.stem for path in files}) if (root / "images" / split).is_dir() else []
+    if unseen:
+        raise DataError(
+            f"{len(unseen)} images of the split have no viewers' file in {folder}, the first is {unseen[0]}.mat; "
+            "unpack all of the split's fixations"
+        )
     viewings = []
     for path in files:
         if path.stem not in images:
@@ -278,14 +347,18 @@ def folder(
     Images are named with or without their suffix. An image that the file does not name has no fixations; a name that
     fits no image or two images is an error.
 
-    The folder has no subfolders; by default ``fixations.csv`` or ``fixations.json`` in it is the file. Give the pixels
-    per degree of visual angle if they are known.
+    By default ``fixations.csv`` or ``fixations.json`` in the folder is the file; then the images are beside it, or in
+    its subfolder ``stimuli/`` or ``images/``. Give the pixels per degree of visual angle if they are known.
     """
     images = Path(images)
+    name = images.name
     found = [images / name for name in ("fixations.csv", "fixations.json") if (images / name).is_file()]
     if fixations is None and not found:
         raise DataError(f"{images} has no fixations.csv and no fixations.json; give the fixations file")
     path = found[0] if fixations is None else Path(fixations)
+    if fixations is None and not image_files(images):
+        inside = (images / name for name in ("stimuli", "images"))
+        images = next((place for place in inside if place.is_dir()), images)
     named, files, viewings = read_fixations(path), image_files(images), []
     _check_names(named, files, path)
     for image in files:
@@ -295,7 +368,7 @@ def folder(
         raise DataError(f"{images} holds no images")
     if named:
         raise DataError(f"{path} names {len(named)} images that are not in {images}, the first is {next(iter(named))}")
-    return SaliencyData(images.name, tuple(viewings), pixels_per_degree=pixels_per_degree)
+    return SaliencyData(name, tuple(viewings), pixels_per_degree=pixels_per_degree)
 
 
 def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:

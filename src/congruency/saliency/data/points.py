@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from congruency.saliency.data.images import read_image
+from congruency.saliency.data.preprocessing import Preprocessing
 from congruency.saliency.data.viewings import Viewing
 
 _MAX_SIGMA = 100_000
@@ -115,13 +116,15 @@ def collate(
     return Batch(images, counts, maps, frames)
 
 
-def blurred(counts: Tensor, viewings: Sequence[Viewing]) -> Tensor:
+def blurred(counts: Tensor, viewings: Sequence[Viewing], preprocessing: Preprocessing | None = None) -> Tensor:
     """Blur (B, H, W) counts by each viewing's own sigma, in pixels of its original image.
 
-    For an image of h x w resized to H x W the blur is ``sigma H / h`` vertically and ``sigma W / w`` horizontally.
+    For an image of h x w resized to H x W the blur is ``sigma H / h`` vertically and ``sigma W / w`` horizontally; with
+    ``preprocessing`` H x W is the part of the map that shows the image.
     """
-    height, width = counts.shape[-2:]
-    scaled = [(v.sigma * height / v.height, v.sigma * width / v.width) for v in viewings]
+    preprocessing = preprocessing or Preprocessing((counts.shape[-2], counts.shape[-1]))
+    boxes = [preprocessing.box((v.height, v.width)) for v in viewings]
+    scaled = [(v.sigma * b[2] / v.height, v.sigma * b[3] / v.width) for v, b in zip(viewings, boxes, strict=True)]
     maps = torch.empty_like(counts)
     for one in dict.fromkeys(scaled):
         places = torch.tensor([i for i, other in enumerate(scaled) if other == one], device=counts.device)

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from congruency.files import replacing
-from congruency.saliency.data.images import open_rgb, read_image
+from congruency.saliency.data.images import read_image
+from congruency.saliency.data.preprocessing import Aspect, Preprocessing
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing
 
 _FORMAT = "congruency saliency data, version 1"
@@ -27,44 +28,57 @@ class Prepared:
     Attributes:
         data: The viewings; the image files themselves need not exist.
         images: (N, 3, height, width) uint8.
+        aspect: How images of other aspect ratios were resized; see :class:`Preprocessing`.
     """
 
     data: SaliencyData
     images: Tensor
+    aspect: Aspect = "stretch"
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What was done to the images."""
+        return Preprocessing((self.images.shape[2], self.images.shape[3]), self.aspect)
 
     def subset(self, names: Sequence[str]) -> Prepared:
         """Only the images with these names, in this order."""
-        places = {v.image.name: i for i, v in enumerate(self.data.viewings)}
+        places = {v.name: i for i, v in enumerate(self.data.viewings)}
         indices = [places[name] for name in names]
-        return Prepared(self.data.subset(indices), self.images[indices])
+        return Prepared(self.data.subset(indices), self.images[indices], self.aspect)
 
 
-def prepare_in_memory(data: SaliencyData, size: tuple[int, int] = (240, 320)) -> Prepared:
+def prepare_in_memory(data: SaliencyData, size: tuple[int, int] = (240, 320), aspect: Aspect = "stretch") -> Prepared:
     """Read a data set into memory, its images resized to (height, width), without writing a file."""
+    preprocessing = Preprocessing(size, aspect)
     images = torch.empty(len(data), 3, *size, dtype=torch.uint8)
     for i, v in enumerate(data.viewings):
-        images[i] = read_image(v.image, size)
-    return Prepared(data, images)
+        images[i] = preprocessing.apply(read_image(v.image))
+    return Prepared(data, images, aspect)
 
 
-def prepare(data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320)) -> Path:
+def prepare(
+    data: SaliencyData, path: str | Path, size: tuple[int, int] = (240, 320), aspect: Aspect = "stretch"
+) -> Path:
     """Write a data set to one file: images resized to (height, width) as JPEG, fixations in original coordinates.
 
     OSIE at 320x240 takes about 30 MB instead of 50. Read it with :func:`load_prepared`.
     """
-    encoded = [_encoded(v.image, size) for v in data.viewings]
+    preprocessing = Preprocessing(size, aspect)
+    encoded = [_encoded(preprocessing.apply(read_image(v.image))) for v in data.viewings]
     content = {
         "format": _FORMAT,
         "name": data.name,
         "version": data.version,
         "pixels_per_degree": data.pixels_per_degree,
         "size": list(size),
+        "aspect": aspect,
         "images": torch.cat(encoded) if encoded else torch.zeros(0, dtype=torch.uint8),
         "lengths": [len(image) for image in encoded],
-        "names": [v.image.name for v in data.viewings],
+        "names": [v.name for v in data.viewings],
         "frames": [[v.height, v.width] for v in data.viewings],
         "grey": [v.grey for v in data.viewings],
         "outside": [v.outside for v in data.viewings],
+        "missing": [v.missing for v in data.viewings],
         "fixations": [[points.float() for points in v.fixations] for v in data.viewings],
     }
     with replacing(Path(path)) as file:
@@ -94,10 +108,17 @@ def load_prepared(path: str | Path) -> Prepared:
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
     viewings = []
-    columns = names, content["frames"], content["fixations"], content["outside"], content["grey"]
-    for name, (height, width), viewers, outside, is_grey in zip(*columns, strict=True):
-        points = tuple(p.double().reshape(-1, 2) for p in viewers)
-        viewings.append(Viewing(Path(name), int(height), int(width), points, int(outside), grey=bool(is_grey)))
+    missing = content.get("missing", [0] * len(names))  # files of an earlier version do not tell them apart
+    columns = names, content["frames"], content["fixations"], content["outside"], content["grey"], missing
+    for name, (height, width), viewers, outside, is_grey, lost in zip(*columns, strict=True):
+        image, points = Path(name), tuple(p.double().reshape(-1, 2) for p in viewers)
+        folder = "" if image.parent == Path() else image.parent.as_posix()
+        viewings.append(
+            Viewing(
+                image, int(height), int(width), points, int(outside), grey=bool(is_grey), missing=int(lost),
+                folder=folder,
+            )
+        )  # fmt: skip
     height, width = content["size"]
     parts = content["images"].split(content["lengths"])
     if len(parts) != len(viewings):
@@ -105,13 +126,12 @@ def _prepared(content: dict[str, Any]) -> Prepared:
     decoded = [_decoded(part, (height, width)) for part in parts]
     images = torch.stack(decoded) if decoded else torch.empty(0, 3, height, width, dtype=torch.uint8)
     data = SaliencyData(content["name"], tuple(viewings), content["version"], content["pixels_per_degree"])
-    return Prepared(data, images)
+    return Prepared(data, images, Preprocessing((height, width), content.get("aspect", "stretch")).aspect)
 
 
-def _encoded(path: Path, size: tuple[int, int]) -> Tensor:
-    image = open_rgb(path).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+def _encoded(image: Tensor) -> Tensor:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=95, subsampling=0)
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=95, subsampling=0)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 

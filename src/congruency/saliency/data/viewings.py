@@ -28,9 +28,11 @@ class Viewing:
         fixations: Per viewer (n, 2) points ``(x, y)`` in pixels, float64, all within the image. The centre of the top
             left pixel is (0, 0): MATLAB's (1, 1).
         outside: The number of fixations dropped because they lie outside the image.
+        missing: The number dropped because a coordinate is not a number (blinks, lost tracking).
         density: The file of the official density map, if there is one (``official_density`` reads it).
         pixels_per_degree: Pixels per degree of visual angle, None if unknown; set by :class:`SaliencyData`.
         grey: Whether the image file is grey.
+        folder: Where the image is within its set (CAT2000's category), if names alone are not unique.
     """
 
     image: Path
@@ -41,6 +43,18 @@ class Viewing:
     density: Path | None = None
     pixels_per_degree: float | None = None
     grey: bool = False
+    missing: int = 0
+    folder: str = ""
+
+    @property
+    def name(self) -> str:
+        """The image's name, unique in its set: ``"1001.jpg"``, or ``"Action/001.jpg"`` with a folder."""
+        return f"{self.folder}/{self.image.name}" if self.folder else self.image.name
+
+    @property
+    def key(self) -> str:
+        """The name without suffix, by which its map is found."""
+        return self.name.removesuffix(self.image.suffix)
 
     @property
     def sigma(self) -> float:
@@ -93,27 +107,37 @@ class SaliencyData:
     def summary(self) -> str:
         """One line with the numbers of images and fixations, and what was dropped."""
         fixations = sum(len(v.points) for v in self.viewings)
-        outside = sum(v.outside for v in self.viewings)
+        outside, missing = sum(v.outside for v in self.viewings), sum(v.missing for v in self.viewings)
         unlabelled = sum(len(v.points) == 0 for v in self.viewings)
         version = f" {self.version}" if self.version else ""
         sizes, grey = len({(v.height, v.width) for v in self.viewings}), sum(v.grey for v in self.viewings)
         parts = [f"of {sizes} sizes"] * (sizes > 1) + [f"{grey} grey"] * (grey > 0)
         kinds = f" ({', '.join(parts)})" if parts else ""
         line = f"{self.name}{version}: {len(self)} images{kinds}, {fixations} fixations"
-        return line + f"; {outside} fixations outside the frame left out, {unlabelled} images without fixations"
+        without = f" and {missing} without coordinates" if missing else ""
+        left_out = f"{outside} fixations outside the frame{without} left out"
+        return f"{line}; {left_out}, {unlabelled} images without fixations"
 
 
 def viewing(
-    image: Path, size: tuple[int, int], viewers: Sequence[Tensor], *, density: Path | None = None, grey: bool = False
+    image: Path,
+    size: tuple[int, int],
+    viewers: Sequence[Tensor],
+    *,
+    density: Path | None = None,
+    grey: bool = False,
+    folder: str = "",
 ) -> Viewing:
-    """Create a viewing from (n, 2) points per viewer; those outside the image are dropped and counted."""
+    """Create a viewing from (n, 2) points per viewer; nan and those outside the image are dropped and counted apart."""
     height, width = size
     limit = torch.tensor([width, height], dtype=torch.float64)
-    kept, outside = [], 0
+    kept, outside, missing = [], 0, 0
     for points in viewers:
         points = points.to(torch.float64).reshape(-1, 2)
         nearest = (points + 0.5).floor()
         inside = ((nearest >= 0) & (nearest < limit)).all(1)  # false for nan
+        known = ~points.isnan().any(1)
         kept.append(points[inside])
-        outside += int((~inside).sum())
-    return Viewing(image, height, width, tuple(kept), outside, density, grey=grey)
+        outside += int((known & ~inside).sum())
+        missing += int((~known).sum())
+    return Viewing(image, height, width, tuple(kept), outside, density, grey=grey, missing=missing, folder=folder)

@@ -20,8 +20,9 @@ from congruency.saliency.metrics.accumulate import (
     ImageMean,
     InformationGain,
 )
+from congruency.saliency.metrics.checks import Protocol
 from congruency.saliency.metrics.density import cc, information_gain, kl, nss, sim
-from congruency.saliency.metrics.roc import Protocol, auc_borji, auc_judd, auc_shuffled, shuffled_negatives
+from congruency.saliency.metrics.roc import auc_borji, auc_judd, auc_shuffled, shuffled_negatives
 
 __all__ = [
     "CC", "KL", "NSS", "SIM", "AUCBorji", "AUCJudd", "AUCShuffled", "ImageMean", "InformationGain", "Protocol",

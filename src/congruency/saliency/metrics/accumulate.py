@@ -7,7 +7,7 @@ from torch import Tensor
 
 import congruency._torchvision_compat  # noqa: F401  (torchmetrics imports torchvision)
 from congruency.saliency.metrics import density, roc
-from congruency.saliency.metrics.roc import Protocol
+from congruency.saliency.metrics.checks import Protocol, check_protocol
 
 from torchmetrics import Metric  # isort: skip
 
@@ -17,7 +17,8 @@ class ImageMean(Metric):
 
     Images without one (no fixations) are excluded and counted in :attr:`left_out`. A score that is nan for another
     reason (nan in the map, a negative count) is included and makes the mean nan. Sums are float64 and random draws
-    depend on the image only, so order, batch size and number of ranks change nothing beyond rounding.
+    depend on the image only, so order, batch size and number of ranks change nothing beyond rounding. ``protocol`` is
+    that of the function.
     """
 
     full_state_update = False
@@ -27,8 +28,10 @@ class ImageMean(Metric):
     scored: Tensor
     seen: Tensor
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, protocol: Protocol = "exact", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_protocol(protocol)
+        self.protocol: Protocol = protocol
         for state in ("total", "scored", "seen"):
             self.add_state(state, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
@@ -62,7 +65,7 @@ class NSS(ImageMean):
     """Mean :func:`congruency.saliency.metrics.nss` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor) -> None:
-        self._add(density.nss(saliency, fixations), self._any(fixations))
+        self._add(density.nss(saliency, fixations, protocol=self.protocol), self._any(fixations))
 
 
 class CC(ImageMean):
@@ -85,22 +88,22 @@ class SIM(ImageMean):
     """Mean :func:`congruency.saliency.metrics.sim` over images."""
 
     def update(self, saliency: Tensor, truth: Tensor) -> None:
-        self._add(density.sim(saliency, truth), self._any(truth))
+        self._add(density.sim(saliency, truth, protocol=self.protocol), self._any(truth))
 
 
 class InformationGain(ImageMean):
     """Mean :func:`congruency.saliency.metrics.information_gain` over images."""
 
     def update(self, saliency: Tensor, fixations: Tensor, baseline: Tensor) -> None:
-        self._add(density.information_gain(saliency, fixations, baseline), self._any(fixations))
+        gain = density.information_gain(saliency, fixations, baseline, protocol=self.protocol)
+        self._add(gain, self._any(fixations))
 
 
 class _AUC(ImageMean):
-    """Base of the AUCs, with a protocol and the seed of its random draws."""
+    """Base of the AUCs, with the seed of their protocol's random draws."""
 
     def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.protocol: Protocol = protocol
+        super().__init__(protocol=protocol, **kwargs)
         self._draws: dict[str, Any] = {"protocol": protocol, "seed": seed}
 
 

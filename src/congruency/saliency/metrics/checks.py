@@ -1,6 +1,7 @@
 """Checks and conversions of the maps given to the metrics: shapes, precision, chunks that fit in memory."""
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,6 +9,15 @@ from torch import Tensor
 # Pixels per chunk: on the CPU what fits in a core's cache, on an accelerator about 1 GB of temporary memory.
 _CPU_CHUNK = 2**18
 _DEVICE_CHUNK = 2**25
+
+Protocol = Literal["exact", "mit", "salicon"]
+"""How a metric is computed: by its definition, or as the code of the MIT benchmark or of the SALICON challenge does."""
+
+
+def check_protocol(protocol: str) -> None:
+    """Raise ValueError for an unknown protocol."""
+    if protocol not in get_args(Protocol):
+        raise ValueError(f"protocol must be 'exact', 'mit' or 'salicon', got {protocol!r}")
 
 
 def by_parts(score: Callable[..., Tensor], *maps: Tensor) -> Tensor:

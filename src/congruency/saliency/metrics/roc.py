@@ -1,17 +1,16 @@
 """Rank-based metrics: the area under the ROC curve of fixated against other pixels."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from congruency.saliency.metrics import sampled
-from congruency.saliency.metrics.checks import by_parts, unless_negative, working_pair
+from congruency.saliency.metrics.checks import Protocol, by_parts, check_protocol, unless_negative, working_pair
 from congruency.saliency.metrics.sampled import image_keys, uniform_draws
 
-Protocol = Literal["exact", "mit", "salicon"]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _NAN = float("nan")
@@ -35,7 +34,7 @@ def auc_judd(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact
     one on every pixel, or with a negative count.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
-    _check(protocol)
+    check_protocol(protocol)
     if protocol == "exact":
         return _exact(saliency, fixations, "unfixated")
     if protocol == "mit":
@@ -62,7 +61,7 @@ def auc_borji(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exac
     1/2 for a constant map.
     """
     saliency, fixations = working_pair(saliency, fixations, "fixations")
-    _check(protocol)
+    check_protocol(protocol)
     if protocol == "exact":
         return _exact(saliency, fixations, "all")
     everywhere = torch.ones_like(fixations[..., :1]).expand(fixations.shape)
@@ -102,7 +101,7 @@ def auc_shuffled(
     """
     given, fixations = working_pair(saliency, fixations, "fixations")
     _, other = working_pair(saliency, negatives, "negatives")
-    _check(protocol)
+    check_protocol(protocol)
     if protocol == "exact":
         return _exact(given, fixations, other.to(given.dtype))
     if protocol == "mit":
@@ -125,11 +124,6 @@ def shuffled_negatives(fixations: Tensor) -> Tensor:
 def _salicon_shuffled(saliency: Tensor, fixations: Tensor, negatives: Tensor) -> Tensor:
     elsewhere = negatives.masked_fill(fixations != 0, 0.0)
     return sampled.weighted(_unit_range(saliency), fixations, elsewhere, sampled.SALICON)
-
-
-def _check(protocol: str) -> None:
-    if protocol not in get_args(Protocol):
-        raise ValueError(f"protocol must be 'exact', 'mit' or 'salicon', got {protocol!r}")
 
 
 def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:

@@ -189,10 +189,11 @@ def _evenly(length: int, count: int) -> list[int]:
 
 
 def saliency_samples(
-    checkpoint: Path, data: Path, count: int, *, size: tuple[int, int] = (120, 160), split: str = "train"
+    checkpoint: Path, data: Path, count: int, *, size: tuple[int, int] | None = None, split: str = "train"
 ) -> Samples:
     """Return a saliency network, and ``count`` images with fixations, evenly chosen from a set.
 
+    Images of a folder are resized to ``size``, by default that of the network's training.
     The loss is DINet's, l1; pictures show an image above the density of its fixations.
     """
     from congruency.saliency.batches import SaliencyBatches
@@ -206,7 +207,12 @@ def saliency_samples(
     whole = prepared.data if prepared is not None else open_data(data, split)
     chosen = _evenly(len(whole), count)
     names = [whole.viewings[i].image.name for i in chosen]
-    held = prepared.subset(names) if prepared is not None else prepare_in_memory(whole.subset(chosen), size)
+    seen = model.preprocessing
+    held = (
+        prepared.subset(names)
+        if prepared is not None
+        else prepare_in_memory(whole.subset(chosen), size or seen.size, seen.aspect)
+    )
     batches = SaliencyBatches(held, len(held.images))
     loss = make_loss("l1")
     return Samples(

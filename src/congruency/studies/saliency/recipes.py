@@ -10,7 +10,10 @@ from typing import Any, Literal
 from congruency.saliency.task import Optimizer, Recipe
 from congruency.training import SampleOrder
 
-__all__ = ["PAPER", "PRINTED", "Printed", "Table", "osie_recipes", "paper_numbers", "paper_recipes", "table_recipes"]
+__all__ = [
+    "NETWORK_METHODS", "PAPER", "PRINTED", "Printed", "Table", "osie_recipes", "paper_numbers", "paper_recipes",
+    "table_recipes",
+]  # fmt: skip
 
 Table = Literal["salicon", "osie"]
 Printed = tuple[float, float]
@@ -68,7 +71,7 @@ def paper_recipes(table: Table) -> list[Recipe]:
         ("dinet", "adam", window),
     ]
     return [
-        Recipe(model=model, optimizer=optimizer, method=method, pretrained=True)
+        Recipe(model=model, backbone="resnet50", optimizer=optimizer, method=method, pretrained=True)
         for model, optimizer, dcl in rows
         for method in ("baseline", "GEM", dcl, f"{dcl} anchor")
     ]
@@ -109,10 +112,12 @@ def osie_recipes(
     scratch: bool,
     epochs: int,
     scratch_epochs: int,
+    backbone: str = "resnet50",
+    delay: int = 1,
     sample_order: SampleOrder = "seed",
     order_seed: int = 0,
 ) -> list[Recipe]:
-    """Return every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a ResNet-50 from scratch.
+    """Return every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a backbone from scratch.
 
     The learning rate is halved every epoch, as in the paper; in longer runs every tenth of them.
     """
@@ -120,12 +125,12 @@ def osie_recipes(
     if lite is not None:
         starts.append({"backbone": "tf_efficientnet_lite0", "weights": str(lite), "epochs": epochs})
     if scratch:
-        starts.append({"backbone": "resnet50", "epochs": scratch_epochs})
+        starts.append({"backbone": backbone, "epochs": scratch_epochs})
     if not starts:
         raise ValueError("there is nothing to train: give EfficientNet-Lite0's weights, or train from scratch")
     return [
         Recipe(
-            model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10),
+            model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10), delay=delay,
             sample_order=sample_order, order_seed=order_seed, **start,
         )
         for start in starts
@@ -133,3 +138,11 @@ def osie_recipes(
         for optimizer in optimizers
         for method in methods
     ]  # fmt: skip
+
+
+NETWORK_METHODS = (
+    "baseline", "GEM", "Cautious", "DCL-inf-1", "DCL-inf-1 floor", "DCL-inf-1 update", "DCL-inf-1 anchor", "DCL-20-1",
+    "DCL-120-1", "DCL-500-1", "DCL-inf-5", "DCL-inf-10", "DCL-20-1 anchor", "DCL-120-1 anchor", "DCL-500-1 anchor",
+    "DCL-inf-5 anchor", "DCL-inf-10 anchor",
+)  # fmt: skip
+"""Gradients and updates corrected, then the window and the number of references (the paper's Figure 9)."""

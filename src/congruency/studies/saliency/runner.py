@@ -10,15 +10,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from statistics import fmean, median
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from congruency.files import write_together
-from congruency.saliency.baselines import baseline_scores, human_scores
-from congruency.saliency.data.loaders import mit1003, osie, salicon
-from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.baselines import below_centre, reference_scores
+from congruency.saliency.data.images import read_image
+from congruency.saliency.data.loaders import is_osie, mit1003, osie, osie_split, salicon
+from congruency.saliency.data.points import blurred, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
+from congruency.saliency.data.preprocessing import Preprocessing
+from congruency.saliency.data.viewings import SaliencyData, Viewing
 from congruency.saliency.models import create, load_model
 from congruency.saliency.predict import example_page, saliency_of
 from congruency.saliency.scorer import METRICS
@@ -34,8 +39,8 @@ from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import first_process
 
 __all__ = [
-    "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "bounds", "conduct_saliency", "find_set",
-    "read_bounds", "run_folder", "write_examples",
+    "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
+    "find_set", "read_bounds", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -48,6 +53,7 @@ _LAYOUTS = {  # the folder's name, and a folder in it by which the set is recogn
 }
 _BOUNDS = "bounds.json"
 EXAMPLES = "examples.jpg"
+TIMES = "times.json"
 EXAMPLES_CAPTION = "Test images, where people looked, and what networks predict"
 _NETWORKS = 5  # columns of the page
 
@@ -65,7 +71,7 @@ def find_set(name: str, data: Path | None) -> Path:
         raise ValueError(f"{name} is needed: give --data, the folder that holds it, or set CONGRUENCY_DATA")
     root = Path(given).expanduser()
     for place in (root / folder, root / name, root):
-        if any((place / each).is_dir() for each in inside):
+        if any((place / each).is_dir() for each in inside) and (name != "OSIE" or is_osie(place)):
             return place
     raise FileNotFoundError(f"{name} is not in {root}; put its official folders ({' or '.join(inside)}) into {folder}/")
 
@@ -77,31 +83,57 @@ class Sets:
     Attributes:
         study: ``"salicon"`` trains on SALICON's training set and scores its validation set; ``"osie"`` trains on OSIE
             and scores MIT1003; ``"osie_study"`` divides OSIE.
-        places: the folders of these sets; for ``"osie_study"`` the file that ``congruency saliency prepare`` wrote.
-        size: (height, width) that images are resized to for the network; scores are at the images' own sizes.
+        places: the folders of these sets; for ``"osie_study"`` also the file that ``congruency saliency prepare``
+            wrote, whose images all networks see at that file's size.
         train: images to train on, where OSIE is divided.
     """
 
     study: StudyName
     places: tuple[Path, ...]
-    size: tuple[int, int] = (240, 320)
     train: int = 500
 
-    def read(self) -> tuple[Prepared, Prepared]:
-        """Return what networks are trained on and what they are scored on, read once per process."""
-        return _read(self)
+    @property
+    def prepared(self) -> Preprocessing | None:
+        """How the images of a prepared file were resized; None for folders, which are read at any size."""
+        return _read_file(self.places[0]).preprocessing if self.places[0].suffix == ".pt" else None
+
+    def data(self) -> tuple[SaliencyData, SaliencyData]:
+        """Return the sets that networks are trained on and scored on, without their images."""
+        return _open(self)
+
+    def read(self, preprocessing: Preprocessing) -> tuple[Prepared, Prepared]:
+        """Return what networks are trained on and what they are scored on, read once per process and size.
+
+        Scores are at the images' own sizes.
+        """
+        if self.prepared is None:
+            return _read(self, preprocessing)
+        if self.prepared != preprocessing:
+            raise ValueError(f"{self.places[0]} was prepared at {self.prepared}, not at {preprocessing}")
+        first, second = split_prepared(_read_file(self.places[0]), self.train)
+        return first, second
 
 
 @lru_cache(maxsize=1)
-def _read(sets: Sets) -> tuple[Prepared, Prepared]:
+def _read_file(path: Path) -> Prepared:
+    return load_prepared(path)
+
+
+@lru_cache(maxsize=1)
+def _open(sets: Sets) -> tuple[SaliencyData, SaliencyData]:
     first, last = sets.places[0], sets.places[-1]
-    if sets.study == "osie_study":
-        return split_prepared(load_prepared(first), sets.train)
     if sets.study == "salicon":
-        parts = salicon(first, "train"), salicon(first, "val")
-    else:
-        parts = osie(first), mit1003(last)
-    return prepare_in_memory(parts[0], sets.size), prepare_in_memory(parts[1], sets.size)
+        return salicon(first, "train"), salicon(first, "val")
+    if sets.study == "osie":
+        return osie(first), mit1003(last)
+    whole = _read_file(first).data if first.suffix == ".pt" else osie(first)
+    return osie_split(whole, train=sets.train)
+
+
+@lru_cache(maxsize=2)
+def _read(sets: Sets, preprocessing: Preprocessing) -> tuple[Prepared, Prepared]:
+    first, second = (prepare_in_memory(part, preprocessing.size, preprocessing.aspect) for part in sets.data())
+    return first, second
 
 
 def run_folder(out: Path, job: SaliencyJob, seed: int) -> Path:
@@ -133,7 +165,7 @@ class SaliencyRunner:
         return "cuda" if self.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
     def prepare(self, runs: Sequence[Run[SaliencyJob]]) -> None:
-        self.sets.read()
+        self.sets.data()
         recipes = [run.job.recipe for run in runs]
         for weights in {recipe.weights for recipe in recipes if recipe.weights is not None}:
             if not Path(weights).is_file():
@@ -154,7 +186,8 @@ class SaliencyRunner:
                 within(run.title, step / steps)
 
         trained = train_network(
-            recipe, run.seed, *self.sets.read(), run_folder(self.out, run.job, run.seed), device=self.accelerator,
+            recipe, run.seed, *self.sets.read(recipe.preprocessing), run_folder(self.out, run.job, run.seed),
+            device=self.accelerator,
             precision=self.precision, capture=self.capture, keep_model=run.seed in self.keep_models, notice=notice,
             origin=replace(self.origin, row=recipe.paper_row if self.origin.table else recipe.name),
         )  # fmt: skip
@@ -169,10 +202,8 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     """Return floor and ceiling as rows with one value each, computed once per folder."""
     path = out / _BOUNDS
     if not path.is_file():
-        train_set, test_set = sets.read()
-        found = baseline_scores(train_set.data, test_set.data, METRICS, device=device)
-        if min(len(v.fixations) for v in test_set.data.viewings) > 1:
-            found |= human_scores(test_set.data, METRICS, device=device)
+        train_data, test_data = sets.data()
+        found = reference_scores(test_data, train_data, METRICS, device=device)
         write_together(out, {_BOUNDS: json.dumps(found, indent=2) + "\n"})
     return read_bounds(out)
 
@@ -199,56 +230,83 @@ def conduct_saliency(
         examples: Test images on examples.jpg, which needs the networks of seed 0; 0 for none.
     """
     console, out = console or Console(), runner.out
-    parts = runner.sets.read()
+    parts = runner.sets.data()
     if first_process():
         for title, part in zip(("to train on", "to score"), parts, strict=True):
-            console.print(f"{title}: {part.data.summary()}", markup=False, highlight=False)
+            console.print(f"{title}: {part.summary()}", markup=False, highlight=False)
 
     def pictures() -> dict[str, str]:
         recipes = [job.recipe for row in study.rows for job in row.jobs]
         networks = {recipe.name: run_folder(out, SaliencyJob(recipe), 0) / "model.pt" for recipe in recipes}
         if examples and 0 in seeds and all(path.is_file() for path in networks.values()):
             first = sorted(recipes, key=lambda recipe: recipe.method != "baseline")
-            write_examples(out, {recipe.name: networks[recipe.name] for recipe in first}, parts[1], examples)
+            test_set = None if runner.sets.prepared is None else runner.sets.read(runner.sets.prepared)[1]
+            write_examples(
+                out, {recipe.name: networks[recipe.name] for recipe in first}, test_set or parts[1], examples
+            )
         return {EXAMPLES: EXAMPLES_CAPTION} if (out / EXAMPLES).is_file() else {}
 
     return conduct(
         study, runner, seeds, out, place=place, settings={"study": study.name, "precision": runner.precision},
         command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
-        pictures=pictures, console=console,
+        pictures=pictures, remarks=below_floor, console=console,
     )  # fmt: skip
 
 
-def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared, count: int) -> Path:
+def below_floor(results: Results) -> list[str]:
+    """Return a sentence for every row whose mean scores are below the centre bias."""
+    means = {
+        name: {metric: fmean(values) for metric, values in row.items() if metric in METRICS and values}
+        for name, row in results.items()
+    }
+    trained = [name for name, row in results.items() if "seed" in row]
+    return [f"{name} is {text}." for name in trained if (text := below_centre(means[name], means))]
+
+
+def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared | SaliencyData, count: int) -> Path:
     """Write a page of evenly spaced test images: where people looked, and the maps of the first few networks.
 
-    ``networks`` are files of trained networks by the title of their column.
+    ``networks`` are files of trained networks by the title of their column. Images are read from their files, or are
+    those of a prepared set.
     """
-    chosen = torch.linspace(0, len(test_set.data) - 1, min(count, len(test_set.data))).round().long().tolist()
-    images = [test_set.images[i] for i in chosen]
-    height, width = test_set.images.shape[-2:]
-    viewings = [test_set.data[i] for i in chosen]
-    counts = fixation_counts(
-        [v.points for v in viewings], (height, width), frames=[(v.height, v.width) for v in viewings]
-    )
-    frame = viewings[0].width
+    data = test_set.data if isinstance(test_set, Prepared) else test_set
+    chosen = torch.linspace(0, len(data) - 1, min(count, len(data))).round().long().tolist()
+    viewings = [data[i] for i in chosen]
+    if isinstance(test_set, Prepared):
+        images = [test_set.preprocessing.crop(test_set.images[i], (data[i].height, data[i].width)) for i in chosen]
+    else:
+        images = [read_image(v.image) for v in viewings]
     people = "15 people" if len(viewings[0].fixations) == 15 else "people"
-    columns = {people: list(density(counts, test_set.data.sigma(frame) * width / frame))}
+    columns = {
+        people: [_people(v, (image.shape[1], image.shape[2])) for v, image in zip(viewings, images, strict=True)]
+    }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for title, path in islice(networks.items(), _NETWORKS):
         model = load_model(path, device)
-        columns[title] = [saliency_of(model, image, max(height, width)).cpu() for image in images]
+        columns[title] = [saliency_of(model, image).cpu() for image in images]
     return example_page(images, columns, out / EXAMPLES)
 
 
+def _people(viewing: Viewing, size: tuple[int, int]) -> Tensor:
+    """The density of the fixations on an image, at another size."""
+    counts = fixation_counts([viewing.points], size, frames=[(viewing.height, viewing.width)])
+    return blurred(counts, [viewing])[0]
+
+
 def _made(study: Study[SaliencyJob], out: Path) -> str:
-    """On what the study's runs were computed, as their records say."""
-    found = set()
+    """On what the study's runs were computed, as their records say; their training times go to a file."""
+    found, times = set(), dict[str, list[float]]()
     for row in study.rows:
         for job in row.jobs:
             for done in run_folder(out, job, 0).parent.glob(f"seed-*/{SCORES_FILE}"):
                 if (done.parent / "record.jsonl").is_file():
-                    run = read_record(done.parent).run
+                    record = read_record(done.parent)
+                    run = record.run
+                    times.setdefault(row.name, []).append(sum(float(epoch["seconds"]) for epoch in record.epochs))
                     how = f"in precision {run['config']['precision']}, with PyTorch {run['versions']['torch']}"
                     found.add(f"{run['device']} {how}")
-    return f"from runs on {'; '.join(sorted(found))}" if found else ""
+    if not found:
+        return ""
+    write_together(out, {TIMES: json.dumps(times, indent=2) + "\n"})
+    usual = median(second for row in times.values() for second in row)
+    return f"from runs on {'; '.join(sorted(found))}; training took {usual:.0f} s in the median ({TIMES} has all)"

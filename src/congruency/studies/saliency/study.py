@@ -38,11 +38,24 @@ _NOTES = (
         "MIT1003), or of 3 % of the width where that is not known (SALICON).",
     ),
     (
-        "Humans",
-        "One human: a viewer's fixations, blurred likewise, as the map, scored against all other viewers. The other "
-        "humans: theirs as the map, scored against the one. Means over viewers.",
+        "Human ceiling",
+        "The density of infinitely many viewers, blurred likewise, against the truth that the networks are scored "
+        "against: all viewers. It is extrapolated in the number of viewers: NSS and the AUCs from leaving one viewer "
+        "out, CC from split halves and quarters, a correction for attenuation like that of Spearman and Brown.",
     ),
 )
+_FURTHER = {
+    "floor": (
+        "DCL-W-N floor",
+        "The paper's equations where the disagreement is weak; a gradient that strongly opposes the accumulated one is "
+        "left alone, as DCL does by default.",
+    ),
+    "update": ("DCL-W-N update", "The step of the optimizer is projected instead of the gradient."),
+    "Cautious": (
+        "Cautious",
+        "No element of a step, in any layer, may oppose its gradient; the others are scaled up in its place.",
+    ),
+}
 _PAPER_NOTE = (
     "The paper's AUC and sAUC",
     "come from SALICON's evaluation: sampled pixels, thresholds in steps of 0.01. Ours are exact and need not be as "
@@ -73,6 +86,7 @@ class SaliencyJob:
 def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[SaliencyJob]:
     """Return the study of these recipes; the paper's tables have its numbers."""
     in_paper = any(paper_numbers(name, recipe) for recipe in recipes)
+    further = [note for word, note in _FURTHER.items() if any(recipe.method.endswith(word) for recipe in recipes)]
     return Study(
         name=name,
         title=TITLES[name],
@@ -80,7 +94,7 @@ def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[Saliency
         rows=tuple(_row(name, recipe) for recipe in recipes),
         columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
         caption="The paper has means and standard deviations of three runs." if in_paper else "",
-        notes=(*_NOTES, _PAPER_NOTE) if in_paper else _NOTES,
+        notes=(*_NOTES, *further, _PAPER_NOTE) if in_paper else (*_NOTES, *further),
     )
 
 
@@ -94,7 +108,8 @@ def _row(study: StudyName, recipe: Recipe) -> Row[SaliencyJob]:
         settings={
             "model": recipe.model, "backbone": recipe.backbone, "pretrained": not recipe.from_scratch,
             "optimizer": recipe.optimizer, "epochs": recipe.epochs, "sample_order": recipe.sample_order,
-            "method": correction.name, "mode": correction.mode if correction.name == "dcl" else None,
+            "method": correction.name, "correct": correction.correct, "floor": correction.floor,
+            "mode": correction.mode if correction.name == "dcl" else None,
             "window": correction.window, "references": correction.references, "margin": correction.effective_margin,
         },
     )  # fmt: skip
@@ -107,8 +122,14 @@ def _training(recipes: Sequence[Recipe]) -> str:
         start = "from scratch" if recipe.from_scratch else "from ImageNet weights"
         halved = "epoch" if recipe.halve_every == 1 else f"{recipe.halve_every} epochs"
         in_paper = "" if recipe.epochs == _PAPER_EPOCHS else f" (the paper: {_PAPER_EPOCHS})"
+        after = f" after {recipe.delay + recipe.halve_every} at the first" if recipe.delay else ""
         sentences[recipe.backbone] = (
             f"{recipe.backbone} {start}: {recipe.epochs} epochs{in_paper} in batches of {recipe.batch}, the learning "
-            f"rate halved every {halved}."
+            f"rate halved every {halved}{after}."
         )
-    return " ".join(sentences.values())
+    seen = dict.fromkeys(
+        f"{recipe.network}: images of {recipe.preprocessing}, loss {recipe.effective_loss}."
+        for recipe in recipes
+        if recipe.model != "dinet4"  # whose size was not stated when its results were made
+    )
+    return " ".join([*sentences.values(), *seen])

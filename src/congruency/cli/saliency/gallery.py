@@ -1,0 +1,47 @@
+"""``congruency saliency gallery``: a page to look through predictions and their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from congruency.cli.options import option
+from congruency.cli.saliency.options import Device, device_named
+from congruency.cli.saliency.score import Metric
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
+
+__all__ = ["gallery"]
+
+
+def gallery(
+    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    dataset: Annotated[Path, typer.Argument(
+        metavar="DATASET", help="A data set: OSIE, MIT1003, SALICON, or a folder of images with fixations.csv.",
+    )],
+    out: Annotated[Path, option("The page, index.html, and its pictures.", "FOLDER")] = Path("gallery"),
+    metric: Annotated[list[Metric] | None, option(
+        "Show this metric; may be repeated. (default: NSS, sAUC, AUC, CC, KL)",
+    )] = None,
+    split: Annotated[str | None, option(
+        "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
+    )] = None,
+    sigma: Annotated[float | None, option("Blur of the densities. (default: the set's)", "PIXELS")] = None,
+    device: Device = "auto",
+) -> None:  # fmt: skip
+    """Write a page with every image, where people looked, the map, its error and its scores; sortable."""
+    check_folder(out, "--out")
+    place = device_named(device)
+    from congruency.saliency.score_maps import open_scored, score_maps
+    from congruency.studies.console import command_line
+    from congruency.studies.saliency.gallery import write_gallery
+
+    with interruptible("interrupted"), plain_errors():
+        if not dataset.is_dir():
+            raise ValueError(f"{dataset} is not a folder; the page shows images, so give the folder of the data set")
+        data = open_scored(maps, dataset, split)
+        names = [one.value for one in metric] if metric else ["NSS", "sAUC", "AUC", "CC", "KL"]
+        scores = score_maps(maps, data, names, sigma=sigma, device=place)
+        page = write_gallery(out, maps, data, scores, sigma=sigma, command=command_line())
+    typer.echo(f"{len(data)} images. The page: {page}")

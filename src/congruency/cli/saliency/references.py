@@ -1,0 +1,30 @@
+"""Scores beside floors and ceiling, in lines for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+__all__ = ["reference_lines"]
+
+
+def reference_lines(
+    scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]], who: str
+) -> Iterator[str]:
+    """One line per metric: its value, then those of the references, numbered; their names below, and a warning.
+
+    ``who`` names what was scored, such as ``"the network"``.
+    """
+    from congruency.saliency.baselines import below_centre
+
+    if references:
+        yield " " * 9 + "".join(
+            f"{heading:>9}" for heading in ["scored", *(f"({i + 1})" for i in range(len(references)))]
+        )
+    for name, value in scores.items():
+        others = (each.get(name) for each in references.values())
+        yield f"{name:<9}{value:>9.4f}" + "".join(f"{'-':>9}" if x is None else f"{x:>9.4f}" for x in others)
+    for i, name in enumerate(references):
+        yield f"({i + 1}) {name}"
+    worse = below_centre(scores, references)
+    if worse:
+        yield f"warning: {who}: {worse}"

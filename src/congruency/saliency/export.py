@@ -1,0 +1,116 @@
+"""Write a folder of maps in the formats that others read: pysaliency's HDF5 models, archives for the MIT benchmark."""
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, image_header, read_map
+from congruency.saliency.data.viewings import DataError
+from congruency.saliency.predict import grey
+from congruency.saliency.score_maps import map_files
+from congruency.saliency.scorer import resized
+
+SUFFIXES = (".hdf5", ".h5", ".zip")
+_FLOOR = 1e-3  # the weight of a uniform density in a map with zeros, whose logarithm would be infinite
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Counts of the maps that were written."""
+
+    maps: int
+    resized: int  # to their image's size
+    floored: int  # with zeros, which got a uniform floor
+
+
+def export_maps(maps: str | Path, images: str | Path, out: str | Path) -> Exported:
+    """Write one file with the map of every image in a folder and its subfolders, each at the size of its image.
+
+    - ``.hdf5``: the natural logarithm of the density that the map is after division by its sum, float32, under the name
+      of the image with its suffix and subfolder. ``pysaliency.HDF5Model`` reads it, and the MIT/Tuebingen benchmark
+      takes it as a probabilistic model. Where a map has zeros, all its pixels get 0.1 % of a uniform density.
+    - ``.zip``: grey PNG of 16 bits, named like the images, the other form that the benchmark takes.
+
+    Maps are found by their images' names without suffix; those that fit no image are left out.
+    """
+    path = Path(out)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"the file must end in {', '.join(SUFFIXES)}, which decides the format, got {path.name}")
+    write = _write_zip if path.suffix.lower() == ".zip" else _write_hdf5
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.part")
+    counts = {"resized": 0, "floored": 0}
+    try:
+        written = write(aside, _matched(Path(maps), Path(images), counts), counts)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return Exported(written, **counts)
+
+
+def _matched(maps: Path, images: Path, counts: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """Each image's name and its map (height, width), resized to the image; refused unless it is finite and positive."""
+    if not images.is_dir():
+        raise DataError(f"there is no folder {images}; give the folder that holds the images")
+    found, files = sorted(path for path in images.rglob("*") if not hidden(path)), map_files(maps)
+    names = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES and path.parent.name != "Output"]
+    if not names:
+        raise DataError(f"{images} holds no images")
+    for image in names:
+        name = image.relative_to(images)
+        key = name.with_suffix("").as_posix()
+        if key not in files:
+            raise DataError(f"{maps} has no map for {name.as_posix()}; a map is named like its image")
+        (height, width), _ = image_header(image)
+        saliency = read_map(files[key])
+        if not torch.isfinite(saliency).all() or saliency.amin() < 0:
+            raise DataError(f"{files[key]} has nan, infinite or negative values; a density cannot be made of it")
+        if tuple(saliency.shape) != (height, width):
+            counts["resized"] += 1
+            saliency = resized(saliency.unsqueeze(0), (height, width))[0].clamp(min=0)
+        yield name.as_posix(), saliency
+
+
+def log_density(saliency: Tensor) -> tuple[Tensor, bool]:
+    """(H, W) float64: the logarithm of a map divided by its sum, and whether zeros needed a uniform floor."""
+    values, uniform = saliency.double(), -math.log(saliency.numel())
+    total, low = values.sum(), values.amin()
+    if total == 0:
+        return torch.full_like(values, uniform), True
+    shares = values / total
+    if low > 0:
+        return shares.log(), False
+    return ((1 - _FLOOR) * shares + _FLOOR / saliency.numel()).log(), True
+
+
+def _write_hdf5(path: Path, maps: Iterator[tuple[str, Tensor]], counts: dict[str, int]) -> int:
+    try:
+        import h5py
+    except ImportError:
+        raise ValueError("HDF5 files need the package h5py: pip install h5py (a .zip needs nothing)") from None
+    written = 0
+    with h5py.File(path, "w") as file:
+        for name, saliency in maps:
+            values, floored = log_density(saliency)
+            file.create_dataset(name, data=values.float().numpy(), compression=4)
+            counts["floored"] += floored
+            written += 1
+    return written
+
+
+def _write_zip(path: Path, maps: Iterator[tuple[str, Tensor]], counts: dict[str, int]) -> int:
+    written = 0
+    with zipfile.ZipFile(path, "w") as archive:  # PNG is compressed already
+        for name, saliency in maps:
+            image = io.BytesIO()
+            grey(saliency, 16).save(image, "PNG")
+            archive.writestr(Path(name).with_suffix(".png").as_posix(), image.getvalue())
+            written += 1
+    return written

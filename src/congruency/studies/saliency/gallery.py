@@ -1,0 +1,193 @@
+"""A page to look through predictions: image, truth, prediction, error and scores of every image, sortable."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from string import Template
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from congruency.files import replacing, write_together
+from congruency.report.numbers import fixed
+from congruency.saliency.data.images import read_image, read_map
+from congruency.saliency.data.points import density, fixation_counts
+from congruency.saliency.data.viewings import SaliencyData, Viewing
+from congruency.saliency.predict import overlay
+from congruency.saliency.score_maps import MapScores, map_files
+from congruency.saliency.scorer import resized
+from congruency.studies.page import provenance
+
+__all__ = ["error_map", "write_gallery"]
+
+_PANELS = ("image", "people", "prediction", "error")
+_WIDTH = 240  # pixels of a panel
+
+
+def write_gallery(
+    out: str | Path,
+    maps: str | Path,
+    data: SaliencyData,
+    scores: MapScores,
+    *,
+    sigma: float | None = None,
+    command: str = "",
+) -> Path:
+    """Write ``out/index.html`` and its pictures, ``out/pictures``, from a folder of maps and their scores.
+
+    ``scores`` are those of :func:`congruency.saliency.score_maps.score_maps` for the same maps and data; ``sigma`` is
+    the blur of the density shown, by default the data set's.
+    """
+    out, files = Path(out), map_files(Path(maps))
+    rows = []
+    for number, viewing in enumerate(data.viewings):
+        shown = _panels(viewing, read_map(files[viewing.key]), sigma)
+        cells = []
+        for panel, picture in shown.items():
+            name = f"pictures/{number:05d}-{panel}.jpg"
+            height, width = _write_picture(out / name, picture)
+            alt = escape(f"{panel} of {viewing.name}", quote=True)
+            cells.append(
+                f'<td data-column="{panel}"><img src="{name}" alt="{alt}" width="{width}" height="{height}" '
+                'loading="lazy"></td>'
+            )
+        rows.append(_row(viewing.name, cells, scores.images[viewing.name]))
+    metrics = list(next(iter(scores.images.values())))
+    page = _DOCUMENT.substitute(
+        title=escape(f"{len(data)} images of {data.name}: where people look, and what was predicted"),
+        lead=escape(scores.data),
+        command=escape(command),
+        header="".join(
+            [_sortable("name"), *(f'<th scope="col">{panel}</th>' for panel in _PANELS), *map(_sortable, metrics)]
+        ),
+        means="".join(
+            f'<td data-column="{name}">{fixed(scores.means.get(name, math.nan), 4)}</td>' for name in metrics
+        ),
+        panels=len(_PANELS),
+        rows="\n".join(rows),
+        made=escape(provenance(numbers="")),
+    )
+    (path,) = write_together(out, {"index.html": page.encode("utf-8", "replace").decode("utf-8")})
+    return path
+
+
+def error_map(saliency: Tensor, truth: Tensor) -> Tensor:
+    """(H, W) in [-1, 1]: ``p - q`` of the maps divided by their sums, relative to its largest value; 0 for q = 0.
+
+    Positive where too much was predicted, negative where too little. Saliency below 0 counts as 0.
+    """
+    saliency = saliency.clamp(min=0)
+    if not (truth.sum() > 0 and saliency.sum() > 0):
+        return saliency * 0
+    error = saliency / saliency.sum() - truth / truth.sum()
+    largest = error.abs().amax()
+    return error / largest if largest > 0 else error
+
+
+def _panels(viewing: Viewing, saliency: Tensor, sigma: float | None) -> dict[str, np.ndarray]:
+    from matplotlib import colormaps
+
+    frame = viewing.height, viewing.width
+    image, saliency = read_image(viewing.image), resized(saliency.nan_to_num(posinf=0.0).unsqueeze(0), frame)[0]
+    truth = density(fixation_counts([viewing.points], frame), viewing.sigma if sigma is None else sigma)[0]
+    error = colormaps["RdBu_r"]((error_map(saliency, truth).numpy() + 1) / 2)[..., :3]
+    pictures = [image, overlay(image, truth), overlay(image, saliency)]
+    shown = [*(each.permute(1, 2, 0).numpy() for each in pictures), (255 * error).round().astype(np.uint8)]
+    return dict(zip(_PANELS, shown, strict=True))
+
+
+def _write_picture(path: Path, pixels: np.ndarray) -> tuple[int, int]:
+    """Write a small JPEG; its (height, width)."""
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((_WIDTH, 2 * _WIDTH))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=88)
+    with replacing(path) as file:
+        file.write(buffer.getvalue())
+    return picture.height, picture.width
+
+
+def _sortable(name: str) -> str:
+    return f'<th scope="col" aria-sort="none"><button type="button">{escape(name)}</button></th>'
+
+
+def _row(name: str, cells: list[str], scores: Mapping[str, float]) -> str:
+    numbers = [
+        f'<td data-column="{metric}" data-value="{"" if math.isnan(value) else repr(value)}">{fixed(value, 4)}</td>'
+        for metric, value in scores.items()
+    ]
+    return f'<tr><th scope="row">{escape(name)}</th>{"".join([*cells, *numbers])}</tr>'
+
+
+_DOCUMENT = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --paper: #f4f6f9; --card: #ffffff; --ink: #16202b; --soft: #4a5663; --line: #dde3ea; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #10161d; --card: #18212b; --ink: #e8edf3; --soft: #aab6c3; --line: #2d3946; }
+}
+body { margin: 0; padding: 1.5rem; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 0.4rem; }
+p, footer { color: var(--soft); max-width: 60rem; margin: 0 0 0.8rem; }
+code { overflow-wrap: anywhere; }
+.table { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.5rem 0.6rem; text-align: right; border-top: 1px solid var(--line); }
+th[scope=row] { text-align: left; font-weight: 500; }
+thead th { border: 0; text-align: right; font-size: 0.9rem; }
+thead th:nth-child(-n+5) { text-align: left; }
+tbody.means th, tbody.means td { font-weight: 600; }
+button { font: inherit; font-weight: 600; color: inherit; background: none; border: 1px solid var(--line);
+  border-radius: 6px; padding: 0.1rem 0.4rem; cursor: pointer; white-space: nowrap; }
+th[aria-sort=ascending] button::after { content: " \\25B2"; }
+th[aria-sort=descending] button::after { content: " \\25BC"; }
+img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
+footer { margin-top: 1rem; font-size: 0.9rem; }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+<p>$lead</p>
+<p>People: their fixations, blurred. Error: red where too much was predicted, blue where too little. A heading sorts the
+rows, and once more the other way round; images without fixations have no scores and come last.</p>
+<p><code>$command</code></p>
+<div class="table">
+<table>
+<thead><tr>$header</tr></thead>
+<tbody class="means"><tr><th scope="row">mean</th><td colspan="$panels"></td>$means</tr></tbody>
+<tbody class="images">
+$rows
+</tbody>
+</table>
+</div>
+<footer>$made</footer>
+<script>
+const body = document.querySelector('tbody.images');
+const headings = [...document.querySelectorAll('thead th')];
+const value = (row, place) => place === 0 ? row.cells[0].textContent : row.cells[place].dataset.value;
+headings.forEach((heading, place) => heading.querySelector('button')?.addEventListener('click', () => {
+  const down = heading.getAttribute('aria-sort') === 'ascending';
+  headings.forEach(each => each.hasAttribute('aria-sort') && each.setAttribute('aria-sort', 'none'));
+  heading.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+  const order = (a, b) => {
+    const [x, y] = [value(a, place), value(b, place)];
+    if (place > 0 && (x === '' || y === '')) return (x === '') - (y === '');
+    const found = place === 0 ? x.localeCompare(y, 'en', {numeric: true}) : Number(x) - Number(y);
+    return down ? -found : found;
+  };
+  body.append(...[...body.rows].sort(order));
+}));
+</script>
+</body>
+</html>
+""")
