@@ -225,7 +225,7 @@ def test_cc_is_corrected_for_attenuation():
 
 
 def test_leave_one_out_is_pooled_and_extrapolated():
-    """Four viewers: each by the three others, S(3), and by a random one of them, S(1); then S(3) + (S(3) - S(1)) / 2."""
+    """Four viewers: each by the three others, S(3), and by a random one, S(1); then S(3) + (S(3) - S(1)) / 2."""
     viewed = looking(population(5, images=1), 4, seed=6)
     counts = data.fixation_counts(viewed[0].fixations, (45, 60))
 
