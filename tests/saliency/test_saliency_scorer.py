@@ -303,7 +303,8 @@ def test_the_human_ceiling_is_the_score_of_the_population(viewers):
         for name, value in human_ceiling(viewed, METRICS).items():
             found[name] += value / 3
     for name in set(METRICS) - {"AUC-Judd"}:  # whose negatives are the pixels that one viewer did not look at
-        assert abs(found[name] - expected[name]) < 0.6 * abs(people[name] - expected[name]), name
+        gap = abs(people[name] - expected[name])
+        assert abs(found[name] - expected[name]) < max(0.6 * gap, 0.006), name  # the AUCs of 36 images scatter by that
     assert found["AUC-Judd"] == pytest.approx(found["AUC"], abs=0.01)
 
 
@@ -318,20 +319,21 @@ def test_cc_is_corrected_for_attenuation():
     assert human_ceiling(viewed, ["CC"])["CC"] == pytest.approx((2 * r / (1 + r)) ** 0.5, abs=0.02)
 
 
-def test_leave_one_out_pooled_over_viewers():
-    """Without correction it is the score of each viewer by the others, weighted with the viewer's fixations."""
-    viewed = looking(population(5, images=1), 5, seed=6)
+def test_leave_one_out_is_pooled_and_extrapolated():
+    """Four viewers: each by the three others, S(3), and by a random one, S(1); then S(3) + (S(3) - S(1)) / 2."""
+    viewed = looking(population(5, images=1), 4, seed=6)
     counts = data.fixation_counts(viewed[0].fixations, (45, 60))
-    scores = {}
-    for k in (4, 2):  # of the limit S(4) + (S(4) - S(2)), the same others for both
-        values = []
-        for one in range(5):
-            others = [i for i in range(5) if i != one][:k]
-            values.append(metrics.nss(data.density(counts[others].sum(0)[None], 3.0), counts[one][None]).item())
-        scores[k] = sum(values) / 5
-    draws = [human_ceiling(viewed, ["NSS"], seed=seed)["NSS"] for seed in range(12)]
-    assert min(draws) < 2 * scores[4] - scores[2] < max(draws)
-    assert draws[0] == human_ceiling(viewed, ["NSS"], seed=0)["NSS"]
+
+    def by(one, others):
+        return metrics.nss(data.density(counts[others].sum(0)[None], 3.0), counts[one][None]).item()
+
+    others = {one: [i for i in range(4) if i != one] for one in range(4)}
+    three = sum(by(one, some) for one, some in others.items()) / 4
+    least, most = (sum(pick(by(one, [i]) for i in some) for one, some in others.items()) / 4 for pick in (min, max))
+    for seed in range(3):
+        assert three + (three - most) / 2 <= human_ceiling(viewed, ["NSS"], seed=seed)["NSS"] + 1e-6
+        assert human_ceiling(viewed, ["NSS"], seed=seed)["NSS"] <= three + (three - least) / 2 + 1e-6
+    assert human_ceiling(viewed, ["NSS"]) == human_ceiling(viewed, ["NSS"])
 
 
 def test_the_ceiling_needs_four_viewers():
