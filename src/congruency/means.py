@@ -1,0 +1,95 @@
+"""Means over steps of what a correction measured, since they were last read; until then nothing waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from congruency.backends.base import Solution
+
+__all__ = ["RunningMeans"]
+
+_NAMES = ("congruency", "corrected_congruency", "magnitude", "kept")
+_MOST_STEPS = 256
+_MOST_NUMBERS = 1 << 16
+
+
+class RunningMeans:
+    """Holds the small results of single steps, and adds them up many at a time: a step costs next to nothing."""
+
+    def __init__(self) -> None:
+        self._solutions: list[Solution] = []
+        self._agreements: list[tuple[Tensor, int]] = []
+        self._sums: list[Tensor] = []  # of parts of the steps: (2, 4), sums and how many, nan left out
+
+    def note(self, solution: Solution) -> None:
+        """Take note of a step that solved problems."""
+        held = self._solutions
+        if held and (held[0].signs is not solution.signs or held[0].gram.shape != solution.gram.shape):
+            self._fold()
+        if not _capturing(solution.gram):
+            held.append(solution)
+            if len(held) >= _MOST_STEPS or len(held) * solution.gram.numel() >= _MOST_NUMBERS:
+                self._fold()
+
+    def note_elements(self, agreement: Tensor, elements: int) -> None:
+        """Take note of a step with blocks of one element: what ``Backend.agreement`` gave, and how many there are."""
+        if not _capturing(agreement):
+            self._agreements.append((agreement, elements))
+            if len(self._agreements) >= _MOST_STEPS or len(self._agreements) * agreement.numel() >= _MOST_NUMBERS:
+                self._fold()
+
+    def read(self) -> dict[str, float]:
+        """The means by name, without those that are undefined; they start over. Waits for the device."""
+        self._fold()
+        sums, self._sums = self._sums, []
+        if not sums:
+            return {}
+        totals, counts = torch.stack(sums).sum(0).tolist()
+        return {name: total / n for name, total, n in zip(_NAMES, totals, counts, strict=True) if n}
+
+    def _fold(self) -> None:
+        parts = []
+        if self._solutions:
+            congruency, corrected, magnitude, _ = (
+                part.view(len(self._solutions), -1).nanmean(1) for part in _joined(self._solutions).measures()
+            )
+            parts.append([congruency, corrected, magnitude, torch.full_like(congruency, math.nan)])
+        if self._agreements:
+            kept, product, norm2, length2 = torch.stack([part.sum(0) for part, _ in self._agreements]).unbind(1)
+            elements = torch.tensor([n for _, n in self._agreements], dtype=kept.dtype).to(kept.device)
+            none = torch.full_like(kept, math.nan)
+            parts.append([product / (norm2 * length2).sqrt(), none, length2.sqrt(), kept / elements])
+        for part in parts:
+            values = torch.stack(part)  # (4, steps)
+            self._sums.append(torch.stack([values.nansum(1), (~values.isnan()).sum(1).to(values.dtype)]))
+        if len(self._sums) > _MOST_STEPS:
+            self._sums = [torch.stack(self._sums).sum(0)]
+        self._solutions.clear()
+        self._agreements.clear()
+
+
+def _joined(solutions: Sequence[Solution]) -> Solution:
+    """The solutions of several steps as one with as many times the blocks."""
+    first = solutions[0]
+    blocks = first.gram.shape[0]
+    gates = [solution.gate for solution in solutions if solution.gate is not None]
+    return replace(
+        first,
+        finite=torch.stack([solution.finite for solution in solutions]).repeat_interleave(blocks).unsqueeze(-1),
+        gradient_norm2=torch.cat([solution.gradient_norm2 for solution in solutions]),
+        products=torch.cat([solution.products for solution in solutions]),
+        gram=torch.cat([solution.gram for solution in solutions]),
+        multipliers=torch.cat([solution.multipliers for solution in solutions]),
+        applied=torch.cat([solution.applied for solution in solutions]),
+        gate=torch.stack(gates).repeat_interleave(blocks, 0) if gates else None,
+    )
+
+
+def _capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being recorded: its replays run no Python, and write over what this step measured."""
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
