@@ -265,3 +265,9 @@ def test_results_are_collected_for_finished_seeds_only(tmp_path):
     study = continual_study(small(), ["GEM", "single"])
     assert collect(study, Store(tmp_path).load()).keys() == {"GEM"}
     assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]
+
+
+def test_windows_that_no_task_is_long_enough_for_are_named():
+    assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
+    assert "(40, 50)" in continual_study(small(samples=400)).caption
+    assert "windows" not in continual_study(StreamSettings(table="mnist_r")).caption
