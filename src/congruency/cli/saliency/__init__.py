@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from congruency.cli.commands import Command, Group
 from congruency.cli.saliency.osie import osie
 from congruency.cli.saliency.predict import predict
 from congruency.cli.saliency.prepare import prepare
@@ -13,6 +14,7 @@ from congruency.cli.saliency.train import train
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Group,
     help="Predict where people look, score saliency maps, and compare corrections in saliency networks.",
     no_args_is_help=True,
     add_completion=False,
@@ -20,4 +22,4 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for command in (train, predict, score, prepare, osie):
-    app.command()(command)
+    app.command(cls=Command)(command)

@@ -13,7 +13,7 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.saliency.options import METHOD_HELP, BatchSize, Height, Width
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
@@ -57,7 +57,7 @@ def train(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    with interruptible("interrupted; the same command resumes from the last checkpoint"), plain_errors():
+    with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, train_network
         from congruency.studies.console import typed
