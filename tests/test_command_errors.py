@@ -94,6 +94,7 @@ def test_a_download_without_a_network_fails_at_once(model, tmp_path, monkeypatch
     words = [*DIGITS[:3], "--model", model, "--channels", 3, "--size", 32, "--pretrained", "download"]
     result = call(*words, "--epochs", 1, "--device", "cpu", "--out", tmp_path / "out")
     refused(result, f"weights of {model} cannot be downloaded .*Name or service not known.*give a weights file")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_server_that_answers_is_asked(monkeypatch):

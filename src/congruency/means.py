@@ -14,7 +14,7 @@ from congruency.backends.base import Solution
 __all__ = ["RunningMeans"]
 
 _NAMES = ("congruency", "corrected_congruency", "magnitude", "kept")
-_MOST_STEPS = 256
+_MOST_STEPS = 64
 _MOST_NUMBERS = 1 << 16
 
 

@@ -261,7 +261,6 @@ def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
     taken = fabric.broadcast((folder / RECORD_NAME).exists())
     if taken and not resume:
         raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _header(run: TrainingRun, origin: Origin) -> dict[str, Any]:
