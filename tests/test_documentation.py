@@ -157,8 +157,9 @@ def test_commands_of_the_results_are_understood():
 
 
 def understood(command, words):
-    """Parse as the command line would, and stop before anything is done."""
-    context = command.make_context(command.name or "congruency", list(words))
+    """Parse as the command line would, and stop before anything is done; the folder of data is the reader's."""
+    words = ["." if before == "--data" else word for before, word in zip(["", *words], words, strict=False)]
+    context = command.make_context(command.name or "congruency", words)
     while hasattr(context.command, "resolve_command"):  # a group of commands
         left = [*context._protected_args, *context.args]
         if not left:  # the group alone, such as `congruency reproduce --list`
