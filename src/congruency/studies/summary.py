@@ -39,15 +39,9 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         header += [f"{_short(column)}, paper"] if column.key in printed else []
     lines = []
     named = {row.name: row for row in study.rows}
-    equal = {
-        name: first for name, first in _equal_rows(study, results).items() if named[name].paper == named[first].paper
-    }
     for name in [row.name for row in study.rows if row.name in results or not row.jobs or (failed or {}).get(row.name)]:
-        if name in equal:
-            continue
         row, metrics = named[name], results.get(name, {})
-        names = [name, *(other for other, first in equal.items() if first == name)]
-        line = ["; ".join(names), _seeds(metrics, (failed or {}).get(name, 0))]
+        line = [name, _seeds(metrics, (failed or {}).get(name, 0))]
         for column in columns:
             line += _cells(column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared)
             line += [_printed(row.paper.get(column.key), column)] if column.key in printed else []
