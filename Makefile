@@ -7,7 +7,7 @@ READY := .venv/.ready
 # The tests of the core, and what they need beside torch.
 CORE := $(addprefix tests/,backends constraints measure test_architecture.py test_cone.py test_corrector.py test_dcl.py \
   test_distributed.py test_docstrings.py test_files.py test_gem.py test_graphs.py test_modules.py test_packaging.py \
-  test_resume.py test_trajectories.py)
+  test_means.py test_misuse.py test_resume.py test_trajectories.py)
 CORE_NEEDS := hypothesis numpy pytest quadprog scipy
 C_SOURCES := $(wildcard src/congruency/*/*.c)
 SOURCES := pyproject.toml $(C_SOURCES) $(shell find src -name '*.py')
@@ -17,10 +17,14 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo cost-tables replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
+
+# The tables of docs/cost.md, from benchmarks/results.
+cost-tables: $(READY)
+	$(BIN)/python docs/making/cost_tables.py
 
 # The paper's claims judged by docs/results, into docs/results/index.md.
 replication: $(READY)

@@ -17,7 +17,8 @@ CORE = {
     "constraints": {"backends", "distributed", "_validate"},  # of the backends: the type Basis; kernels for CUDA graphs
     "updates": {"distributed"},
     "elements": {"constraints", "backends"},
-    "corrector": {"constraints", "backends", "distributed", "elements", "updates", "watch", "_validate"},
+    "means": {"backends"},
+    "corrector": {"constraints", "backends", "distributed", "elements", "means", "updates", "watch", "_validate"},
     "cautious": {"corrector", "constraints", "elements"},
     "dcl": {"corrector", "constraints"},
     "gem": {"corrector", "constraints"},

@@ -122,7 +122,11 @@ def test_references_that_restart_beside_another_source_forget_their_distances():
         ({"blocks": "layer"}, ValueError, "blocks must be one of 'joint', 'group', 'tensor', 'row', 'element', got"),
         ({"accumulate": "steps"}, ValueError, "accumulate must be one of 'weights', 'gradients', got 'steps'"),
         ({"params": []}, ValueError, "params is empty; pass at least one parameter, or None"),
-        ({"params": [torch.zeros(3)]}, ValueError, "1 of 1 params are not in the optimizer.*add_param_group"),
+        (
+            {"params": [torch.zeros(3, requires_grad=True)]},
+            ValueError,
+            "1 of 1 params are not in the optimizer.*add_param_group",
+        ),
         (
             {"params": network()},
             TypeError,
@@ -219,6 +223,7 @@ def test_memory_is_the_references_and_nothing_else(references, accumulate):
     held = [slot for slots in dcl.sources[0]._slots.values() for slot in slots]
     assert sum(slot.untyped_storage().nbytes() for slot in held) == references * size * 4
     p.grad = torch.randn(size)
+    dcl.detach()
     with LargestResult() as mode:
         dcl.correct()
     assert bool(dcl.stats.corrected)

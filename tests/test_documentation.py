@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -43,7 +44,7 @@ FAMILIES = (
 NEEDS = {"howto/avalanche.md": "avalanche", "howto/transformers.md": "transformers", "howto/lightning.md": "lightning"}
 SEVERAL_SEEDS = {  # pages whose code trains and takes a second or two
     "index.md", "quickstart.md", "congruency.md", "extend/constraints.md", "guides/continual.md", "guides/looking.md",
-    "howto/lightning.md", "howto/pytorch.md", "howto/torchmetrics.md",
+    "howto/lightning.md", "howto/pytorch.md", "howto/torchmetrics.md", "troubleshooting.md",
 }  # fmt: skip
 DIVERGES = DOCS / "choosing.md"  # the one example that does not learn, by intent; it has a test of its own
 SHORT = "# takes seconds"
@@ -157,8 +158,9 @@ def test_commands_of_the_results_are_understood():
 
 
 def understood(command, words):
-    """Parse as the command line would, and stop before anything is done."""
-    context = command.make_context(command.name or "congruency", list(words))
+    """Parse as the command line would, and stop before anything is done; the folder of data is the reader's."""
+    words = ["." if before == "--data" else word for before, word in zip(["", *words], words, strict=False)]
+    context = command.make_context(command.name or "congruency", words)
     while hasattr(context.command, "resolve_command"):  # a group of commands
         left = [*context._protected_args, *context.args]
         if not left:  # the group alone, such as `congruency reproduce --list`
@@ -278,8 +280,17 @@ def test_no_markup_of_docstrings_is_left_over(site):
     pages, _ = site
     for place, page in pages.items():
         assert not re.search(r":(class|meth|func|attr|mod|data):", page.text), place
-        assert "<!-- corrections" not in page.text
-        assert "<!-- training" not in page.text
+
+
+def test_cost_tables_are_those_of_the_measurements():
+    """A reader of the file in the repository sees them too: `make cost-tables` writes them there."""
+    tables = runpy.run_path(str(DOCS / "making" / "cost_tables.py"))
+    page = (DOCS / "cost.md").read_text("utf-8")
+    assert tables["filled"](page) == page
+    emptied = re.sub(r"^(<!-- \w+: \w+ -->)\n.*?^(<!-- end -->)$", r"\1\n\2", page, flags=re.M | re.S)
+    assert emptied.count("<!-- end -->") == 5
+    assert len(emptied) < 0.7 * len(page)
+    assert tables["filled"](emptied) == page
 
 
 def test_cost_page_shows_what_was_measured(site):

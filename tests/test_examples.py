@@ -28,7 +28,7 @@ SEEDS = range(3)
 TWO_PROCESSES = {"ddp_torchrun": 100, "fsdp2": 100}
 
 
-def run(command, folder):
+def run(command, folder, **variables):
     return subprocess.run(
         [sys.executable, *command],
         capture_output=True,
@@ -36,7 +36,7 @@ def run(command, folder):
         timeout=300,
         check=False,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables},
     )
 
 
@@ -89,6 +89,22 @@ def test_examples_for_one_process(tmp_path):
             assert_learns(found["losses"], name)
             check(found["printed"])
     assert not list(tmp_path.iterdir())  # they leave nothing behind
+
+
+def test_the_notebook_runs(tmp_path):
+    """Its code cells in order, in a process of their own; no output is stored, no cell id twice."""
+    notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text("utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    program = "\n".join("".join(cell["source"]) for cell in cells)
+    (tmp_path / "notebook.py").write_text("import warnings\nwarnings.simplefilter('error')\n" + program, "utf-8")
+    result = run(["notebook.py"], tmp_path, MPLBACKEND="agg")
+    assert result.returncode == 0, result.stderr[-5000:]
+    losses = re.findall(r"^(\w+) +loss: (\d\S*) -> (\d\S*)$", result.stdout, re.MULTILINE)
+    assert [name for name, *_ in losses] == ["AdamW", "Cautious", "DCL"]
+    assert_learns({name: pair for name, *pair in losses}, "first_steps.ipynb")
+    assert re.search(r"^Cautious .*'kept': 0\.\d", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", TWO_PROCESSES)

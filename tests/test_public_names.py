@@ -1,5 +1,6 @@
 """What the README's tables name works as written after ``import congruency`` alone."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -63,3 +64,30 @@ def test_unknown_names_are_attribute_errors():
     for where, name in ((congruency, "Integrations"), (congruency.integrations, "keras")):
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
             getattr(where, name)
+
+
+def test_every_name_comes_on_first_use():
+    """What type checkers and readers see is what there is at run time, each name from the module that defines it."""
+    assert set(congruency.__all__) <= set(dir(congruency))
+    shown = set()
+    for node in ast.parse(Path(congruency.__file__).with_suffix(".pyi").read_text("utf-8")).body:
+        assert all(alias.name == alias.asname for alias in node.names)
+        shown |= {(node.module.removeprefix("congruency").lstrip("."), alias.name) for alias in node.names}
+    held = {(home, name) for home, names in congruency._HOMES.items() for name in names}
+    assert shown == held | {("", "integrations"), ("_version", "__version__")}
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import congruency", {"torch", "numpy", "typer"}),
+        ("import congruency.cli; congruency.cli.build()", {"torch", "numpy", "scipy", "timm", "lightning"}),
+        ("import torch; before = set(sys.modules); from congruency import *", {"sympy", "torch.distributed.tensor"}),
+    ],
+    ids=["package", "help", "core"],
+)
+def test_nothing_heavy_is_imported(code, absent):
+    """Help must come at once, and the core add next to nothing to ``import torch``."""
+    check = f"import sys; before = set(); {code}; print(*sorted({absent!r} & (set(sys.modules) - before)))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

@@ -1,8 +1,7 @@
-"""What mkdocs asks while it builds: the results that are there, and tables from the benchmark's own files."""
+"""What mkdocs asks while it builds: the results that are there."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -19,15 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # mkdocs does not put the ch
 from replication.figures import result_figures
 
 DOCS = Path(__file__).parent.parent
-MEASUREMENTS = DOCS.parent / "benchmarks" / "results"
-_TABLE = re.compile(r"^<!-- (corrections|updates|training): (cpu|cuda) -->$", re.MULTILINE)
-_SHOWN = {  # of the corrections measured, those that a reader can picture
-    "MLP 784-100-100-10": (1, 3),
-    "head 2048x1000": (1, 3),
-    "ResNet-50": (1, 3, 10),
-    "one tensor": (1,),
-}
-_LARGE = 100_000_000
 _WIDE = 200  # letters of a table's line, for which the table of contents makes room
 _FIGURES = 4  # above the table of a result; the others are folded
 
@@ -94,8 +84,7 @@ def title(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Replace ``<!-- corrections: cpu -->`` by tables; show pictures by scheme, and results with figures and width."""
-    markdown = _TABLE.sub(lambda found: table(found[1], found[2]), markdown)
+    """Show pictures by scheme, and results with figures and width."""
     markdown = _PICTURE.sub(r"![\1](\2\3.\4#only-light)@@![\1](\2\3-dark.\4#only-dark)@@", markdown)
     markdown = re.sub(r"(!\[.*?\]\([^)]*\))@@(!\[.*?\]\([^)]*\))@@(\{[^}]*\})?", r"\1\3\2\3", markdown)
     source = Path(page.file.src_uri)
@@ -134,59 +123,3 @@ def groups_of(header: list[str]) -> list[list[int]]:
         else:
             groups.append([place])
     return groups
-
-
-def table(kind: str, device: str) -> str:
-    """A table of what ``congruency bench`` wrote, with the machine and the command."""
-    measured = json.loads((MEASUREMENTS / f"bench-{device}.json").read_text("utf-8"))
-    machine = measured["machine"]
-    name = machine["gpu"] or f"{machine['threads']} threads of an {machine['processor']}".replace("(R)", "")
-    kinds = {"corrections": "corrections", "updates": "updates", "training": "training_steps"}
-    rows = {"corrections": _corrections, "updates": _updates, "training": _training}[kind](measured[kinds[kind]])
-    return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{measured['command']}`*"])
-
-
-def _corrections(measured: list[dict[str, Any]]) -> list[str]:
-    rows = ["| parameters | references | optimizer | measured | corrected |", "|---|--:|--:|--:|--:|"]
-    for row in measured:
-        alone = row["workload"] == "one tensor"
-        if row["references"] not in _SHOWN.get(row["workload"], ()) or (alone and row["parameters"] < _LARGE):
-            continue
-        name = f"{row['workload']}, {count(row['parameters'])}"
-        times = (duration(row[key]) for key in ("sgd_step", "congruent", "corrected"))
-        rows.append(f"| {name} | {row['references']} | {' | '.join(times)} |")
-    return rows
-
-
-def _updates(measured: list[dict[str, Any]]) -> list[str]:
-    rows = ["| parameters | AdamW | Cautious | timm's | DCL on the update |", "|---|--:|--:|--:|--:|"]
-    for row in measured:
-        base, keys = row["adamw_step"], ("cautious", "timm_cautious", "dcl_update")
-        ratios = ("-" if row[key] is None else f"{row[key] / base:.2f}" for key in keys)
-        rows.append(f"| {row['workload']}, {count(row['parameters'])} | {duration(base)} | {' | '.join(ratios)} |")
-    return rows
-
-
-def _training(measured: list[dict[str, Any]]) -> list[str]:
-    rows = ["| network | corrects | correction | plain | corrected | more |", "|---|---|--:|--:|--:|--:|"]
-    for row in measured:
-        more = f"{100 * (row['step_with_dcl'] / row['step'] - 1):+.1f} %"
-        times = (duration(row[key]) for key in ("step", "step_with_dcl"))
-        what = row.get("correction", "DCL") + (
-            f", {row['references']}" if row.get("correction", "DCL") == "DCL" else ""
-        )
-        rows.append(f"| {row['network']} | {row['scope']} | {what} | {' | '.join(times)} | {more} |")
-    return rows
-
-
-def count(parameters: int) -> str:
-    """A number of parameters as people say it, with three digits."""
-    return f"{parameters / 1e6:.3g} million" if parameters >= 1e6 else f"{parameters / 1e3:.3g} thousand"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them, with three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}" if seconds < 999.5 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 1e-6:.2g} µs"

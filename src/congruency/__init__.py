@@ -1,52 +1,36 @@
 """Measure how well each gradient agrees with the gradient accumulated so far, and correct those that disagree."""
 
 from importlib import import_module as _import_module
-from types import ModuleType as _ModuleType
 
 from congruency._version import __version__
-from congruency.backends.base import Basis
-from congruency.cautious import Cautious
-from congruency.cone import project, solve_dual
-from congruency.constraints import ConstraintSource, Descent, Directions, EpisodicMemory, References
-from congruency.corrector import Corrector, Stats
-from congruency.dcl import DCL
-from congruency.gem import GEM
-from congruency.measure import (
-    CongruencyMeter,
-    Measurement,
-    congruency,
-    lower_bound,
-    pairwise_congruency,
-    pairwise_similarity,
-)
-from congruency.modules import head
 
-__all__ = [
-    "DCL",
-    "GEM",
-    "Basis",
-    "Cautious",
-    "CongruencyMeter",
-    "ConstraintSource",
-    "Corrector",
-    "Descent",
-    "Directions",
-    "EpisodicMemory",
-    "Measurement",
-    "References",
-    "Stats",
-    "__version__",
-    "congruency",
-    "head",
-    "lower_bound",
-    "pairwise_congruency",
-    "pairwise_similarity",
-    "project",
-    "solve_dual",
-]
+_HOMES = {  # imported on first use (as __init__.pyi says): the command must not wait for torch to print its help
+    "backends.base": ("Basis",),
+    "cautious": ("Cautious",),
+    "cone": ("project", "solve_dual"),
+    "constraints": ("ConstraintSource", "Descent", "Directions", "EpisodicMemory", "References"),
+    "corrector": ("Corrector", "Stats"),
+    "dcl": ("DCL",),
+    "gem": ("GEM",),
+    "measure": (
+        "CongruencyMeter", "Measurement", "congruency", "lower_bound", "pairwise_congruency", "pairwise_similarity",
+    ),
+    "modules": ("head",),
+}  # fmt: skip
+_MODULES = ("backends", "constraints", "integrations", "measure")
+
+__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 
 
-def __getattr__(name: str) -> _ModuleType:
-    if name == "integrations":  # on first use, so that torch stays the only import
-        return _import_module("congruency.integrations")
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(_import_module(f"congruency.{home}"), name)
+            return value
+    if name in _MODULES:
+        return _import_module(f"congruency.{name}")
     raise AttributeError(f"module 'congruency' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

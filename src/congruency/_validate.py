@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter",
+    "changes", "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter",
     "check_params", "check_parts", "check_whole", "differs", "is_count",
 ]  # fmt: skip
 
@@ -62,11 +63,24 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             "LBFGS is not supported: it evaluates its closure several times within one step and builds a curvature "
             "estimate from exact gradients, which corrected ones would break; use a first-order optimizer"
         )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise TypeError(
+            "SparseAdam is not supported: it takes sparse gradients, which have no inner product with a displacement "
+            "here; build the embedding with sparse=False and use Adam"
+        )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise TypeError(
             f"{type(optimizer).__name__} has no step hooks of its own, since it wraps another optimizer; pass the one "
             "inside (of Accelerate: optimizer.optimizer)"
         )
+    for name, inner in vars(optimizer).items():
+        if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
+            warnings.warn(
+                f"{type(optimizer).__name__} wraps another optimizer, {type(inner).__name__}, and what is attached to "
+                "the wrapper works only if its own step() is called, which SAM's first_step() and second_step() do "
+                f"not; pass the one inside: optimizer.{name}",
+                stacklevel=4,
+            )
     return optimizer
 
 
@@ -76,6 +90,12 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
         raise TypeError(
             f"params must be an iterable of parameters, got a {type(params).__name__}; "
             "pass [parameter] or module.parameters()"
+        )
+    if not hasattr(params, "__iter__"):
+        hint = f"; for a window write window={params}" if isinstance(params, int) and params > 1 else ""
+        raise TypeError(
+            f"params, the second argument, must be an iterable of parameters or None, got {params!r}{hint}; all other "
+            "settings are given by name"
         )
     chosen = list(params)
     if not chosen:
@@ -87,6 +107,12 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
                 "not named_parameters() or parameter groups"
             )
     owned = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    chosen = [parameter for parameter in chosen if parameter in owned or parameter.requires_grad]  # not the frozen
+    if not chosen:
+        raise ValueError(
+            "params are all frozen (requires_grad=False) and not in the optimizer; choose parameters that train, such "
+            "as [p for p in model.parameters() if p.requires_grad]"
+        )
     strangers = sum(parameter not in owned for parameter in chosen)
     if strangers:
         raise ValueError(
@@ -132,6 +158,18 @@ def check_parts(state: object, parts: Mapping[str, type | tuple[type, ...]], wha
 def is_count(value: object) -> bool:
     """Whether a saved value is a number of steps: whole, not negative, and within 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def changes(saved: Mapping[str, object], here: Mapping[str, object], within: str = "") -> list[str]:
+    """What is not as it was, one line per setting: ``method.window was 50 and is 20``."""
+    found = []
+    for name in here:
+        before, now = saved.get(name), here[name]
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            found += changes(before, now, f"{within}{name}.")
+        elif before != now:
+            found.append(f"{within}{name} was {before!r} and is {now!r}")
+    return found
 
 
 def differs(saved: object, here: object) -> bool:

@@ -23,7 +23,7 @@ class Cautious(Corrector):
     tensor is divided by the share of its elements that are kept, so that the step keeps its size.
 
     Args:
-        optimizer: Any ``torch.optim``-style optimizer but LBFGS.
+        optimizer: Any ``torch.optim``-style optimizer but LBFGS and SparseAdam.
         params: The parameters whose updates to correct; None takes all of the optimizer's.
         rescale: Divide by the kept share of each tensor (at least 0.001).
         decay: Let decoupled weight decay act only where it agrees with the update, that is on elements that the update

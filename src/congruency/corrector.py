@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -26,10 +27,12 @@ from congruency._validate import (
 )  # fmt: skip
 from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
 from congruency.constraints.base import ConstraintSource, check_sources
+from congruency.constraints.references import References
 from congruency.distributed import Groups, full, is_sharded, local, reduction_groups, splits_rows
 from congruency.elements import Masking, as_tensor, factors_of, mixes, one_by_one
+from congruency.means import RunningMeans
 from congruency.updates import WeightsBefore, decay_factor, momentum_of
-from congruency.watch import Watch
+from congruency.watch import Watch, correction_watch, finite_watch
 
 __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
 
@@ -39,6 +42,7 @@ Blocks = Literal["joint", "group", "tensor", "row", "element"]
 
 _STATE_VERSION = 2
 _MOST_HELD = 8  # prepared steps
+_IDLE_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,20 @@ class Stats:
     corrected_steps: Tensor
     nonfinite_steps: Tensor
 
+    def to_dict(self) -> dict[str, float]:
+        """Plain numbers by name, for a logger: means over constraints and blocks, and counts. Waits for the device.
+
+        What is undefined in this step is left out. For means over many steps see :meth:`Corrector.means`.
+        """
+        means = {name: getattr(self, name).double().nanmean() for name in ("congruency", "corrected_congruency")}
+        means |= {"magnitude": self.magnitude.nanmean(), "kept": self.kept}
+        found = torch.stack(list(means.values())).tolist()
+        counts = {"steps": self.steps, "corrected_steps": self.corrected_steps, "nonfinite_steps": self.nonfinite_steps}
+        return {
+            **{name: value for name, value in zip(means, found, strict=True) if math.isfinite(value)},
+            **{name: float(count) for name, count in counts.items()},
+        }
+
 
 class Corrector:
     """Corrects an optimizer's gradients, or its updates, inside every ``optimizer.step()``.
@@ -91,7 +109,7 @@ class Corrector:
     (the paper's ``eqn:obj``), solved through its dual: see :func:`congruency.solve_dual`.
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS.
+        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
         params: The parameters to correct, all of the optimizer's where None (those added later included).
         constraints: The constraint sources: :class:`~congruency.References`, :class:`~congruency.EpisodicMemory`,
             :class:`~congruency.Descent`, :class:`~congruency.Directions`, or your own
@@ -176,9 +194,16 @@ class Corrector:
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
-        self._watch = Watch(concentrates[0].period) if watched else None
+        self._watch: Watch | None = correction_watch(concentrates[0].period) if watched else None
+        self._finite_watch: Watch | None = finite_watch()
+        self._means = RunningMeans()
+        self._read_counts = (0, 0)  # steps and corrected steps when the means were last read
+        self._idle = 0  # steps in a row without any gradient
+        self._stepped = False  # since it was made, reset or loaded
+        self._optimizer_loaded = False
         self._handles: list[RemovableHandle] = []
         if attach:
+            self._warn_of_another()
             self._attach()
 
     _masking = Masking()  # how blocks of one element are corrected
@@ -190,11 +215,23 @@ class Corrector:
         """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
         if self.target == "update":
             raise RuntimeError("this corrector corrects updates: optimizer.step() does it, there is nothing to call")
+        if self._handles:
+            raise RuntimeError(
+                f"this {type(self).__name__} is attached: optimizer.step() corrects the gradient, and correcting it "
+                "here too would count as another step; leave out correct(), or make it with attach=False"
+            )
+        self._correct()
+
+    @torch.no_grad()
+    def _correct(self) -> None:
         self._finish(self._begin())
 
     def _begin(self) -> _Selection:
         """Before the step: which parameters, and the sources record what they need of them."""
         selection = self._selection()
+        if self._optimizer_loaded:
+            self._warn_of_old_references()
+        self._stepped = True
         if self.target == "update":
             self._before.save(selection.parameters)
         for source in self.sources:
@@ -253,6 +290,7 @@ class Corrector:
                 if problem.counts is None and self._solution.applied.any():
                     self._count("corrected", True)
                     self._mark_written(entries)
+                self._means.note(self._solution)
                 if self._watch is not None:
                     self._watch.note(self._counts["corrected"])
             else:
@@ -264,6 +302,12 @@ class Corrector:
             all_finite = bool(finite)
         elif finite is not None:
             all_finite = finite
+        if finite is not None and self._finite_watch is not None:
+            self._finite_watch.note(self._counts["nonfinite"])
+        if not entries:
+            self._warn_of_no_gradients(len(selection.entries))
+        elif self._idle:
+            self._idle = 0
 
         # done
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
@@ -278,6 +322,11 @@ class Corrector:
         now = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if self._chosen is not None:
             now = [parameter for parameter in now if parameter in self._chosen]
+            if not now:
+                raise RuntimeError(
+                    "none of the parameters to correct is in the optimizer any more: its param_groups were changed; "
+                    f"detach this {type(self).__name__} and make another over the optimizer's present parameters"
+                )
         held = self._selected
         if len(now) == len(held.parameters) and all(map(operator.is_, now, held.parameters)):
             return held
@@ -543,6 +592,7 @@ class Corrector:
         if counts is None:
             self._mark_written(entries)
             self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
+        self._means.note_elements(self._agreement, self._element_count)
         return finite
 
     def _decay_of(self, entries: Sequence[_Entry], sizes: Tensor, decays: bool) -> Tensor:
@@ -585,7 +635,10 @@ class Corrector:
     # ---- when the step is taken ----
 
     def _attach(self) -> None:
-        self._handles = [self.optimizer.register_step_pre_hook(self._before_step)]
+        self._handles = [
+            self.optimizer.register_step_pre_hook(self._before_step),
+            self.optimizer.register_load_state_dict_post_hook(self._after_load),
+        ]
         if self.target == "update":
             self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
 
@@ -606,7 +659,7 @@ class Corrector:
             return (args[0], self._corrected_closure(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
             return args, {**kwargs, "closure": self._corrected_closure(kwargs["closure"])}
-        self.correct()
+        self._correct()
         return None
 
     @_disable_dynamo
@@ -619,10 +672,53 @@ class Corrector:
     def _corrected_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def corrected() -> Any:
             result = closure()
-            self.correct()
+            self._correct()
             return result
 
         return corrected
+
+    def _after_load(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer_loaded = self._stepped  # not where this corrector was reset or loaded before the optimizer
+
+    # ---- what is probably a mistake ----
+
+    def _warn_of_another(self) -> None:
+        """Two of a kind on the same parameters: a notebook's cell that was run twice."""
+        mine = set(self._selection().parameters)
+        for hook in self.optimizer._optimizer_step_pre_hooks.values():
+            other = getattr(hook, "__self__", None)
+            if type(other) is type(self) and other is not self and mine & set(other._selection().parameters):
+                name = type(self).__name__
+                warnings.warn(
+                    f"this optimizer has a {name} for these parameters already, and both will correct every step; make "
+                    f"the optimizer anew before a second {name} (in a notebook: run that cell too), or detach() the "
+                    "first",
+                    stacklevel=4,
+                )
+                return
+
+    def _warn_of_old_references(self) -> None:
+        """The optimizer went back to a checkpoint and the references did not."""
+        self._optimizer_loaded = False
+        if any(isinstance(source, References) for source in self.sources):
+            warnings.warn(
+                "the optimizer's state was loaded in the middle of a run, and this corrector's was not: its references "
+                f"are still the weights from before. Call {type(self).__name__}.load_state_dict with the state of the "
+                "same checkpoint, or reset() to record new references",
+                stacklevel=5,
+            )
+
+    def _warn_of_no_gradients(self, count: int) -> None:
+        """Nothing to correct, many times in a row: the optimizer's parameters are not those that are trained."""
+        self._idle += 1
+        if self._idle == _IDLE_STEPS:
+            warnings.warn(
+                f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
+                "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
+                "the optimizer was made (a new layer, load_state_dict(assign=True)), make the optimizer and this "
+                "corrector again",
+                stacklevel=5,
+            )
 
     # ---- what it knows ----
 
@@ -690,10 +786,25 @@ class Corrector:
         norm2, product, length2 = (torch.where(solution.finite, value, math.nan) for value in known)
         return norm2, product, length2
 
+    def means(self) -> dict[str, float]:
+        """Means over the steps since this was last called, as plain numbers by name, for a logger.
+
+        Congruency before and after the correction, magnitude and the share of elements that were kept, each over
+        constraints, blocks and the steps where it is defined (left out if there are none); ``corrected_share`` of the
+        ``steps``. Single steps are summed without waiting for the device; this waits. Steps that a CUDA graph replays
+        are counted, not averaged.
+        """
+        steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
+        before, self._read_counts = self._read_counts, (steps, corrected)
+        found, since = self._means.read(), steps - before[0]
+        share = {"corrected_share": (corrected - before[1]) / since} if since > 0 else {}
+        return {**found, **share, "steps": float(since)}
+
     def reset(self) -> None:
         """Start every constraint source over, as if newly made: at a task boundary, for example."""
         for source in self.sources:
             source.reset()
+        self._stepped = self._optimizer_loaded = False
         self._solution = self._agreement = self._lengths = None
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
@@ -737,6 +848,8 @@ class Corrector:
         else:
             self._lengths = None if lengths is None else lengths.to(device, torch.float64, copy=True)
         self._solution = self._agreement = None
+        self._stepped = self._optimizer_loaded = False
+        self._means, self._read_counts = RunningMeans(), (state["counts"]["steps"], state["counts"]["corrected"])
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"
@@ -787,6 +900,8 @@ class Corrector:
             "_decays": None,
             "_known": None,
             "_watch": None,
+            "_finite_watch": None,
+            "_means": RunningMeans(),
         }
         return {**self.__dict__, **transient, "_attached": bool(self._handles)}
 

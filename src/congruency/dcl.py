@@ -21,7 +21,7 @@ class DCL(Corrector):
     ``eqn:constraints`` in the paper).
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS.
+        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
         params: The parameters to correct, e.g. ``congruency.head(model).parameters()``; None takes all of the
             optimizer's.
         references: How many reference points, the paper's N_r. Memory: as many copies of ``params``.

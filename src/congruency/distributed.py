@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -10,25 +11,26 @@ from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-if torch.distributed.is_available():
-    from torch.distributed.tensor import DTensor, distribute_tensor
-else:  # a torch built without distributed has no DTensor; nothing is ever an instance of this
-    DTensor = type("DTensor", (), {})  # type: ignore[misc,assignment]
+    from torch.distributed.tensor import DTensor
 
 __all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "splits_rows", "whole"]
 
 Groups: TypeAlias = "tuple[ProcessGroup, ...]"
 
+_PLAIN = (Tensor, torch.nn.Parameter)
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is a DTensor."""
-    return isinstance(tensor, DTensor)
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether ``tensor`` is a DTensor; where nobody has imported them, which takes a second, nothing is."""
+    if type(tensor) in _PLAIN:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of ``tensor`` that this process holds, sharing its memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def reduction_groups(tensor: Tensor) -> Groups:
@@ -36,7 +38,7 @@ def reduction_groups(tensor: Tensor) -> Groups:
 
     One group for each mesh dimension that ``tensor`` is sharded over; none for a plain or replicated tensor.
     """
-    if not isinstance(tensor, DTensor):
+    if not is_sharded(tensor):
         return ()
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(
@@ -49,7 +51,7 @@ def reduction_groups(tensor: Tensor) -> Groups:
 
 def splits_rows(tensor: Tensor) -> bool:
     """Whether a row of ``tensor`` (an index of its first dimension) may be spread over processes."""
-    return isinstance(tensor, DTensor) and any(
+    return is_sharded(tensor) and any(
         placement.is_shard() and not placement.is_shard(0) for placement in tensor.placements
     )
 
@@ -63,17 +65,19 @@ def reduce_sum(values: Tensor, groups: Groups) -> Tensor:
 
 def full(tensor: Tensor) -> Tensor:
     """The whole tensor on every process (a collective where it is sharded)."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def whole(state: Any) -> Any:
     """A state with its sharded tensors gathered on the host, one at a time (then a collective call)."""
-    return pytree.tree_map_only(DTensor, lambda tensor: tensor.full_tensor().cpu(), state)
+    return pytree.tree_map_only(Tensor, lambda tensor: full(tensor).cpu() if is_sharded(tensor) else tensor, state)
 
 
 def like(tensor: Tensor, model: Tensor) -> Tensor:
     """``tensor`` laid out as ``model`` is: a whole tensor is cut to this process's shard, without communication."""
-    if not isinstance(model, DTensor) or isinstance(tensor, DTensor):
+    if not is_sharded(model) or is_sharded(tensor):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     whole = tensor.to(model.device)
     return distribute_tensor(whole, model.device_mesh, model.placements, src_data_rank=None)

@@ -20,7 +20,7 @@ class GEM(Corrector):
     ``eqn:constraints_conn``) give both sources to one :class:`~congruency.Corrector`.
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS.
+        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
         params: The parameters to correct; None takes all of the optimizer's.
         model: The model being trained.
         loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.

@@ -17,7 +17,7 @@ def head(model: nn.Module) -> nn.Module:
     it is the last ``nn.Linear`` or convolution that owns parameters, in the order in which the layers are *defined*.
     That order is the trap: of a model whose auxiliary head is defined after its main one (torchvision's segmentation
     models) it is the auxiliary one. ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile`` are looked
-    through.
+    through. A last layer that is frozen while others train (under LoRA, say) is refused.
 
     Returns:
         The layer itself, not a copy. Several classifiers (a distilled transformer's) come as one ``nn.ModuleList``.
@@ -32,14 +32,14 @@ def head(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
-        return _named(get_classifier(), type(model).__name__)
+        return _trained(_named(get_classifier(), type(model).__name__), model)
     layers = [m for m in model.modules() if isinstance(m, nn.Linear | _ConvNd) and _owns_parameters(m)]
     if not layers:
         raise ValueError(
             f"{type(model).__name__} has no nn.Linear and no convolution with parameters; "
             "choose the parameters yourself, for example model.last.parameters()"
         )
-    return layers[-1]
+    return _trained(layers[-1], model)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -64,6 +64,18 @@ def _named(classifier: Any, name: str) -> nn.Module:
             "or choose the parameters yourself"
         )
     return nn.ModuleList(found) if several and len(found) > 1 else found[0]
+
+
+def _trained(layer: nn.Module, model: nn.Module) -> nn.Module:
+    """The layer, unless it is frozen in a model that trains: nothing would ever be corrected or measured."""
+    trains = [parameter.requires_grad for parameter in model.parameters()]
+    if any(trains) and not any(parameter.requires_grad for parameter in layer.parameters()):
+        raise ValueError(
+            f"the last layer, {type(layer).__name__}, is frozen (requires_grad=False), as under LoRA, and "
+            f"{sum(trains)} other parameters train; choose among those: "
+            "[p for p in model.parameters() if p.requires_grad]"
+        )
+    return layer
 
 
 def _owns_parameters(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""A watch over a correction: one warning when it changes nearly every step."""
+"""Watches over a correction: one warning when it changes nearly every step, or when it meets nothing but nan."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ import warnings
 import torch
 from torch import Tensor
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "correction_watch", "finite_watch"]
 
-_SHARE = 0.9
 _WINDOWS = 4
 _FEWEST_STEPS = 100
+_NONFINITE_STEPS = 20
 
 
 class Watch:
-    """Warns once if at least 90 % of the steps that could be corrected were, over several windows.
+    """Warns once if a counter grew in at least a share of the steps between two looks at it.
 
-    On an accelerator the counter is copied without waiting for it, and looked at when a later window ends.
+    On an accelerator the counter is copied without waiting for it, and looked at when later steps have come.
 
     Args:
-        window: Steps between restarts of the references, or None.
+        every: Steps between two looks.
+        share: From which share of them on to warn.
+        message: The warning, with ``{share}`` and ``{steps}`` in it.
     """
 
-    def __init__(self, window: int | None) -> None:
-        self._every = max(_FEWEST_STEPS, _WINDOWS * (window or _FEWEST_STEPS))
-        self._steps = 0  # that could be corrected since the last look
+    def __init__(self, every: int, share: float, message: str) -> None:
+        self._every, self._share, self._message = every, share, message
+        self._steps = 0  # since the last look
         self._last = 0  # what the counter said at the last look
         self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None
         self._warned = False
 
-    def note(self, corrected: int | Tensor) -> None:
-        """Take note of a step that could be corrected, and of how many have been since the start."""
+    def note(self, counter: int | Tensor) -> None:
+        """Take note of a step, and of what the counter is after it."""
         if self._warned:
             return
         self._steps += 1
@@ -42,23 +44,39 @@ class Watch:
         if self._steps < self._every:
             return
         steps, self._steps = self._steps, 0
-        if not isinstance(corrected, Tensor):
-            self._look(corrected, steps)
-        elif corrected.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-            copy = torch.empty((), dtype=corrected.dtype, pin_memory=True).copy_(corrected, non_blocking=True)
+        if not isinstance(counter, Tensor):
+            self._look(counter, steps)
+        elif counter.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            copy = torch.empty((), dtype=counter.dtype, pin_memory=True).copy_(counter, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
             self._pending = (copy, event, steps)
 
-    def _look(self, corrected: int, steps: int) -> None:
-        share, self._last = (corrected - self._last) / steps, corrected
-        if share < _SHARE:
-            return
-        self._warned = True
-        warnings.warn(
-            f"DCL changed {share:.0%} of the last {steps} gradients: nearly all of them point back along the "
-            "displacement of the weights, so that the force which brings the weights back is being removed, not "
-            "noise. Training may get worse or diverge. Use the default floor with returning=True, a shorter window, a "
-            "lower learning rate, or congruency.Cautious (docs/stability.md)",
-            stacklevel=2,
-        )
+    def _look(self, counter: int, steps: int) -> None:
+        share, self._last = (counter - self._last) / steps, counter
+        if share >= self._share:
+            self._warned = True
+            warnings.warn(self._message.format(share=f"{share:.0%}", steps=steps), stacklevel=2)
+
+
+def correction_watch(window: int | None) -> Watch:
+    """Warn if at least 90 % of the steps that could be corrected were, over several windows."""
+    return Watch(
+        max(_FEWEST_STEPS, _WINDOWS * (window or _FEWEST_STEPS)),
+        0.9,
+        "DCL changed {share} of the last {steps} gradients: nearly all of them point back along the "
+        "displacement of the weights, so that the force which brings the weights back is being removed, not "
+        "noise. Training may get worse or diverge. Use the default floor with returning=True, a shorter window, a "
+        "lower learning rate, or congruency.Cautious (docs/stability.md)",
+    )
+
+
+def finite_watch() -> Watch:
+    """Warn if no step of many in a row could be corrected for a number that is not finite."""
+    return Watch(
+        _NONFINITE_STEPS,
+        1.0,
+        "the last {steps} steps all had a gradient or an update that is not finite (nan or inf) and cannot be "
+        "corrected: the run has probably diverged. Look at the loss; lower the learning rate, clip gradients, or, in "
+        "float16, use a GradScaler (docs/troubleshooting.md)",
+    )

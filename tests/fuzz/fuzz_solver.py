@@ -179,7 +179,9 @@ def corrector_steps(data: st.DataObject, folder: Path) -> str:
     directions = congruency.Directions(margin=_margin(data))
     directions.set([row.split(sizes) for row in rows], parameters)
     blocks = data.draw(st.sampled_from(["joint", "tensor"]))
-    corrector = congruency.Corrector(torch.optim.SGD(parameters, lr=0.1), constraints=[directions], blocks=blocks)
+    corrector = congruency.Corrector(
+        torch.optim.SGD(parameters, lr=0.1), constraints=[directions], blocks=blocks, attach=False
+    )
     with watched(folder):
         corrector.correct()
         stats = corrector.stats

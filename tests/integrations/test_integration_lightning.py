@@ -27,7 +27,7 @@ from congruency.integrations.lightning import CautiousCallback, DCLCallback, _fr
 import lightning  # isort: skip
 import pytorch_lightning  # isort: skip
 from lightning.pytorch.callbacks import ModelCheckpoint  # isort: skip
-from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger  # isort: skip
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger  # isort: skip
 from lightning.pytorch.plugins import MixedPrecision  # isort: skip
 
 
@@ -156,24 +156,24 @@ def test_an_interrupted_fit_detaches():
 
 
 def expected_log(every):
-    """What a plain loop finds at every n-th step."""
+    """What a plain loop finds at every n-th step, as means over those since the one before."""
     net = Regression().net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
     dcl = congruency.DCL(optimizer, **OPTIONS)
-    log = {}
+    log, steps = {}, []
     for step, (inputs, targets) in enumerate(batches()):
         optimizer.zero_grad()
         (net(inputs) - targets).square().mean().backward()
         optimizer.step()
+        stats = dcl.stats
+        row = [stats.congruency, stats.corrected_congruency, stats.magnitude]
+        steps.append(torch.stack([*(value.mean() for value in row), stats.corrected.double()]))
         if (step + 1) % every == 0:
-            stats = dcl.stats
-            log[step] = {
-                "dcl/congruency": float(stats.congruency.mean()),
-                "dcl/corrected_congruency": float(stats.corrected_congruency.mean()),
-                "dcl/magnitude": float(stats.magnitude.mean()),
-                "dcl/corrected_share": int(stats.corrected_steps) / (step + 1),
-            }
-    return {step: {name: v for name, v in row.items() if v == v} for step, row in log.items()}
+            names = ("congruency", "corrected_congruency", "magnitude", "corrected_share")
+            values = torch.stack(steps).nanmean(0).tolist()
+            log[step] = {f"dcl/{name}": value for name, value in zip(names, values, strict=True) if value == value}
+            steps = []
+    return log
 
 
 def test_tensorboard_receives_the_metrics(tmp_path):
@@ -195,6 +195,26 @@ def test_tensorboard_receives_the_metrics(tmp_path):
     assert sum("dcl/congruency" in row for row in expected.values()) > 2
 
 
+class Logger(CSVLogger):
+    """Keeps what it is given, and when."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.logged = []
+
+    def log_metrics(self, metrics, step=None):
+        if any(name.startswith("dcl/") for name in metrics):
+            self.logged.append((step, metrics))
+
+
+def test_accumulated_batches_are_logged_once_per_optimizer_step(tmp_path):
+    logger = Logger(tmp_path)
+    fit(Regression(), logger=logger, log_every_n_steps=1, accumulate_grad_batches=3)
+    steps = [step for step, _ in logger.logged]
+    assert steps == sorted(set(steps))
+    assert len(steps) == -(-BATCHES // 3)
+
+
 def test_weights_and_biases_receives_the_metrics(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -209,8 +229,9 @@ def test_weights_and_biases_receives_the_metrics(tmp_path, monkeypatch):
 
 def test_only_logged_steps_wait_for_the_device(monkeypatch):
     asked = []
-    whole_stats = congruency.DCL.stats
-    monkeypatch.setattr(congruency.DCL, "stats", property(lambda dcl: (asked.append(1), whole_stats.fget(dcl))[1]))
+    means = congruency.DCL.means
+    monkeypatch.setattr(congruency.DCL, "means", lambda dcl: (asked.append(1), means(dcl))[1])
+    monkeypatch.setattr(congruency.DCL, "stats", property(lambda dcl: pytest.fail("it waited for the device")))
     fit(Regression(), log_every_n_steps=5)
     assert len(asked) == BATCHES // 5
 
@@ -313,7 +334,7 @@ def test_every_option_of_dcl_reaches_it(options):
 @pytest.mark.parametrize("options", [{}, {"rescale": False, "decay": True}, {"max_rescale": 1.2}], ids=str)
 def test_cautious_equals_the_plain_loop_and_is_logged(options):
     expected, (stats,) = by_hand((congruency.Cautious, options))
-    run = trainer(CautiousCallback(**options), log_every_n_steps=BATCHES)
+    run = trainer(CautiousCallback(**options), log_every_n_steps=1)  # the last one's are that of one step
     run.fit(module := Regression(), loader())
     assert torch.equal(nn.utils.parameters_to_vector(module.net.parameters()), expected)
     assert not torch.equal(expected, by_hand()[0])

@@ -97,7 +97,7 @@ def plain(*, accumulate=1, autocast=None, params="all", kind=congruency.DCL, opt
                 "dcl/congruency": float(stats.congruency.mean()),
                 "dcl/corrected_congruency": float(stats.corrected_congruency.mean()),
                 "dcl/magnitude": float(stats.magnitude.mean()),
-                "dcl/corrected_share": int(stats.corrected_steps) / (step + 1),
+                "dcl/corrected_share": float(stats.corrected),  # every step is logged
                 "cautious/congruency": float(stats.congruency.mean()),
                 "cautious/kept": float(stats.kept),
             }
@@ -233,8 +233,8 @@ def test_tensorboard_receives_the_metrics(tmp_path, monkeypatch):
     train(tmp_path, report_to="tensorboard", logging_steps=3)
     events = EventAccumulator(str(tmp_path / "logs")).Reload()
     found = {event.step: event.value for event in events.Scalars("train/dcl/congruency")}
-    expected = {step: row["dcl/congruency"] for step, row in enumerate(plain()[2], start=1) if "dcl/congruency" in row}
-    expected = {step: value for step, value in expected.items() if step % 3 == 0}
+    each = [row.get("dcl/congruency", math.nan) for row in plain()[2]]
+    expected = {step: float(torch.tensor(each[step - 3 : step]).nanmean()) for step in range(3, STEPS + 1, 3)}
     assert list(expected) == [3, 6, 9, 12]
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -249,7 +249,10 @@ def test_weights_and_biases_receives_the_metrics(tmp_path, monkeypatch):
     summary = dict(wandb.run.summary)
     wandb.finish()
     assert list(tmp_path.rglob("*.wandb"))
-    expected = {f"train/{name}": value for name, value in plain()[2][-1].items() if name.startswith("dcl/")}
+    rows = plain()[2]
+    names = [name for name in rows[-1] if name.startswith("dcl/")]
+    each = {name: torch.tensor([row.get(name, math.nan) for row in rows], dtype=torch.float64) for name in names}
+    expected = {f"train/{name}": float(values.nanmean()) for name, values in each.items()}
     assert len(expected) == 4
     assert {name: summary[name] for name in expected} == pytest.approx(expected)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,22 @@ def test_comparisons_are_corrected_by_holm_and_name_what_is_identical():
     assert sentences[0] == "better, against plain: Error falls by 0.97 points (p 0.001)."
     assert sentences[1] == "Identical on every seed to the row they are compared with: same."
     assert sentences[2].startswith("1 of 2 comparisons have p < 0.05, where 0.1 would by chance alone; 1 is left")
+
+
+def test_runs_that_cannot_show_a_difference_say_so():
+    """All rows identical: no p-value, and one sentence; rows that are equal to each other share theirs."""
+    study = replace(toy_study(), holm=True)
+    others = ("better", "same")
+    results = {name: {**RESULTS["plain"], "seconds": [float(len(name))] * 3} for name in ("plain", *others)}
+    table = summary_table(study, results)
+    assert [row[3:5] for row in table.rows[1:]] == [["identical", "-"]] * 2
+    (sentence,) = findings(study, results)
+    assert sentence.startswith("Nothing differs: on every seed every row is identical")
+    assert "p <" not in sentence
+    equal = {**RESULTS, "same": RESULTS["better"]}
+    assert findings(study, equal)[0].startswith("better; same (equal to each other), against plain: Error falls")
+    mixed = summary_table(study, RESULTS)
+    assert [row[4] for row in mixed.rows] == ["-", "0.002", "-"]
 
 
 def test_results_are_read_back_as_written(tmp_path):

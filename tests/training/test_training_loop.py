@@ -345,7 +345,7 @@ def test_a_configuration_is_read_back():
 
 
 def test_divergence_is_warned_of_and_recorded(tmp_path):
-    with pytest.warns(UserWarning, match="the loss is not finite at step 3"):
+    with pytest.warns(UserWarning, match="the run has diverged: the loss is not finite from step 3 on"):
         train(partial(build, loss=Explodes()), config(epochs=2), tmp_path)
     record = read_record(tmp_path)
     assert record.steps[2]["loss"] is not None

@@ -2,6 +2,9 @@
 
 import difflib
 import importlib
+import os
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +103,8 @@ def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     options: dict[str, Any] = {"num_classes": classes, "in_chans": shape[0]}
     if settings is not None and settings.fixed_input_size:
         options["img_size"] = shape[1:]
+    if download:
+        _check_reachable(name, importlib.import_module("huggingface_hub.constants").ENDPOINT)
     try:
         network: nn.Module = timm.create_model(name, pretrained=download, **options)
     except Exception as reason:
@@ -118,6 +123,7 @@ def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Mo
     settings = {"aux_logits": False, "init_weights": True} if short in special else {}
     network: nn.Module = models.get_model(short, weights=None, num_classes=classes, **settings)
     if download:
+        _check_reachable(name, "https://download.pytorch.org")
         try:
             weights = models.get_model_weights(short)["DEFAULT"].get_state_dict(progress=False)
         except Exception as reason:
@@ -152,9 +158,21 @@ def _torchvision_models() -> Any:
     return importlib.import_module("torchvision.models")
 
 
-def _download_failed(name: str, reason: Exception) -> RuntimeError:
+def _check_reachable(name: str, server: str) -> None:
+    """Fail in seconds where there is no network: the libraries that download would try for a minute."""
+    try:
+        urllib.request.urlopen(server, timeout=5).close()
+    except urllib.error.HTTPError:
+        return  # it answered
+    except OSError as reason:
+        if os.environ.get("HF_HUB_OFFLINE"):
+            return  # the caller wants what was downloaded before
+        raise _download_failed(name, reason, "; for weights downloaded before set HF_HUB_OFFLINE=1") from reason
+
+
+def _download_failed(name: str, reason: Exception, hint: str = "") -> ConnectionError:
     packaged = ", or pretrained='installed'" if name in PACKAGES else ""
-    return RuntimeError(
-        f"the weights of {name} cannot be downloaded ({type(reason).__name__}); "
-        f"give a weights file{packaged}, or train from scratch with pretrained=None"
+    return ConnectionError(
+        f"the weights of {name} cannot be downloaded ({reason}); "
+        f"give a weights file{packaged}, or train from scratch with pretrained=None{hint}"
     )

@@ -28,7 +28,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        print(f"congruency: {error.name} is missing; install congruency[experiments]", file=sys.stderr)
+        install = "pip install '.[experiments]' in a checkout, or 'FILE.whl[experiments]' of a wheel"
+        print(f"congruency: {error.name} is missing; the command needs the extra: {install}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("congruency: interrupted", file=sys.stderr)
@@ -40,12 +41,13 @@ def build() -> "typer.Typer":
     import typer
 
     from congruency.cli.ablate import ablate
-    from congruency.cli.many_values import ManyValuesCommand
+    from congruency.cli.commands import Command, Group, ManyValuesCommand
     from congruency.cli.reproduce import app as reproduce
     from congruency.cli.saliency import app as saliency
     from congruency.cli.train_lm import train_lm
 
     app = typer.Typer(
+        cls=Group,
         help="Measure how well gradients agree with those accumulated so far, and correct those that disagree (DCL).",
         no_args_is_help=True,
         add_completion=False,
@@ -67,8 +69,8 @@ def build() -> "typer.Typer":
         pass
 
     for name in _COMMANDS:
-        app.command()(getattr(import_module(f"congruency.cli.{name}"), name))
-    app.command("train-lm")(train_lm)
+        app.command(cls=Command)(getattr(import_module(f"congruency.cli.{name}"), name))
+    app.command("train-lm", cls=Command)(train_lm)
     app.command(cls=ManyValuesCommand)(ablate)
     app.add_typer(reproduce, name="reproduce")
     app.add_typer(saliency, name="saliency")

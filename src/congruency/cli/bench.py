@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from congruency.cli.options import option
-from congruency.cli.terminal import check_device, check_folder, interruptible
+from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
 
 __all__ = ["bench"]
 
@@ -23,7 +22,7 @@ def bench(
     )] = None,
     size: Annotated[list[float] | None, option(
         "Measure one tensor of so many parameters, as in 1e6; may be repeated. (default: many sizes, and the shapes "
-        "of real networks)", "PARAMETERS", min=1,
+        "of real networks)", "PARAMETERS", min=1, max=1e15,
     )] = None,
     references: Annotated[list[int] | None, option(
         "Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)", "N", min=1, max=64,
@@ -45,14 +44,12 @@ def bench(
     devices = device or _devices()
     for name in devices:
         check_device(name, "--device")
-    if not all(map(math.isfinite, size or [])):
-        raise typer.BadParameter("must be a finite number of parameters", param_hint="--size")
     for question in only or []:
         if question not in _QUESTIONS:
             raise typer.BadParameter(f"must be one of {', '.join(_QUESTIONS)}, got {question!r}", param_hint="--only")
     if out is not None:
         check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"):
+    with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies import bench
 
         bench.run(

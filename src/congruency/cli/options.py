@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ __all__ = [
 
 def option(
     help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,
-    min: float | None = None, max: float | None = None,
+    min: float | None = None, max: float | None = None, callback: Callable[[Any], Any] | None = None,
 ) -> Any:  # fmt: skip
     """An option of a command, named as its parameter where ``name`` is not given.
 
@@ -33,11 +34,12 @@ def option(
     it ``--DEVICE``.
     """
     names = () if name is None else (name,)
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max)
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max, callback=callback)
 
 
 where = partial(option, panel="Where runs are executed")
 method = partial(option, panel="The method")
+runs = partial(option, panel="How each run is trained")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
@@ -133,11 +135,26 @@ TableOut = Annotated[Path | None, option(
     "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
     "FOLDER",
 )]  # fmt: skip
-Data = Annotated[Path | None, option("The folder of the data sets. (default: $CONGRUENCY_DATA)", "FOLDER")]
-Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH")]
-Model = Annotated[str | None, option("Another network in all runs, such as resnet18.", "NAME")]
-Epochs = Annotated[int | None, option("Another number of epochs in all runs, such as 30.", "N", min=1)]
-BatchSize = Annotated[int | None, option("Another batch size in all runs, such as 128.", "N", min=1)]
+
+
+def _check_data(folder: Path | None) -> Path | None:
+    """Refuse what is no folder of data sets; a set itself is given by another option."""
+    if folder is not None and not folder.expanduser().is_dir():
+        raise typer.BadParameter(
+            f"{folder} is no folder; --data is the folder where named data sets are looked for, and --dataset the set "
+            "itself (its name or path)"
+        )
+    return folder
+
+
+Data = Annotated[Path | None, option(
+    "The folder where named data sets are looked for. (default: $CONGRUENCY_DATA)", "FOLDER", callback=_check_data,
+    panel="The data",
+)]  # fmt: skip
+Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH", panel="The data")]
+Model = Annotated[str | None, runs("Another network in all runs, such as resnet18.", "NAME")]
+Epochs = Annotated[int | None, runs("Another number of epochs in all runs, such as 30.", "N", min=1)]
+BatchSize = Annotated[int | None, runs("Another batch size in all runs, such as 128.", "N", min=1)]
 TuningSeeds = Annotated[int, option("Seeds that learning rates are tuned on.", "N", min=1)]
 MethodRows = Annotated[list[str] | None, option(
     "Run only this method, such as dcl-50, beside the baseline; may be repeated. (default: all of the table)", "NAME",
@@ -147,8 +164,8 @@ Rates = Annotated[list[float] | None, option(
     "A learning rate of the grid; may be repeated, and one alone is not tuned. (default: five of the table's own)",
     "NUMBER",
 )]  # fmt: skip
-LearningRate = Annotated[float | None, option("Another learning rate in all runs, such as 0.1.", "RATE")]
-Pretrained = Annotated[str | None, option(
+LearningRate = Annotated[float | None, runs("Another learning rate in all runs, such as 0.1.", "RATE")]
+Pretrained = Annotated[str | None, runs(
     "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
 )]  # fmt: skip
@@ -159,13 +176,13 @@ Budget = Annotated[Literal["paper", "small"], option(
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
-Precision = Annotated[PrecisionName, option("Number format of training; bf16 and 16 are mixed precision.")]
+Precision = Annotated[PrecisionName, runs("Number format of training; bf16 and 16 are mixed precision.")]
 OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
-CaptureFlag = Annotated[bool, option(
+CaptureFlag = Annotated[bool, runs(
     "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
 )]  # fmt: skip
-CompileFlag = Annotated[bool, option("Run the network through torch.compile.", name="--compile")]
-TF32Flag = Annotated[bool, option("Let a GPU round float32 products to TF32.", name="--tf32")]
+CompileFlag = Annotated[bool, runs("Run the network through torch.compile.", name="--compile")]
+TF32Flag = Annotated[bool, runs("Let a GPU round float32 products to TF32.", name="--tf32")]
 Corpus = Annotated[str, option(
     "Text to train on: stdlib (the sources of Python's standard library), a folder of text files, or one file.",
     "stdlib|PATH",

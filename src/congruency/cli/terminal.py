@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 __all__ = [
-    "INTERRUPTED", "check_accelerator", "check_device", "check_folder", "given", "interruptible", "plain_errors",
-    "show",
+    "INTERRUPTED", "check_accelerator", "check_device", "check_folder", "given", "interrupted", "interruptible",
+    "plain_errors", "show",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -24,15 +24,23 @@ def given(context: Any, name: str) -> bool:
 
 
 @contextmanager
-def interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command with this line."""
+def interruptible(message: str | Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends the command with this line, made then if it is a function."""
     import typer
 
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(message, err=True)
+        typer.echo(message if isinstance(message, str) else message(), err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def interrupted(out: Path, again: str = "the same command with --resume") -> str:
+    """What a run that Ctrl-C ended can be resumed from: its last checkpoint, if it came so far."""
+    saved = any((out / "checkpoints").glob("checkpoint-*.pt"))
+    return f"interrupted; {again} " + (
+        "continues from the last checkpoint" if saved else "starts again: there is no checkpoint yet"
+    )
 
 
 def check_folder(folder: Path, option: str) -> None:
@@ -42,8 +50,10 @@ def check_folder(folder: Path, option: str) -> None:
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir():
         raise typer.BadParameter(f"{existing} is a file, a folder is needed", param_hint=option)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise typer.BadParameter(f"{existing} cannot be written to", param_hint=option)
+    try:
+        TemporaryDirectory(dir=existing).cleanup()  # permissions alone do not tell: root may not write to /proc
+    except OSError as reason:
+        raise typer.BadParameter(f"{existing} cannot be written to ({reason.strerror})", param_hint=option) from None
 
 
 def check_device(name: str, option: str) -> None:

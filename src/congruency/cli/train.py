@@ -34,7 +34,7 @@ from congruency.cli.options import (
     refined,
 )
 from congruency.cli.options import method as _method
-from congruency.cli.terminal import check_accelerator, check_folder, given, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, given, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.classification.image_options import ImageOptions
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _schedule = partial(option, panel="How long and how fast")
-_images = partial(option, panel="The images")
+_images = partial(option, panel="The data")
 _machine = partial(option, panel="The machine")
 
 _DCL = ("window", "references", "offset", "mode")
@@ -169,7 +169,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL, GEM or Cautious.
 
-        congruency train --dataset digits --method dcl --window 50 --epochs 3 --out runs/first
+        congruency train --dataset digits --method dcl --window 5 --epochs 3 --out runs/first
 
         congruency train --dataset digits --optimizer adamw --method cautious --epochs 3 --out runs/second
 
@@ -185,10 +185,7 @@ def train(
     check_accelerator(device)
     if capture:
         _check_capture(device)
-    with (
-        interruptible("interrupted; the same command with --resume continues from the last checkpoint"),
-        plain_errors(),
-    ):
+    with interruptible(lambda: interrupted(out)), plain_errors():
         from congruency.classification.image_options import ImageOptions
         from congruency.constraints.references import DEFAULT_FLOOR
         from congruency.training import Correction, TrainingConfig
@@ -280,6 +277,7 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
 
 def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
     """Refuse to resume another run; the loop checks its own settings itself."""
+    from congruency._validate import changes
     from congruency.classification.task import Setup, describe
     from congruency.training import read_record
 
@@ -288,7 +286,7 @@ def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
     usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
     different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
     if different:
-        listed = "; ".join(f"{name} was {began.get(name)!r} and is {here[name]!r}" for name in different)
+        listed = "; ".join(changes(began, {name: here[name] for name in different}))
         raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
 
 

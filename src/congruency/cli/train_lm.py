@@ -12,7 +12,7 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.language import LanguageSetup
@@ -96,10 +96,7 @@ def train_lm(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    with (
-        interruptible("interrupted; the same command with --resume continues from the last checkpoint"),
-        plain_errors(),
-    ):
+    with interruptible(lambda: interrupted(out)), plain_errors():
         from dataclasses import replace
 
         from congruency.language import PRESETS, LanguageSetup, training_config

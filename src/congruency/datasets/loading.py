@@ -118,13 +118,15 @@ def find(source: str | Path, data: str | Path | None = None) -> Path:
     folder = data if data is not None else os.environ.get(_VARIABLE)
     if folder is None:
         raise ValueError(
-            f"the location of {known.title} is unknown: give data, the folder that holds it, or set {_VARIABLE}"
+            f"the location of {known.title} is unknown: give data, the folder that holds it (of the command --data), "
+            f"or set {_VARIABLE}"
         )
     for path in (Path(folder).expanduser() / each for each in known.paths):
         if path.exists():
             return _single_archive(path)
     raise FileNotFoundError(
-        f"{known.title} is not in {folder}; put it there as one of {', '.join(known.paths)}, or give its path"
+        f"{known.title} is not in {folder}; put it there as one of {', '.join(known.paths)}; or give another "
+        f"folder (data, of the command --data) or the set's own path in place of its name (--dataset)"
     )
 
 

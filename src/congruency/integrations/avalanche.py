@@ -53,8 +53,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
     batched call (:class:`congruency.EpisodicMemory`), with the strategy's criterion.
 
     Logged at the end of every epoch, through the strategy's evaluator and its loggers: ``dcl/congruency``,
-    ``dcl/corrected_congruency`` and ``dcl/magnitude`` of the last step, means over all constraints, and
-    ``dcl/corrected_share`` of the experience's steps.
+    ``dcl/corrected_congruency``, ``dcl/magnitude`` and ``dcl/corrected_share``, means over the epoch's steps.
 
     Between experiences a checkpoint needs the memory too: ``plugin.state_dict()``. A pickled strategy includes it.
 

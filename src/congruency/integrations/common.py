@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
@@ -109,22 +108,15 @@ def attach(
 
 
 def metrics(corrector: Corrector) -> dict[str, float]:
-    """Means of the last step over constraints and blocks, and the share of corrected steps so far.
+    """Means over the steps since they were last asked for: see :meth:`congruency.Corrector.means`.
 
     Of Cautious, whose every step is corrected: the congruency of update and gradient, and the share of elements kept.
     Waits for the device, so call it only for logged steps. Undefined values are left out.
     """
-    stats = corrector.stats
-    values = {"congruency": stats.congruency.nanmean(), "kept": stats.kept}
-    if not isinstance(corrector, Cautious):
-        values |= {
-            "corrected_congruency": stats.corrected_congruency.nanmean(),
-            "magnitude": stats.magnitude.nanmean(),
-            "corrected_share": stats.corrected_steps.to(torch.float64) / max(int(stats.steps), 1),
-        }
-    found = torch.stack([value.to(torch.float64) for value in values.values()]).tolist()
-    first = "cautious" if isinstance(corrector, Cautious) else "dcl"
-    return {f"{first}/{name}": value for name, value in zip(values, found, strict=True) if math.isfinite(value)}
+    cautious = isinstance(corrector, Cautious)
+    left_out = {"steps", *(("magnitude", "corrected_share") if cautious else ())}
+    first = "cautious" if cautious else "dcl"
+    return {f"{first}/{name}": value for name, value in corrector.means().items() if name not in left_out}
 
 
 def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:

@@ -60,6 +60,7 @@ class _CorrectorCallback(Callback):
         self.params, self.options = params, options
         self.correctors: dict[int, Corrector] = {}
         self._fitting = False
+        self._steps = 0  # optimizer steps up to the batch before
         self._loaded: dict[str, Any] | None = None
 
     @property
@@ -79,14 +80,16 @@ class _CorrectorCallback(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._detach()
         self.correctors = attach(pl_module, trainer.optimizers, self.params, self.options, self._kind)
-        self._fitting = True
+        self._fitting, self._steps = True, trainer.global_step
         self._restore()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # As Lightning's own monitors do. LightningModule.log would repeat a value that is undefined at this step.
-        if not trainer._logger_connector.should_update_logs or trainer.barebones:
+        made_a_step = trainer.global_step != self._steps  # with accumulate_grad_batches most batches make none
+        self._steps = trainer.global_step
+        if not made_a_step or not trainer._logger_connector.should_update_logs or trainer.barebones:
             return
         found = metrics_of_all(self.correctors)
         for logger in trainer.loggers:
@@ -144,9 +147,9 @@ class DCLCallback(_CorrectorCallback):
     positive margin can increase its norm again. To clip the corrected gradient, use manual optimization and
     ``congruency.DCL(..., attach=False)``.
 
-    Logged every ``log_every_n_steps`` steps to all loggers of the Trainer: ``dcl/congruency`` and
-    ``dcl/corrected_congruency`` (the step's cosine before and after the correction, mean over references),
-    ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share`` (of all steps so far); with several
+    Logged every ``log_every_n_steps`` steps to all loggers of the Trainer, once per optimizer step, as means over the
+    steps since the last time: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the cosine before and after the
+    correction), ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share``; with several
     optimizers ``dcl/0/congruency`` and so on. With ``blocks="element"`` there is ``dcl/kept``, the share of elements
     that were kept. Undefined values (congruency, while references are recorded) are not logged. Other steps do not wait
     for the device. The latest values are in ``trainer.callback_metrics``.

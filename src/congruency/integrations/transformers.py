@@ -177,9 +177,9 @@ class DCLCallback(_CorrectorCallback):
     gradient is what is corrected. Only a positive margin can increase its norm again.
 
     Logged with every training loss (``logging_steps``), in ``trainer.state.log_history`` and to the integrations in
-    ``report_to``: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the step's cosine before and after the
-    correction, mean over references), ``dcl/magnitude`` (the distance from the references) and ``dcl/corrected_share``
-    (of all steps so far). Other steps do not wait for the device. Given in ``Trainer(callbacks=[...])`` instead of by
+    ``report_to``, as means over the steps since the last time: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the
+    cosine before and after the correction), ``dcl/magnitude`` (the distance from the references) and
+    ``dcl/corrected_share``. Other steps do not wait for the device. Given in ``Trainer(callbacks=[...])`` instead of by
     :meth:`add_to`, it is called after the reporting callbacks, which then do not see its metrics.
 
     Checkpoints: the state is a separate file, ``dcl.pt``, in each ``checkpoint-N`` folder. On resuming, it is read

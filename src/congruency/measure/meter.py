@@ -257,6 +257,10 @@ class CongruencyMeter:
 
 
 def _checked(params: Iterable[Tensor]) -> list[Tensor]:
+    if isinstance(params, torch.nn.Module):
+        raise TypeError(f"params must be parameters, got the {type(params).__name__} itself; pass model.parameters()")
+    if not hasattr(params, "__iter__"):
+        raise TypeError(f"params must be parameters, as model.parameters() gives them, got {type(params).__name__}")
     listed = [params] if isinstance(params, Tensor) else list(params)
     for param in listed:
         if not isinstance(param, Tensor):

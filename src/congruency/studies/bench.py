@@ -136,6 +136,17 @@ def measure(
     """Measure on one device what answers these questions; return plain data."""
     clock = _Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
+    cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
+    for workload in chosen if sizes else ():
+        left_out = [str(n) for n in references if (workload, n) not in cells]
+        if left_out:
+            why = f"{_bytes_needed(workload, 1) / 1e9:,.0f} GB or more are needed"
+            why = why if "1" in left_out or len(left_out) == len(references) else "too large for several"
+            console.print(
+                f"not measured: {workload.parameters:.3g} parameters with {', '.join(left_out)} reference(s): {why}"
+            )
+    if sizes and not cells:
+        raise ValueError("nothing of this fits into the memory that is free here; give a smaller --size")
     bandwidth = measure_bandwidth(device, clock, 1 << (22 if quick else 27))
     large = [w for w in chosen if _fits(w, 2, device)]
     jobs: dict[str, list[tuple[str, Callable[[], Any]]]] = {name: [] for name in QUESTIONS}
@@ -144,7 +155,7 @@ def measure(
         if what in only:
             jobs[what].append((description, lambda: function(*arguments)))
 
-    for w, n in ((w, n) for w in chosen for n in references if _fits(w, n, device)):
+    for w, n in cells:
         plan("corrections", f"{w.name}, {n} reference(s)", measure_correction, w, n, device, clock, bandwidth)
     for w, n in ((w, n) for w in large[-2:] for n in references if n > 1):
         plan("memory", f"{w.name}, {n} memory rows", measure_memory, w, n, device, clock, bandwidth)
@@ -459,11 +470,15 @@ def _device_events(program: Callable[[], Any], repeats: int) -> list[Any]:
     return [event for event in profiler.key_averages() if event.self_device_time_total > 0]
 
 
+def _bytes_needed(workload: Workload, references: int) -> int:
+    return workload.parameters * 4 * (4 + 3 * references)
+
+
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
     """Whether parameters, momentum, gradients twice and three DCLs' references take 80 % of the free memory or less."""
     if references > 1 and workload.parameters > 3e7:
         return False  # many references of a large model add little to those of a smaller one, and take long
-    need = workload.parameters * 4 * (4 + 3 * references)
+    need = _bytes_needed(workload, references)
     if device.type == "cuda":
         return need < 0.8 * torch.cuda.mem_get_info(device)[0]
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30

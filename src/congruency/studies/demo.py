@@ -392,6 +392,7 @@ def _notes(settings: Settings, corpus: Corpus) -> list[tuple[str, str]]:
         "sample orders, not over other digits.",
         "The test": "A paired t-test for each method against its baseline, the plain optimizer. Seeds "
         f"{settings.first_seed} to {settings.first_seed + settings.seeds - 1}. Small networks in short runs: "
-        "docs/choosing.md has larger ones.",
+        "docs/choosing.md has larger ones. On another machine the same seeds give slightly different numbers, since "
+        "sums are rounded in another order there.",
     }
     return list(notes.items())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from congruency._validate import changes
 from congruency.files import write_together
 from congruency.studies.plan import Job, JobT, Run
 
@@ -134,7 +135,7 @@ class Store:
             return
         different = [name for name in settings if not _same(held.get(name), settings[name])]
         if different:
-            listed = "; ".join(f"{name} was {held.get(name)!r} and is {settings[name]!r}" for name in different)
+            listed = "; ".join(changes({n: held.get(n) for n in different}, {n: settings[n] for n in different}))
             raise ValueError(
                 f"{self.folder} holds runs with other settings ({listed}); give the same options or another --out"
             )

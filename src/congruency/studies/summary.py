@@ -58,6 +58,20 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
     return Table(caption, [*header, *(extra.heading for extra in extras)], lines, groups)
 
 
+def _equal_rows(study: Study[JobT], results: Results) -> dict[str, str]:
+    """Rows whose values all are those of an earlier one, seed by seed, each with the first of its kind."""
+    shown = {"seed", *(column.key for column in (*study.columns, *study.extras))}  # not times, say
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for row in study.rows:
+        values = {name: list(each) for name, each in results.get(row.name, {}).items() if name in shown}
+        if row.against is not None and not row.inactive and len(values.get("seed", [])) > 1:
+            key = repr((row.against, sorted(values.items())))
+            if first.setdefault(key, row.name) != row.name:
+                found[row.name] = first[key]
+    return found
+
+
 def _short(column: Column) -> str:
     return column.heading.partition(",")[0]
 
@@ -87,7 +101,8 @@ def _cells(
     cells = [with_margin(estimate.mean, estimate.margin, column.digits)]
     if compared:
         cells.append(_difference(one, column))
-        cells += [p_value(math.nan if one is None else one.adjusted)] if with_holm else []
+        tested = one is not None and not one.identical  # no spread, nothing to test
+        cells += [p_value(one.adjusted if one is not None and tested else math.nan)] if with_holm else []
     return cells
 
 
@@ -143,7 +158,7 @@ def findings(
     ``repeated`` is how often a run was resumed after an interruption.
     """
     compared = comparisons(study, results)
-    sentences = _compared(study, compared) if any(row.against for row in study.rows) else []
+    sentences = _compared(study, results, compared) if any(row.against for row in study.rows) else []
     inactive = [f"{row.name} ({row.inactive})" for row in study.rows if row.inactive]
     if inactive:
         sentences.append(f"Equal to the row they are compared with by construction: {'; '.join(inactive)}.")
@@ -155,12 +170,15 @@ def findings(
     return sentences
 
 
-def _compared(study: Study[JobT], compared: Compared) -> list[str]:
+def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[str]:
     tested = [one for one in compared.values() if math.isfinite(one.p)]
     if not tested:
         return ["Nothing could be compared: that needs two seeds or more of a row and of the one it is compared with."]
     sentences, unclear, identical = [], [], []
-    for row in study.rows:
+    equal = _equal_rows(study, results)
+    for row in (row for row in study.rows if row.name not in equal):
+        names = [row.name, *(name for name, first in equal.items() if first == row.name)]
+        label = row.name if len(names) == 1 else f"{'; '.join(names)} (equal to each other)"
         own = {
             column: one for column in study.columns if (one := compared.get((row.name, column.key))) in tested and one
         }
@@ -168,13 +186,19 @@ def _compared(study: Study[JobT], compared: Compared) -> list[str]:
         if clear:
             rest = [_short(column) for column, one in own.items() if one.p >= _SIGNIFICANT]
             others = [f"no clear change of {', '.join(rest)}"] if rest else []
-            sentences.append(f"{row.name}, against {row.against}: {'; '.join([*clear, *others])}.")
+            sentences.append(f"{label}, against {row.against}: {'; '.join([*clear, *others])}.")
         elif own and all(one.identical for one in own.values()):
-            identical.append(row.name)
+            identical += names
         elif own:
-            unclear.append(row.name)
+            unclear.append(label)
     if unclear:
         sentences.append(f"No clear difference: {'; '.join(unclear)}.")
+    if identical and not sentences:
+        return [
+            f"Nothing differs: on every seed {identical[0] if len(identical) == 1 else 'every row'} is identical to "
+            "what it is compared with. Runs so short cannot show a difference, or nothing was corrected (see the share "
+            "of corrected steps): try more epochs or samples, or a shorter window."
+        ]
     if identical:
         sentences.append(f"Identical on every seed to the row they are compared with: {'; '.join(identical)}.")
     if study.holm:

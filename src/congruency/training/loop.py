@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from congruency._validate import changes
 from congruency._version import __version__
 from congruency.training.async_readback import AsyncReadback
 from congruency.training.checkpoints import CheckpointError, Checkpoints, load_checkpoint
@@ -203,7 +204,10 @@ class _Session:
         lost = next((line["step"] for line in lines if not math.isfinite(line["loss"])), None)
         if lost is not None and not self._diverged and self._fabric.is_global_zero:
             self._diverged = True
-            warnings.warn(f"the loss is not finite at step {lost}; a smaller learning rate may help", stacklevel=2)
+            warnings.warn(
+                f"the run has diverged: the loss is not finite from step {lost} on; a smaller learning rate may help",
+                stacklevel=2,
+            )
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._record is not None:
@@ -241,11 +245,10 @@ class _Session:
             saved = TrainingConfig.from_dict(state["config"]).binding()
         except (TypeError, ValueError) as reason:
             raise CheckpointError(f"the run's configuration cannot be read ({reason}); start a new run") from None
-        here = self._config.binding()
-        different = [name for name in here if saved.get(name) != here[name]]
+        different = changes(saved, self._config.binding())
         if different:
-            changes = "; ".join(f"{name} was {saved.get(name)!r} and is {here[name]!r}" for name in different)
-            raise CheckpointError(f"the run cannot be resumed with another configuration: {changes}; start a new run")
+            listed = "; ".join(different)
+            raise CheckpointError(f"the run cannot be resumed with another configuration: {listed}; start a new run")
 
     def _result(self, *, finished: bool, asked: bool) -> Result:
         run = self._run
@@ -258,7 +261,6 @@ def _check_folder(folder: Path, resume: bool, fabric: Fabric) -> None:
     taken = fabric.broadcast((folder / RECORD_NAME).exists())
     if taken and not resume:
         raise FileExistsError(f"{folder} already holds a run; resume it, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _header(run: TrainingRun, origin: Origin) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from congruency.cli.many_values import ManyValuesCommand, spread
+from congruency.cli.commands import ManyValuesCommand, spread
 
 MANY = {"--window", "-w", "--margin"}
 

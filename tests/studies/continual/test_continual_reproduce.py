@@ -64,7 +64,13 @@ def test_the_command_writes_one_value_per_seed_for_every_row(table, tmp_path):
         assert row.method.name in page
     assert "83.35" in page or "82.44" in page  # the paper's GEM
     assert "an implementation of its own" in page
-    assert (tmp_path / "table.md").read_text().count("\n| ") == 2 + len(rows)  # the heading and its rule
+    lines = [
+        line.split("|")[1].strip() for line in (tmp_path / "table.md").read_text().splitlines() if line[:2] == "| "
+    ]
+    named = [
+        name for line in lines[2:] for name in line.split("; ")
+    ]  # after the heading and its rule; equal rows in one
+    assert sorted(named) == sorted(row.method.name for row in rows)
     assert not list((tmp_path / "state").glob("*"))
 
 
@@ -265,3 +271,9 @@ def test_results_are_collected_for_finished_seeds_only(tmp_path):
     study = continual_study(small(), ["GEM", "single"])
     assert collect(study, Store(tmp_path).load()).keys() == {"GEM"}
     assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]
+
+
+def test_windows_that_no_task_is_long_enough_for_are_named():
+    assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
+    assert "(40, 50)" in continual_study(small(samples=400)).caption
+    assert "windows" not in continual_study(StreamSettings(table="mnist_r")).caption

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from congruency.cli.commands import Command, Group
 from congruency.cli.options import option
 from congruency.cli.reproduce.classification import classification
 from congruency.cli.reproduce.continual import continual
@@ -16,6 +17,7 @@ from congruency.cli.reproduce.tuned import tuned
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Group,
     help="Run a table of the paper, or one of our own studies, with as many seeds as you like.\n\n"
     "Every row is trained from every seed; the table shows means, intervals and paired differences beside the paper's "
     "numbers. An interrupted command resumes where it stopped when it is given again.",
@@ -57,4 +59,4 @@ def reproduce(
 
 
 for command in (classification, tuned, continual, saliency, language):
-    app.command()(command)
+    app.command(cls=Command)(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from congruency.cli.commands import Command, Group
 from congruency.cli.saliency.export import export
 from congruency.cli.saliency.gallery import gallery
 from congruency.cli.saliency.osie import osie
@@ -15,6 +16,7 @@ from congruency.cli.saliency.train import train
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Group,
     help="Predict where people look, score saliency maps, and compare corrections in saliency networks.",
     no_args_is_help=True,
     add_completion=False,
@@ -22,4 +24,4 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for command in (train, predict, score, gallery, export, prepare, osie):
-    app.command()(command)
+    app.command(cls=Command)(command)

@@ -23,7 +23,7 @@ from congruency.cli.saliency.options import (
     Width,
 )
 from congruency.cli.saliency.references import reference_lines
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
@@ -77,7 +77,7 @@ def train(
     """
     check_folder(out, "--out")
     check_accelerator(device)
-    with interruptible("interrupted; the same command resumes from the last checkpoint"), plain_errors():
+    with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, train_network
         from congruency.studies.console import typed

@@ -148,9 +148,24 @@ def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Stud
         rows=rows,
         columns=COLUMNS,
         notes=_NOTES,
-        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM.",
+        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM."
+        + _too_long(settings, rows),
     )
     return pick(study, names)
+
+
+def _too_long(settings: StreamSettings, rows: Sequence[Row[ContinualJob]]) -> str:
+    """A sentence on windows that never end within a task, as in quick tries."""
+    steps = -(-settings.described()["samples"] // settings.batch)
+    windows = {job.method.window for row in rows for job in row.jobs} - {None}
+    longer = sorted(window for window in windows if window is not None and window >= steps)
+    if not longer:
+        return ""
+    listed = ", ".join(map(str, longer))
+    return (
+        f" A task has {steps} steps: windows as long or longer ({listed}) never renew their reference within one, and "
+        "rows that differ in nothing else are equal; give more --samples."
+    )
 
 
 def _row(settings: StreamSettings, row: TableRow) -> Row[ContinualJob]:

@@ -1,4 +1,4 @@
-"""Options that take several values after one flag: ``--window 5 10 20`` beside ``--window 5 --window 10``."""
+"""How commands read and show their options: flags without a type, several values after one flag."""
 
 from __future__ import annotations
 
@@ -6,15 +6,42 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["ManyValuesCommand", "spread"]
+__all__ = ["Command", "Group", "ManyValuesCommand", "spread"]
 
 _NUMBER = re.compile(r"-\.?\d")
 
 
-class ManyValuesCommand(TyperCommand):
-    """A command whose repeatable options take all values up to the next option; an argument has to come before them."""
+def _plain_flags(params: list[Any]) -> list[Any]:
+    """The parameters; newer releases of typer show ``<bool>`` after every flag that has no metavar."""
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    return params
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As typer does, ``--help`` included."""
+        return _plain_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As typer does, ``--help`` included."""
+        return _plain_flags(super().get_params(ctx))
+
+
+class ManyValuesCommand(Command):
+    """A command whose options take several values, ``--window 5 10 20`` beside ``--window 5 --window 10``.
+
+    Repeatable options take all values up to the next option; an argument has to come before them.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does, after the flag has been said again before each further value."""

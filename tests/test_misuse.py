@@ -1,0 +1,286 @@
+"""Silent misuse is silent no more: each mistake of a first hour gets a warning or an error that says what to do."""
+
+import copy
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import congruency
+
+
+def made(**options):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def train(model, optimizer, steps=1, scale=1.0):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (scale * model(torch.randn(8, 4))).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def strict():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.parametrize("kind", [congruency.DCL, congruency.Cautious])
+def test_a_second_one_of_a_kind_warns(kind):
+    model, optimizer = made()
+    first = kind(optimizer)
+    with pytest.warns(UserWarning, match=f"has a {kind.__name__} for these parameters already.*run that cell too"):
+        second = kind(optimizer)
+    second.detach()
+    with pytest.warns(UserWarning, match="already"):
+        kind(optimizer, model[2].parameters()).detach()  # some of them
+    first.detach()
+
+
+def test_what_may_stand_together_does_not_warn(strict):
+    model, optimizer = made()
+    congruency.DCL(optimizer, model[0].parameters())
+    congruency.DCL(optimizer, model[2].parameters())  # others
+    congruency.Cautious(optimizer)
+    congruency.DCL(optimizer, attach=False)
+    congruency.DCL(made()[1]).detach()
+    copy.deepcopy((model, optimizer))
+    _, optimizer = made()
+    congruency.DCL(optimizer).detach()
+    congruency.DCL(optimizer)
+
+
+def test_correct_while_attached_is_refused():
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer)
+    train(model, optimizer)
+    with pytest.raises(RuntimeError, match=r"DCL is attached.*attach=False"):
+        dcl.correct()
+    assert dcl.stats.steps == 1
+    dcl.detach()
+    dcl.correct()
+    assert dcl.stats.steps == 2
+
+
+@pytest.mark.parametrize("what", ["optimizer", "optimizer after", "weights"])
+def test_going_back_to_a_checkpoint_without_the_references(what):
+    """The references stay what they were: with the optimizer's state loaded too, that is warned of, once."""
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, window=50)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), dcl.state_dict()])
+    reference = model[0].weight.detach().clone()
+    train(model, optimizer, 3)
+    model.load_state_dict(saved[0])
+    if what != "weights":
+        optimizer.load_state_dict(saved[1])
+        with pytest.warns(UserWarning, match=r"references are still the weights from before.*reset\(\)"):
+            train(model, optimizer)
+    else:
+        train(model, optimizer)
+    assert torch.equal(dcl.references._slots[model[0].weight][0], reference)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(model, optimizer, 2)
+        if what == "optimizer":
+            optimizer.load_state_dict(saved[1])
+            dcl.load_state_dict(saved[2])
+        elif what == "optimizer after":
+            dcl.load_state_dict(saved[2])
+            optimizer.load_state_dict(saved[1])
+        else:
+            optimizer.load_state_dict(saved[1])
+            dcl.reset()
+        train(model, optimizer)
+
+
+def test_cautious_has_no_references_to_lose(strict):
+    model, optimizer = made(momentum=0.9)
+    congruency.Cautious(optimizer)
+    train(model, optimizer, 2)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(model, optimizer)
+
+
+def test_replaced_parameters_warn_once():
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer)
+    train(model, optimizer, 3)
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    with pytest.warns(UserWarning, match=r"none of the 4 parameters .*assign=True") as caught:
+        train(model, optimizer, 40)
+    assert len(caught) == 1
+    assert dcl.stats.steps == 43
+
+
+def test_some_steps_without_gradients_do_not_warn(strict):
+    model, optimizer = made()
+    congruency.DCL(optimizer)
+    for _ in range(5):
+        train(model, optimizer)
+        optimizer.zero_grad()
+        for _ in range(6):
+            optimizer.step()
+
+
+def test_parameters_that_left_the_optimizer():
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, model[2].parameters())
+    optimizer.param_groups[0]["params"] = list(model[0].parameters())
+    for use in (lambda: train(model, optimizer), lambda: dcl.stats):
+        with pytest.raises(RuntimeError, match="none of the parameters to correct is in the optimizer any more"):
+            use()
+
+
+@pytest.mark.parametrize("kind", [congruency.DCL, congruency.Cautious])
+def test_nothing_but_nan_warns_once(kind, device):
+    model, optimizer = made()
+    model.to(device)
+    corrector = kind(optimizer)
+    data = torch.full((8, 4), torch.nan, device=device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(200):  # on a GPU the counter arrives a little later
+            optimizer.zero_grad()
+            model(data).mean().backward()
+            optimizer.step()
+    assert len(caught) == 1
+    assert "the last 20 steps all had a gradient or an update that is not finite" in str(caught[0].message)
+    assert int(corrector.stats.nonfinite_steps) == 200
+
+
+def test_a_few_overflows_do_not_warn(strict):
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer)
+    for step in range(60):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        if step % 3:
+            model[0].weight.grad.fill_(torch.inf)
+            held = copy.deepcopy(model.state_dict())
+        optimizer.step()
+        if step % 3:
+            model.load_state_dict(held)
+    assert int(dcl.stats.nonfinite_steps) == 40
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda model, optimizer: congruency.DCL(optimizer, 50), "params.*got 50; for a window write window=50"),
+        (lambda model, optimizer: congruency.Cautious(optimizer, True), "params, the second argument"),
+        (lambda model, optimizer: congruency.DCL(optimizer, model), "pass .* module.parameters()"),
+        (lambda model, optimizer: congruency.CongruencyMeter(model), "params.*the Sequential itself.*model.parameters"),
+        (lambda model, optimizer: congruency.CongruencyMeter(optimizer), "params.*got SGD"),
+    ],
+    ids=["window", "flag", "module", "meter of a model", "meter of an optimizer"],
+)
+def test_errors_name_the_argument(make, message):
+    with pytest.raises(TypeError, match=message):
+        make(*made())
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimization as it is usually written: two half steps, neither called step()."""
+
+    def __init__(self, params, base, rho=0.05, **options):
+        super().__init__(params, {"rho": rho, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        norm = torch.stack([p.grad.norm() for group in self.param_groups for p in group["params"]]).norm()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["weights"] = p.data.clone()
+                p.add_(p.grad, alpha=group["rho"] / float(norm + 1e-12))
+
+    @torch.no_grad()
+    def second_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = self.state[p]["weights"]
+        self.base_optimizer.step()
+
+
+def half_steps(model, optimizer, inputs):
+    for half in (optimizer.first_step, optimizer.second_step):
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+        half()
+
+
+def test_a_wrapper_that_never_steps_warns():
+    model = nn.Linear(4, 2)
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.warns(UserWarning, match=r"SAM wraps another optimizer, SGD.*pass .* optimizer.base_optimizer"):
+        dcl = congruency.DCL(optimizer, floor=None)
+    half_steps(model, optimizer, torch.randn(8, 4))
+    assert dcl.stats.steps == 0
+
+
+def test_sam_is_corrected_at_the_inner_optimizer(strict):
+    """Each gradient at the perturbed weights is projected by hand against the displacement of the unperturbed ones."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2, bias=False).double()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.3)
+    dcl = congruency.DCL(optimizer.base_optimizer, window=4, floor=None)
+    expected, start = model.weight.detach().clone(), None
+    corrected = 0
+    for step in range(12):
+        inputs = torch.randn(8, 4).double()
+        gradient = lambda weight, inputs=inputs: inputs.T @ (inputs @ weight.T) / inputs.shape[0]  # noqa: E731
+        first = gradient(expected).T
+        perturbed = gradient(expected + 0.05 * first / first.norm()).T
+        if step % 4 == 0:
+            start = expected.clone()
+        elif (perturbed * (start - expected)).sum() < 0:
+            perturbed = congruency.project(perturbed.flatten(), (start - expected).flatten()[None]).view_as(perturbed)
+            corrected += 1
+        half_steps(model, optimizer, inputs)
+        expected = expected - 0.3 * perturbed
+        torch.testing.assert_close(model.weight.detach(), expected)
+    assert dcl.stats.steps == 12
+    assert int(dcl.stats.corrected_steps) == corrected > 0
+
+
+class LoRA(nn.Module):
+    """A frozen layer and a low-rank update of it."""
+
+    def __init__(self, base, rank=2):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, base.in_features) / rank)
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, inputs):
+        return self.base(inputs) + inputs @ self.down.T @ self.up.T
+
+
+def test_lora_trains_and_its_head_is_refused(strict):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).requires_grad_(False)
+    assert congruency.head(model) is model[2]  # nothing trains: no mistake yet
+    model[0], model[2] = LoRA(model[0]), LoRA(model[2])
+    with pytest.raises(ValueError, match=r"last layer, Linear, is frozen.*LoRA.*4 other parameters train"):
+        congruency.head(model)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    dcl = congruency.DCL(optimizer, model[2].parameters(), window=10, floor=None)  # the frozen are left out
+    with pytest.raises(ValueError, match="all frozen"):
+        congruency.DCL(optimizer, model[2].base.parameters())
+    losses = []
+    inputs = torch.randn(32, 4)
+    for _ in range(60):
+        loss = (model(inputs) - inputs[:, :2]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert set(dcl.references._slots) == {model[2].down, model[2].up}
+    assert re.search(r"step 60\b", repr(dcl))
