@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from congruency.cli import build
 from congruency.studies.continual import runner as runner_module
 from congruency.studies.continual import tables
+from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
 from congruency.studies.continual.tables import StreamSettings, continual_study
 from congruency.studies.executor import Place, execute
@@ -222,6 +223,34 @@ def test_tuning_searches_held_out_seeds(tmp_path):
     assert accuracies == sorted(accuracies, reverse=True)
 
 
+@pytest.mark.parametrize(("kind", "varied"), [("gem", {"memory_margin"}), ("dcl_memory", {"memory_margin", "window"})])
+def test_margins_are_tuned_on_ten_held_out_seeds(kind, varied, tmp_path):
+    small = ["--dataset", "digits", "--tasks", "2", "--samples", "20", "--memory", "5"]
+    result = invoke("mnist_r", *small, "--tune", kind, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / f"tuning-{kind}.json").read_text())
+    assert found["seeds"] == list(range(1000, 1010))
+    assert all(set(entry) == {*varied, "accuracy"} for entry in found["grid"])
+
+
+def test_margins_apart_are_compared_with_gem_of_the_same_margin():
+    study = part_study(small(), part="margins")
+    by_name = {row.name: row for row in study.rows}
+    apart = study.find(kind="dcl_memory")
+    assert sorted((row.settings["window"], row.settings["memory_margin"]) for row in apart) == [
+        (window, margin) for window in (10, 30) for margin in (0.0, 0.1, 0.2, 0.3, 0.5)
+    ]
+    for row in apart:
+        assert (row.settings["mode"], row.settings["reference_margin"]) == ("concentrate", 0.0)
+        gem = by_name[row.against].settings
+        assert (gem["kind"], gem["memory_margin"]) == ("gem", row.settings["memory_margin"])
+    one = part_study(small(), part="margins", against="GEM")
+    assert {row.against for row in one.rows} == {None, "GEM"}
+    paper = {row.name: row.jobs[0].digest() for row in part_study(small()).rows}
+    for name in ("GEM", "GEM, margin 0"):  # their runs are shared with the paper's table
+        assert by_name[name].jobs[0].digest() == paper[name]
+
+
 @pytest.mark.parametrize("kind", ["ewc", "icarl"])
 def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
     result = invoke(
@@ -245,7 +274,8 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         (["mnist_r", "--memory", "61"], "61 samples"),
         (["mnist_r", "--policy", "last"], "'last' is not one of"),
         (["mnist_r", "--dataset", "nowhere/at/all"], "nowhere/at/all"),
-        (["mnist_r", "--tune", "gem"], "'gem' is not one of"),
+        (["mnist_r", "--tune", "agem"], "'agem' is not one of"),
+        (["mnist_r", "--part", "margins", "--against", "GEM, margin 9"], "there is no row 'GEM, margin 9'"),
         (["icifar100", "--model", "nonet", "--tasks", "2"], "there is no model 'nonet'"),
         (["mnist_r", "--labels", "tidy"], "'tidy' is not one of"),
         (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),

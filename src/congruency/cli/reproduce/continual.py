@@ -33,8 +33,13 @@ def continual(
     samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
     memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
     policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
-    tune: Annotated[Literal["ewc", "icarl"] | None, option(
-        "Search learning rate and strength of a baseline on held-out seeds instead.",
+    part: Annotated[Literal["paper", "margins"], option(
+        "paper: the paper's rows; margins: GEM and DCL with a margin each.",
+    )] = "paper",
+    against: Annotated[str | None, option("Compare all rows with this one. (default: the table's)", "ROW")] = None,
+    tune: Annotated[Literal["ewc", "icarl", "gem", "dcl_memory"] | None, option(
+        "Search instead, on held-out seeds: learning rate and strength of a baseline, GEM's margin, or GEM's margin "
+        "and DCL's window together.",
     )] = None,
     device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE", name="--device")] = "cpu",
     processes: options.Processes = 1,
@@ -55,8 +60,9 @@ def continual(
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line
         from congruency.studies.continual.figures import continual_figures
+        from congruency.studies.continual.parts import part_study
         from congruency.studies.continual.runner import ContinualRunner
-        from congruency.studies.continual.tables import StreamSettings, continual_study
+        from congruency.studies.continual.tables import StreamSettings
         from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
         from congruency.studies.results import collect
         from congruency.studies.store import Store
@@ -66,11 +72,11 @@ def continual(
                 table=table, dataset=dataset, labels=labels, model=model, tasks=tasks, samples=samples, memory=memory,
                 policy=policy,
             )  # fmt: skip
-            study = continual_study(settings, rows or ()) if tune is None else tuning_study(tune, settings)
+            study = tuning_study(tune, settings) if tune else part_study(settings, rows or (), part, against)
             code = conduct(
                 study,
                 ContinualRunner(settings, folder.absolute(), data, device),
-                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(settings),
+                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(tune, settings),
                 folder,
                 place=place,
                 settings=settings.described(),

@@ -36,6 +36,7 @@ COLUMNS = (
 )
 FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
 """The figures of a run."""
+_CAPTION = "Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM."
 
 
 @dataclass(frozen=True)
@@ -137,18 +138,22 @@ def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Study[ContinualJob]:
-    """Return a table as a study: the rows with these names, all that are not on request where none is given."""
-    table = settings.stream_table
-    rows = tuple(_row(settings, row) for row in table.rows if names or not row.on_request)
+def continual_study(
+    settings: StreamSettings, names: Sequence[str] = (), rows: Sequence[TableRow] | None = None, caption: str = _CAPTION
+) -> Study[ContinualJob]:
+    """Return a table as a study: the rows with these names, all that are not on request where none is given.
+
+    ``rows`` are run instead of the paper's.
+    """
+    chosen = settings.stream_table.rows if rows is None else rows
     study = Study(
         name=settings.table,
         title=_title(settings),
         lead=_lead(settings),
-        rows=rows,
+        rows=tuple(_row(settings, row) for row in chosen if names or not row.on_request),
         columns=COLUMNS,
         notes=_NOTES,
-        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM.",
+        caption=caption,
     )
     return pick(study, names)
 
