@@ -15,6 +15,7 @@ from congruency.studies.continual import tables
 from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
 from congruency.studies.continual.tables import StreamSettings, continual_study
+from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
 from congruency.studies.executor import Place, execute
 from congruency.studies.results import collect
 from congruency.studies.store import Store
@@ -223,14 +224,13 @@ def test_tuning_searches_held_out_seeds(tmp_path):
     assert accuracies == sorted(accuracies, reverse=True)
 
 
-@pytest.mark.parametrize(("kind", "varied"), [("gem", {"memory_margin"}), ("dcl_memory", {"memory_margin", "window"})])
-def test_margins_are_tuned_on_ten_held_out_seeds(kind, varied, tmp_path):
-    small = ["--dataset", "digits", "--tasks", "2", "--samples", "20", "--memory", "5"]
-    result = invoke("mnist_r", *small, "--tune", kind, "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / f"tuning-{kind}.json").read_text())
-    assert found["seeds"] == list(range(1000, 1010))
-    assert all(set(entry) == {*varied, "accuracy"} for entry in found["grid"])
+def test_margins_are_tuned_on_ten_held_out_seeds(tmp_path):
+    assert tuning_seeds("dcl_memory", small()) == tuple(range(1000, 1010))
+    study = tuning_study("gem", small(samples=20, memory=5))
+    assert {row.jobs[0].method.kind for row in study.rows} == {"gem"}
+    results = {row.name: {"seed": [1000.0], "accuracy": [1 - row.jobs[0].method.memory_margin]} for row in study.rows}
+    _, path = rank("gem", study, results, tmp_path)
+    assert json.loads(path.read_text())["grid"][0] == {"memory_margin": 0.0, "accuracy": 1.0}
 
 
 def test_margins_apart_are_compared_with_gem_of_the_same_margin():
