@@ -23,6 +23,7 @@ from congruency.studies.summary import findings, summary_table
 
 SMALL = ["--dataset", "digits", "--tasks", "3", "--samples", "60", "--memory", "20"]
 FIGURES = {"seed", "accuracy", "backward_transfer", "forward_transfer", "memory_agreement", "validation_loss"}
+FIGURES |= {"forgetting"}
 
 
 def invoke(*words: str):
@@ -295,3 +296,41 @@ def test_results_are_collected_for_finished_seeds_only(tmp_path):
     study = continual_study(small(), ["GEM", "single"])
     assert collect(study, Store(tmp_path).load()).keys() == {"GEM"}
     assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]
+
+
+def test_the_peers_of_a_split_set_say_whether_the_task_is_given(tmp_path):
+    small = ["--dataset", "digits", "--samples", "30", "--memory", "5", "--seeds", "2"]
+    rows = ["--row", "GEM", "--row", "ER, DCL-10-1", "--row", "ER", "--row", "iCARL"]
+    result = invoke("split_mnist", *small, *rows, "--out", str(tmp_path / "class"))
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "class" / "table.md").read_text()
+    assert "Class-incremental: the task is not given at test time, and predictions are among all classes." in page
+    assert "| Forgetting |" in page
+    stored = json.loads((tmp_path / "class" / "results.json").read_text())
+    assert set(stored) == {"GEM", "ER", "ER, DCL-10-1", "iCARL"}
+    settings = StreamSettings(table="split_mnist", scenario="task")
+    assert settings.described()["scenario"] == "task"
+    study = part_study(settings)
+    assert "Task-incremental: the task is given at test time" in study.lead
+    assert "A-GEM" not in {row.name for row in study.rows}
+
+
+@pytest.mark.parametrize("table", ["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"])
+def test_peers_are_compared_with_rows_of_their_study(table):
+    for part in ("peers", "all"):
+        study = part_study(StreamSettings(table=table), part=part)
+        names = {row.name for row in study.rows}
+        assert {row.against for row in study.rows} - {None} <= names
+        losses = {row.name: row.settings for row in study.rows}
+        for row in study.rows:
+            if row.settings["constraints"] != "none":  # the same loss, with the same settings
+                same = ("kind", "lr", "strength", "beta", "replay")
+                assert [row.settings[name] for name in same] == [losses[row.against][name] for name in same]
+    assert names > {row.method.name for row in StreamSettings(table=table).stream_table.rows if not row.on_request}
+
+
+def test_older_records_keep_their_digests():
+    """The digest of the paper's GEM before learners had losses and constraints of their own."""
+    (row,) = continual_study(StreamSettings(table="mnist_r"), ["GEM, margin 0"]).rows
+    assert "scenario" not in StreamSettings(table="icifar100", labels="clean").described()
+    assert row.jobs[0].digest() == "ee17522c8e6d"

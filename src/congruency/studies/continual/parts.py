@@ -1,36 +1,45 @@
-"""Rows beyond the paper's tables: margins apart."""
+"""Rows beyond the paper's tables: margins apart, the methods that others compare with, and combinations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from congruency.continual.config import LearnerConfig
-from congruency.studies.continual.tables import ContinualJob, StreamSettings, TableRow, continual_study
+from congruency.continual.config import Kind, LearnerConfig
+from congruency.studies.continual.tables import ContinualJob, StreamSettings, Table, TableRow, continual_study
 from congruency.studies.plan import Study
 
-__all__ = ["MARGINS", "Part", "gem_with_margin", "part_study", "with_margins_apart"]
+__all__ = ["MARGINS", "TUNED", "Part", "gem_with_margin", "part_study", "with_margins_apart"]
 
-Part = Literal["paper", "margins"]
+Part = Literal["paper", "margins", "peers", "all"]
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
 _WINDOWS = (10, 30)
 
 
 def part_study(
-    settings: StreamSettings, names: Sequence[str] = (), part: Part = "paper", against: str | None = None
+    settings: StreamSettings, names: Sequence[str] = (), part: Part | None = None, against: str | None = None
 ) -> Study[ContinualJob]:
-    """Return a part of a table as a study, every row compared with ``against`` where it is given."""
+    """Return a part of a table as a study, every row compared with ``against`` where it is given.
+
+    Without a ``part`` it is the paper's, or the peers where the paper has no such table.
+    """
+    part = part or ("paper" if settings.stream_table.rows else "peers")
     if part == "paper":
         study = continual_study(settings, names)
-    else:
+    elif part == "margins":
         study = continual_study(settings, names, _margin_rows(), "Rows of DCL are compared with GEM of their margin.")
+    else:
+        rows = {row.method.name: row for row in (*settings.stream_table.rows, *_peer_rows(settings))}
+        if part == "peers":
+            rows = {row.method.name: row for row in _peer_rows(settings)}
+        study = continual_study(settings, names, list(rows.values()), _PEER_CAPTION)
     if against is None:
         return study
     if against not in {row.name for row in study.rows}:
         raise ValueError(f"there is no row {against!r} to compare with; run it too, by --row {against!r}")
-    rows = tuple(replace(row, against=None if row.name == against else against) for row in study.rows)
-    return replace(study, rows=rows, caption="")
+    rows_against = tuple(replace(row, against=None if row.name == against else against) for row in study.rows)
+    return replace(study, rows=rows_against, caption="")
 
 
 def gem_with_margin(margin: float) -> LearnerConfig:
@@ -49,3 +58,44 @@ def _margin_rows() -> list[TableRow]:
     for window in _WINDOWS:
         rows += [TableRow(with_margins_apart(window, m), against=gem_with_margin(m).name) for m in MARGINS]
     return rows
+
+
+_PEER_CAPTION = "A loss with constraints is compared with the same loss without, DCL with GEM of its margin."
+
+
+def _peer_rows(settings: StreamSettings) -> list[TableRow]:
+    """The losses, each alone and, where tuned values are known, ER and DER++ under DCL's and GEM's constraints."""
+    gem = "ResNet GEM" if settings.table == "icifar100" else "GEM"
+    tuned = TUNED.get(settings.table, {})
+
+    def method(name: str, kind: Kind, **more: Any) -> LearnerConfig:
+        return LearnerConfig(name, kind, **{**tuned.get(kind, {}), **more})
+
+    rows = [
+        TableRow(LearnerConfig("single", "single"), against=gem),
+        TableRow(LearnerConfig("joint", "joint"), against=gem),
+        TableRow(method("MAS", "mas"), against=gem),
+        TableRow(method("LwF", "lwf"), against=gem),
+        TableRow(LearnerConfig(gem, "gem", memory_margin=0.5), against=gem),
+        TableRow(LearnerConfig(f"{gem}, margin 0", "gem"), against=gem),
+        TableRow(method("ER", "er"), against=gem),
+        TableRow(method("ER, ring", "er", replay="ring"), against="ER"),
+        TableRow(method("DER", "der"), against=gem),
+        TableRow(method("DER++", "derpp"), against=gem),
+    ]
+    if settings.chosen_scenario != "task":  # A-GEM draws from all tasks at once
+        rows.insert(2, TableRow(LearnerConfig("A-GEM", "agem"), against=gem))
+    if settings.chosen_scenario != "domain":  # iCaRL needs classes of their own
+        rows.insert(2, TableRow(method("iCARL", "icarl"), against=gem))
+    for loss, kind in _COMBINED:
+        rows += [
+            TableRow(method(f"{loss}, DCL-10-1", kind, constraints="dcl", window=10), against=loss),
+            TableRow(method(f"{loss}, GEM", kind, constraints="gem", memory_margin=0.5), against=loss),
+            TableRow(method(f"{loss}, DCL-10-1 MEM", kind, constraints="dcl_memory", window=10), against=loss),
+        ]
+    return rows
+
+
+_COMBINED: tuple[tuple[str, Kind], ...] = (("ER", "er"), ("DER++", "derpp"))
+TUNED: dict[Table, dict[Kind, dict[str, float]]] = {}
+"""Learning rates and strengths of the peers, searched on held-out seeds (`--tune`); the defaults where not searched."""

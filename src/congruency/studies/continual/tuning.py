@@ -19,11 +19,25 @@ from congruency.studies.results import Results
 
 __all__ = ["HELD_OUT", "Tuned", "rank", "tuning_seeds", "tuning_study"]
 
-Tuned = Literal["ewc", "icarl", "gem", "dcl_memory"]
+Tuned = Literal["ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1010))
 _RATES = (0.01, 0.03, 0.1)
 _MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 _WINDOWS = (10, 30)
+_GRIDS: dict[Tuned, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "ewc": (_RATES, (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "mas": (_RATES, (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    "icarl": (_RATES, (0.1, 0.3, 1.0, 3.0, 10.0)),
+    "lwf": (_RATES, (0.1, 0.3, 1.0, 3.0, 10.0)),
+    "er": ((*_RATES, 0.2), (1.0,)),
+    "der": (_RATES, (0.03, 0.1, 0.3, 1.0)),
+    "derpp": (_RATES, (0.03, 0.1, 0.3, 1.0)),
+}
+"""Learning rates and strengths."""
+_COARSE: dict[Tuned, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "ewc": ((0.001, 0.003, 0.01, 0.03), (0.001, 0.01, 0.1)),  # larger ones diverge
+}
+"""For a large network; where none is given, the grid without its smallest and largest strength."""
 _FIELDS = ("lr", "strength", "memory_margin", "window")  # that the grids vary
 
 
@@ -39,13 +53,9 @@ def _grid(kind: Tuned, coarse: bool) -> list[LearnerConfig]:
         return [gem_with_margin(margin) for margin in _MARGINS]
     if kind == "dcl_memory":
         return [with_margins_apart(window, margin) for window in _WINDOWS for margin in _MARGINS]
-    rates, strengths = _RATES, (0.1, 0.3, 1.0, 3.0, 10.0)
-    if kind == "ewc":
-        strengths = (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-        if coarse:
-            rates, strengths = (0.001, 0.003, 0.01, 0.03), (0.001, 0.01, 0.1)  # larger ones diverge
-    elif coarse:
-        strengths = (0.3, 1.0, 3.0)
+    rates, strengths = _GRIDS[kind]
+    if coarse:
+        rates, strengths = _COARSE.get(kind, (rates, strengths[1:-1] or strengths))
     return [
         LearnerConfig(f"{kind} lr {lr:g} strength {strength:g}", kind, lr=lr, strength=strength)
         for lr in rates
