@@ -101,8 +101,8 @@ def _floats(pair: tuple[Tensor, Tensor], dtype: torch.dtype = torch.float32) -> 
     return pair[0].to(dtype) / 255, pair[1]
 
 
-def avalanche(stream: Stream, python: str, threads: int) -> dict[str, object]:
-    """Avalanche's GEM on the same tasks, run by another Python."""
+def avalanche(stream: Stream, python: str, threads: int, learner: str = "GEM", **settings: float) -> dict[str, object]:
+    """Avalanche's GEM, or another learner, on the same tasks, run by another Python."""
     with tempfile.TemporaryDirectory() as folder:
         tasks = range(len(stream))
         torch.save(
@@ -114,9 +114,11 @@ def avalanche(stream: Stream, python: str, threads: int) -> dict[str, object]:
             },
             Path(folder) / "stream.pt",
         )
-        script = Path(__file__).with_name("avalanche_gem.py")
-        words = [python, str(script), folder, *map(str, (threads, BATCH, MEMORY, MARGIN, RATE))]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        known = {"batch": BATCH, "memory": MEMORY, "margin": MARGIN, "rate": RATE, "threads": threads}
+        chosen = {**known, **settings, "learner": learner, "seed": stream.seed}
+        (Path(folder) / "settings.json").write_text(json.dumps(chosen))
+        script = Path(__file__).with_name("avalanche_learners.py")
+        subprocess.run([python, str(script), folder], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, object] = json.loads((Path(folder) / "result.json").read_text())
         return found
 
