@@ -7,7 +7,10 @@ from congruency.continual.learners.icarl import ICaRLLearner
 from congruency.continual.learners.lwf import LwFLearner
 from congruency.continual.learners.replay import DERLearner, DERPPLearner, ERLearner
 
-__all__ = ["LEARNERS", "Learner", "Setting", "learner"]
+__all__ = [
+    "LEARNERS", "DERLearner", "DERPPLearner", "ERLearner", "EWCLearner", "ICaRLLearner", "JointLearner", "Learner",
+    "LwFLearner", "MASLearner", "Setting", "learner",
+]  # fmt: skip
 
 LEARNERS: dict[Kind, type[Learner]] = {
     "single": Learner,
