@@ -326,6 +326,8 @@ def test_peers_are_compared_with_rows_of_their_study(table):
             if row.settings["constraints"] != "none":  # the same loss, with the same settings
                 same = ("kind", "lr", "strength", "beta", "replay")
                 assert [row.settings[name] for name in same] == [losses[row.against][name] for name in same]
+    printed = {row.name for row in study.rows if row.paper}
+    assert printed == {row.method.name for row in StreamSettings(table=table).stream_table.rows if row.paper}
     assert names > {row.method.name for row in StreamSettings(table=table).stream_table.rows if not row.on_request}
 
 

@@ -30,10 +30,11 @@ def part_study(
     elif part == "margins":
         study = continual_study(settings, names, _margin_rows(), "Rows of DCL are compared with GEM of their margin.")
     else:
-        rows = {row.method.name: row for row in (*settings.stream_table.rows, *_peer_rows(settings))}
-        if part == "peers":
-            rows = {row.method.name: row for row in _peer_rows(settings)}
-        study = continual_study(settings, names, list(rows.values()), _PEER_CAPTION)
+        paper = settings.stream_table.rows if part == "all" else ()
+        known = {row.method.name for row in paper}
+        further = [row for row in _peer_rows(settings) if row.method.name not in known]
+        study = continual_study(settings, names, [*paper, *further], _PEER_CAPTION)
+        study = replace(study, notes=(*study.notes, ("Settings of the losses", _searched(settings))))
     if against is None:
         return study
     if against not in {row.name for row in study.rows}:
@@ -60,13 +61,13 @@ def _margin_rows() -> list[TableRow]:
     return rows
 
 
-_PEER_CAPTION = "A loss with constraints is compared with the same loss without, DCL with GEM of its margin."
+_PEER_CAPTION = "A loss with constraints is compared with the same loss without, other rows with GEM (of their margin)."
 
 
 def _peer_rows(settings: StreamSettings) -> list[TableRow]:
-    """The losses, each alone and, where tuned values are known, ER and DER++ under DCL's and GEM's constraints."""
+    """The losses alone, and ER and DER++ under DCL's constraints, GEM's, and both."""
     gem = "ResNet GEM" if settings.table == "icifar100" else "GEM"
-    tuned = TUNED.get(settings.table, {})
+    tuned = {**_NOT_TUNED, **TUNED.get(settings.table, {})}
 
     def method(name: str, kind: Kind, **more: Any) -> LearnerConfig:
         return LearnerConfig(name, kind, **{**tuned.get(kind, {}), **more})
@@ -74,6 +75,7 @@ def _peer_rows(settings: StreamSettings) -> list[TableRow]:
     rows = [
         TableRow(LearnerConfig("single", "single"), against=gem),
         TableRow(LearnerConfig("joint", "joint"), against=gem),
+        TableRow(method("EWC", "ewc"), against=gem),
         TableRow(method("MAS", "mas"), against=gem),
         TableRow(method("LwF", "lwf"), against=gem),
         TableRow(LearnerConfig(gem, "gem", memory_margin=0.5), against=gem),
@@ -97,5 +99,18 @@ def _peer_rows(settings: StreamSettings) -> list[TableRow]:
 
 
 _COMBINED: tuple[tuple[str, Kind], ...] = (("ER", "er"), ("DER++", "derpp"))
-TUNED: dict[Table, dict[Kind, dict[str, float]]] = {}
-"""Learning rates and strengths of the peers, searched on held-out seeds (`--tune`); the defaults where not searched."""
+_NOT_TUNED: dict[Kind, dict[str, float]] = {
+    "ewc": {"strength": 0.1}, "mas": {"strength": 0.01}, "der": {"strength": 0.3}, "derpp": {"strength": 0.3},
+}  # fmt: skip
+TUNED: dict[Table, dict[Kind, dict[str, float]]] = {
+    "mnist_r": {"ewc": {"lr": 0.01, "strength": 10.0}},
+    "mnist_p": {"ewc": {"lr": 0.1, "strength": 1.0}},
+    "icifar100": {"ewc": {"lr": 0.003, "strength": 0.01}, "icarl": {"lr": 0.03, "strength": 1.0}},
+}
+"""Learning rates and strengths of the losses, searched on held-out seeds (`--tune KIND`)."""
+
+
+def _searched(settings: StreamSettings) -> str:
+    """Which losses have been tuned, for the page."""
+    names = ", ".join(kind for kind in TUNED.get(settings.table, {}) if settings.labels != "noisy") or "none"
+    return f"Learning rate and strength searched on held-out seeds for: {names}. The others have rate 0.1, not tuned."
