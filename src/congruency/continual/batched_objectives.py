@@ -14,7 +14,7 @@ from torch import Tensor
 
 from congruency.continual.batched_mlp import BatchedMLP
 from congruency.continual.config import Kind, LearnerConfig
-from congruency.continual.replay import ReplaySlots
+from congruency.continual.replay import Places, ReplaySlots
 
 __all__ = ["OBJECTIVES", "Batch", "Objective"]
 
@@ -118,6 +118,7 @@ class ER(Objective):
         self._samples: tuple[Tensor, ...] = ()  # inputs, labels and, where tasks have masks, masks: (S, slots, ...)
         self._now: Batch | None = None
         self._drawn: list[Tensor] = []
+        self._seed = self._slot = self._sample = torch.empty(0, dtype=torch.int64)  # of the samples kept last
 
     def begin(self, task: int, weights: Tensor, inputs: Tensor) -> None:
         for slots in self._slots:
@@ -146,31 +147,31 @@ class ER(Objective):
 
     def observe(self) -> None:
         assert self._now is not None
-        inputs, labels, masks = self._now
-        for s, slots in enumerate(self._slots):
-            self._keep(s, *slots.observe(inputs.shape[1]), inputs, labels, masks)
+        self._keep([slots.observe(self._now[0].shape[1]) for slots in self._slots], *self._now)
         self._drawn = []
 
     def finish(self, weights: Tensor, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
-        for s, slots in enumerate(self._slots):
-            self._keep(s, *slots.finish(), inputs, labels, masks)
+        self._keep([slots.finish() for slots in self._slots], inputs, labels, masks)
 
     def restore(self, task: int, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
-        for s, slots in enumerate(self._slots):
-            own = (slots.owners == task).nonzero()[0]
-            self._keep(s, own.tolist(), slots.offsets[own].tolist(), inputs, labels, masks)
+        found = [(slots, (slots.owners == task).nonzero()[0]) for slots in self._slots]
+        places = [(own.tolist(), slots.offsets[own].tolist()) for slots, own in found]
+        self._keep(places, inputs, labels, masks)
 
-    def _keep(
-        self, seed: int, slots: list[int], samples: list[int], inputs: Tensor, labels: Tensor, masks: Tensor | None
-    ) -> None:
+    def _keep(self, places: Sequence[Places], inputs: Tensor, labels: Tensor, masks: Tensor | None) -> None:
+        """Put each seed's samples into its slots, those of all seeds at once."""
         new = [inputs, labels] if masks is None else [inputs, labels, masks]
         if not self._samples:
             count = len(self._slots[0].owners)
             self._samples = tuple(v.new_zeros(len(self.seeds), count, *v.shape[2:]) for v in new)
+        triples = [(s, *pair) for s, place in enumerate(places) for pair in zip(*place, strict=True)]
+        if not triples:
+            return
+        self._seed, self._slot, self._sample = torch.tensor(triples, device=self.start.device).unbind(1)
         for kept, values in zip(self._samples, new, strict=True):
-            kept[seed, slots] = values[seed, samples]
+            kept[self._seed, self._slot] = values[self._seed, self._sample]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
@@ -221,12 +222,11 @@ class DER(ER):
             found.append(self._beta * cross_entropy_residual(again[1], labels[2], of_draw))
         return torch.cat(found, -1)
 
-    def _keep(
-        self, seed: int, slots: list[int], samples: list[int], inputs: Tensor, labels: Tensor, masks: Tensor | None
-    ) -> None:
-        super()._keep(seed, slots, samples, inputs, labels, masks)
-        if self._now is not None and slots:
-            self._stored[seed, :, slots] = self._outputs[seed, :, samples]
+    def observe(self) -> None:
+        self._seed = self._seed[:0]
+        super().observe()
+        if len(self._seed):
+            self._stored[self._seed, :, self._slot] = self._outputs[self._seed, :, self._sample]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**super().state_dict(), "outputs": self._stored}

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from congruency._validate import check_choice
 
-__all__ = ["Replay", "ReplaySlots"]
+__all__ = ["Places", "Replay", "ReplaySlots"]
 
 Replay = Literal["reservoir", "ring"]
 Places = tuple[list[int], list[int]]
+"""Slots, and the sample that goes to each."""
 
 
 class ReplaySlots:
