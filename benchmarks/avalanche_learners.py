@@ -1,6 +1,6 @@
-"""An Avalanche strategy on a stream that ``benchmarks/continual.py`` saved: ``avalanche_learners.py FOLDER``.
+"""An Avalanche strategy on streams that ``benchmarks/continual.py`` saved: ``avalanche_learners.py FOLDER...``.
 
-FOLDER has ``stream.pt`` and ``settings.json``; the seconds and the accuracy matrix go to ``result.json``.
+A FOLDER has ``stream.pt`` and ``settings.json``; the seconds and the accuracy matrix go to its ``result.json``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def strategy_of(name: str, model: nn.Module, settings: dict, tasks: int) -> Naiv
     return Naive(**shared)
 
 
-def main() -> None:
+def run(folder: Path) -> None:
     """Train, evaluate after every task, write the seconds and the accuracy matrix."""
-    folder = Path(sys.argv[1])
     settings = json.loads((folder / "settings.json").read_text())
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(settings["seed"])
@@ -84,4 +83,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    for word in sys.argv[1:]:
+        run(Path(word))

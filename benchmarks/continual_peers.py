@@ -43,11 +43,11 @@ def ours(stream: Stream, config: LearnerConfig) -> tuple[float, float]:
     return time.perf_counter() - began, float(outcome.scores().accuracy)
 
 
-def theirs(stream: Stream, name: str, python: str, threads: int) -> tuple[float, float]:
-    """The same of Avalanche's, by another Python."""
+def theirs(streams: list[Stream], name: str, python: str, threads: int) -> list[tuple[float, float]]:
+    """The same of Avalanche's on every stream, by another Python."""
     config = LEARNERS[name]
-    found = avalanche(stream, python, threads, learner=name, strength=config.strength, temperature=config.temperature)
-    return found["seconds"], statistics.mean(found["matrix"][-1])
+    found = avalanche(streams, python, threads, learner=name, strength=config.strength, temperature=config.temperature)
+    return [(one["seconds"], statistics.mean(one["matrix"][-1])) for one in found]
 
 
 def compared(pairs: list[tuple[tuple[float, float], tuple[float, float]]]) -> dict[str, object]:
@@ -91,10 +91,8 @@ def main() -> None:
         "learners": {},
     }
     for name in options.learner or LEARNERS:
-        pairs = [
-            (ours(stream, LEARNERS[name]), theirs(stream, name, options.avalanche, options.threads))
-            for stream in streams
-        ]
+        mine = [ours(stream, LEARNERS[name]) for stream in streams]
+        pairs = list(zip(mine, theirs(streams, name, options.avalanche, options.threads), strict=True))
         result["learners"][name] = compared(pairs)
         print(name, json.dumps(result["learners"][name]), flush=True)
     if options.out:
