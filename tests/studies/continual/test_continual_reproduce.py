@@ -245,6 +245,9 @@ def test_margins_apart_are_compared_with_gem_of_the_same_margin():
         assert (row.settings["mode"], row.settings["reference_margin"]) == ("concentrate", 0.0)
         gem = by_name[row.against].settings
         assert (gem["kind"], gem["memory_margin"]) == ("gem", row.settings["memory_margin"])
+    for kind in ("gem", "dcl_memory"):  # what wins the tuning can be run
+        searched = [row.name for row in tuning_study(kind, small()).rows]
+        assert len(part_study(small(), searched, "margins").rows) == len(searched)
     one = part_study(small(), part="margins", against="GEM")
     assert {row.against for row in one.rows} == {None, "GEM"}
     paper = {row.name: row.jobs[0].digest() for row in part_study(small()).rows}

@@ -10,11 +10,21 @@ from congruency.continual.config import Kind, LearnerConfig
 from congruency.studies.continual.tables import ContinualJob, StreamSettings, Table, TableRow, continual_study
 from congruency.studies.plan import Study
 
-__all__ = ["MARGINS", "TUNED", "Part", "gem_with_margin", "part_study", "with_margins_apart"]
+__all__ = [
+    "FURTHER_MARGINS",
+    "MARGINS",
+    "TUNED",
+    "WINDOWS",
+    "Part",
+    "gem_with_margin",
+    "part_study",
+    "with_margins_apart",
+]
 
 Part = Literal["paper", "margins", "peers", "all"]
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
-_WINDOWS = (10, 30)
+FURTHER_MARGINS = (0.4, 0.7, 1.0)  # tried in tuning, run on request
+WINDOWS = (10, 30)
 
 
 def part_study(
@@ -55,10 +65,10 @@ def with_margins_apart(window: int, margin: float) -> LearnerConfig:
 
 
 def _margin_rows() -> list[TableRow]:
-    rows = [TableRow(gem_with_margin(margin), against=gem_with_margin(margin).name) for margin in MARGINS]
-    for window in _WINDOWS:
-        rows += [TableRow(with_margins_apart(window, m), against=gem_with_margin(m).name) for m in MARGINS]
-    return rows
+    gems = {margin: gem_with_margin(margin) for margin in (*MARGINS, *FURTHER_MARGINS)}
+    pairs = [(gem, margin) for margin, gem in gems.items()]
+    pairs += [(with_margins_apart(window, margin), margin) for window in WINDOWS for margin in gems]
+    return [TableRow(method, None, gems[margin].name, on_request=margin not in MARGINS) for method, margin in pairs]
 
 
 _PEER_CAPTION = "A loss with constraints is compared with the same loss without, other rows with GEM (of their margin)."

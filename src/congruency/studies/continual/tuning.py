@@ -12,7 +12,7 @@ from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table
-from congruency.studies.continual.parts import gem_with_margin, with_margins_apart
+from congruency.studies.continual.parts import FURTHER_MARGINS, MARGINS, WINDOWS, gem_with_margin, with_margins_apart
 from congruency.studies.continual.tables import ContinualJob, StreamSettings, continual_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
@@ -22,8 +22,7 @@ __all__ = ["HELD_OUT", "Tuned", "rank", "tuning_seeds", "tuning_study"]
 Tuned = Literal["ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1010))
 _RATES = (0.01, 0.03, 0.1)
-_MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-_WINDOWS = (10, 30)
+_MARGINS = sorted((*MARGINS, *FURTHER_MARGINS))
 _GRIDS: dict[Tuned, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "ewc": (_RATES, (0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
     "mas": (_RATES, (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
@@ -52,7 +51,7 @@ def _grid(kind: Tuned, coarse: bool) -> list[LearnerConfig]:
     if kind == "gem":
         return [gem_with_margin(margin) for margin in _MARGINS]
     if kind == "dcl_memory":
-        return [with_margins_apart(window, margin) for window in _WINDOWS for margin in _MARGINS]
+        return [with_margins_apart(window, margin) for window in WINDOWS for margin in _MARGINS]
     rates, strengths = _GRIDS[kind]
     if coarse:
         rates, strengths = _COARSE.get(kind, (rates, strengths[1:-1] or strengths))
