@@ -18,7 +18,7 @@ _library = torch.library.Library("torchvision", "DEF")  # a torchvision without 
 for _name in ("nms", "qnms"):
     _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402
+from avalanche.benchmarks import benchmark_from_datasets, tensors_benchmark  # noqa: E402
 from avalanche.benchmarks.utils import as_classification_dataset  # noqa: E402
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin  # noqa: E402
 from avalanche.training.storage_policy import ExperienceBalancedBuffer  # noqa: E402
@@ -66,10 +66,14 @@ def run(folder: Path) -> None:
         layers += [nn.Linear(into, out), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     nn.utils.vector_to_parameters(saved["weights"], model.parameters())
-    benchmark = benchmark_from_datasets(
-        train=[as_classification_dataset(Labelled(x, y)) for x, y in saved["train"]],
-        test=[as_classification_dataset(Labelled(x, y)) for x, y in saved["test"]],
-    )
+    if settings["learner"] == "LwF":  # needs task labels
+        labels = [0] * len(saved["train"])
+        benchmark = tensors_benchmark(train_tensors=saved["train"], test_tensors=saved["test"], task_labels=labels)
+    else:
+        benchmark = benchmark_from_datasets(
+            train=[as_classification_dataset(Labelled(x, y)) for x, y in saved["train"]],
+            test=[as_classification_dataset(Labelled(x, y)) for x, y in saved["test"]],
+        )
     strategy = strategy_of(settings["learner"], model, settings, len(saved["train"]))
     shuffle = settings["learner"] == "ER"  # in order, it would replay the first samples of the memory alone
     began = time.perf_counter()
