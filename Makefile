@@ -86,6 +86,8 @@ bench: $(READY)
 bench-continual: $(READY) .venv-avalanche/.ready
 	$(BIN)/python benchmarks/continual.py --data '$(DATA)' --avalanche .venv-avalanche/bin/python \
 	  --out benchmarks/results/continual-cpu.json
+	$(BIN)/python benchmarks/continual_peers.py --data '$(DATA)' --avalanche .venv-avalanche/bin/python --threads 1 \
+	  --out benchmarks/results/continual-peers-cpu.json
 
 bench-comparison: $(READY) .venv-avalanche/.ready
 	$(BIN)/python benchmarks/comparison.py --avalanche .venv-avalanche/bin/python \

@@ -18,6 +18,7 @@ import platform
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,24 +102,30 @@ def _floats(pair: tuple[Tensor, Tensor], dtype: torch.dtype = torch.float32) -> 
     return pair[0].to(dtype) / 255, pair[1]
 
 
-def avalanche(stream: Stream, python: str, threads: int) -> dict[str, object]:
-    """Avalanche's GEM on the same tasks, run by another Python."""
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = range(len(stream))
-        torch.save(
-            {
-                "weights": nn.utils.parameters_to_vector(mlp(SIZES, stream.seed).parameters()).detach(),
-                "train": [_floats(stream.training(task)) for task in tasks],
-                "test": [_floats(stream.testing(task)) for task in tasks],
-                "sizes": SIZES,
-            },
-            Path(folder) / "stream.pt",
-        )
-        script = Path(__file__).with_name("avalanche_gem.py")
-        words = [python, str(script), folder, *map(str, (threads, BATCH, MEMORY, MARGIN, RATE))]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        found: dict[str, object] = json.loads((Path(folder) / "result.json").read_text())
-        return found
+def avalanche(
+    streams: Sequence[Stream], python: str, threads: int, learner: str = "GEM", **settings: float
+) -> list[dict[str, object]]:
+    """Avalanche's GEM, or another learner, on the same tasks, one stream after the other by another Python."""
+    known = {"batch": BATCH, "memory": MEMORY, "margin": MARGIN, "rate": RATE, "threads": threads}
+    with tempfile.TemporaryDirectory() as place:
+        folders = [Path(place) / str(stream.seed) for stream in streams]
+        for stream, folder in zip(streams, folders, strict=True):
+            folder.mkdir()
+            tasks = range(len(stream))
+            torch.save(
+                {
+                    "weights": nn.utils.parameters_to_vector(mlp(SIZES, stream.seed).parameters()).detach(),
+                    "train": [_floats(stream.training(task)) for task in tasks],
+                    "test": [_floats(stream.testing(task)) for task in tasks],
+                    "sizes": SIZES,
+                },
+                folder / "stream.pt",
+            )
+            chosen = {**known, **settings, "learner": learner, "seed": stream.seed}
+            (folder / "settings.json").write_text(json.dumps(chosen))
+        script = Path(__file__).with_name("avalanche_learners.py")
+        subprocess.run([python, str(script), *map(str, folders)], check=True, stdout=subprocess.DEVNULL)
+        return [json.loads((folder / "result.json").read_text()) for folder in folders]
 
 
 def arithmetic(stream: Stream) -> float:
@@ -159,7 +166,7 @@ def main() -> None:
     stream = rotations(*images, tasks=options.tasks)
     programs = {"ours": lambda: ours(stream), "straightforward": lambda: straightforward(stream)}
     if options.avalanche:
-        programs["avalanche"] = lambda: avalanche(stream, options.avalanche, options.threads)
+        programs["avalanche"] = lambda: avalanche([stream], options.avalanche, options.threads)[0]
     rates = [matmul_rate()]
     found = {}
     for name, program in programs.items():

@@ -116,7 +116,7 @@ class FastGEM(BatchedConstrainedLearner):
             self._correct()
         self._step += 1
 
-    def finish(self, inputs: Tensor, mask: Tensor | None) -> None:
+    def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._past is None:
             return
         for i, (weight, bias) in enumerate(self.network.layers(self.weights[0, 0])):

@@ -88,15 +88,15 @@ def test_a_gem_step_leaves_running_averages_as_a_plain_step_would():
         one.observe(inputs, labels)
         for (name, found), wanted in zip(one.model.named_buffers(), plain_model.buffers(), strict=True):
             assert torch.equal(found, wanted), name
-    assert one.memory.active == 2
-    assert int(one.corrector.stats.corrected_steps)
+    assert one.constraints.memory.active == 2
+    assert int(one.constraints.corrector.stats.corrected_steps)
 
 
 def test_chunks_of_past_tasks_give_the_same():
     all_at_once, in_twos = (learned("dcl_memory", 4, chunk, memory_margin=0.5, window=2)[0] for chunk in (None, 2))
     for (name, a), b in zip(all_at_once.model.state_dict().items(), in_twos.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9, msg=name)
-    assert int(all_at_once.corrector.stats.corrected_steps)
+    assert int(all_at_once.constraints.corrector.stats.corrected_steps)
 
 
 @pytest.mark.parametrize("kind", ["independent", "ewc", "icarl", "dcl_memory"])

@@ -7,7 +7,7 @@ import torch
 from small_streams import digits, even_digits, plain
 
 from congruency.continual import LearnerConfig, incremental, permutations, rotations, run_together
-from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner
+from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedJointLearner
 from congruency.continual.batched_runner import BATCHED_KINDS, group
 
 METHODS = [
@@ -17,6 +17,10 @@ METHODS = [
     LearnerConfig("A-GEM", "agem"),
     LearnerConfig("both", "dcl_memory", window=3, references=2),
     LearnerConfig("DCL", "dcl", offset=1),
+]
+OWN_STATE = [
+    *(plain(kind) for kind in ("mas", "lwf", "er", "der", "derpp", "joint")),
+    LearnerConfig("ring", "er", replay="ring", constraints="gem"),
 ]
 TASKS, GROUPS = 4, 4
 SETTINGS = {"hidden": (9,), "memory": 12}
@@ -51,7 +55,7 @@ def same(a, b):
 def steps(monkeypatch):
     """Collects the steps that are actually taken."""
     taken = []
-    for kind in (BatchedEWCLearner, BatchedConstrainedLearner):
+    for kind in (BatchedJointLearner, BatchedConstrainedLearner):
         original = kind.step
 
         def counted(self, *args, original=original):
@@ -83,6 +87,25 @@ def test_an_interrupted_run_resumes_to_the_same_outcome(stopped, steps, tmp_path
     assert same(again, whole)
     assert len(steps) == in_all
     assert not list(tmp_path.glob(".writing-*"))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["shared", "own classes"])
+def test_losses_with_a_state_of_their_own_resume(masked, tmp_path):
+    """Replayed samples and their outputs, importances, heads: stopped within several groups of learners."""
+    methods = OWN_STATE
+    made = [incremental(*even_digits(), tasks=5, samples=30, seed=seed) for seed in (1, 2)] if masked else streams()
+    whole = run_together(made, methods, **SETTINGS)
+    tasks = len(made[0])
+    for stopped in range(3, tasks * len(methods), 7):  # within each group, after 3 tasks, 2, ...
+
+        def progress(done, _, stopped=stopped):
+            if done == stopped:
+                raise Stopped
+
+        path = tmp_path / str(stopped)
+        with pytest.raises(Stopped):
+            run_together(made, methods, resume=path, progress=progress, **SETTINGS)
+        assert same(run_together(made, methods, resume=path, **SETTINGS), whole), stopped
 
 
 def test_incremental_classes_resume(tmp_path):
@@ -191,4 +214,4 @@ def test_states_are_plain_tensors(tmp_path):
 
 
 def test_every_batched_kind_is_interrupted():
-    assert {method.kind for method in METHODS} == set(BATCHED_KINDS)
+    assert {method.kind for method in METHODS + OWN_STATE} == set(BATCHED_KINDS)

@@ -12,6 +12,7 @@ BASELINE = [0.05, 0.1, 0.2]
 # accuracy: (0.4 + 0.6 + 1.0) / 3 = 2/3
 # backward: (0.4 - 0.9) + (0.6 - 0.8) = -0.7, over 2 terms or, as published, 3
 # forward: (0.3 - 0.1) + (0.5 - 0.2) = 0.5, over the same
+# forgetting: (0.9 - 0.4) + (0.8 - 0.6) = 0.7, over 2 terms
 
 
 @pytest.mark.parametrize(("average", "backward", "forward"), [("gem", -0.35, 0.25), ("published", -0.7 / 3, 0.5 / 3)])
@@ -20,6 +21,17 @@ def test_by_hand(average, backward, forward):
     assert float(found.accuracy) == pytest.approx(2 / 3)
     assert float(found.backward_transfer) == pytest.approx(backward)
     assert float(found.forward_transfer) == pytest.approx(forward)
+
+
+def test_forgetting_counts_from_the_best_accuracy_at_any_time():
+    assert float(scores(MATRIX, BASELINE).forgetting) == pytest.approx(0.35)
+    improved = [
+        [0.5, 0.9, 0.0],
+        [0.8, 0.6, 0.0],
+        [0.7, 0.7, 1.0],
+    ]  # best: 0.8, learned later; 0.9, before it was learned
+    assert float(scores(improved, BASELINE).forgetting) == pytest.approx(((0.8 - 0.7) + (0.9 - 0.7)) / 2)
+    assert math.isnan(float(scores([[0.5]], [0.1]).forgetting))
 
 
 def test_baselines_are_shared_or_one_per_matrix():

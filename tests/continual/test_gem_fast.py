@@ -55,7 +55,7 @@ def test_weights_equal_those_of_gem_one_run_at_a_time(kind, margin, policy):
         slow.finish(images.flatten(1).double() / 255, labels)
         wanted = weights(slow.model)
         torch.testing.assert_close(after[: len(wanted)], wanted, rtol=0, atol=1e-9)
-    corrected = int(slow.corrector.stats.corrected_steps)
+    corrected = int(slow.constraints.corrector.stats.corrected_steps)
     assert 0 < corrected < 9 * (len(stream) - 1)
 
 
@@ -182,7 +182,7 @@ def test_inputs_that_are_zero_in_a_task_and_the_memory_are_left_out():
         for x, y in zip(inputs[task].split(10, 1), labels[task].split(10, 1), strict=True):
             one.step(x, y, None)
         one.remember(inputs[task][:, :17], labels[task][:, :17], None)
-        one.finish(inputs[task], None)
+        one.finish(inputs[task], labels[task], None)
     moved = (runner.network.layers(one.weights)[0][0] != runner.network.layers(before)[0][0])[0, 0].any(0)
     active = (inputs[1][0] != 0).any(0) | (inputs[0][0, :17] != 0).any(0)
     assert not active.all()

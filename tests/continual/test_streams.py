@@ -216,6 +216,26 @@ def test_incremental_mask_keeps_the_classes_of_a_task():
         )
 
 
+def test_class_incremental_tasks_are_told_apart_by_nothing():
+    """The same samples as task-incremental ones, but learned and tested among all classes."""
+    given, not_given = (incremental(*digits(), tasks=5, samples=10, scenario=kind) for kind in ("task", "class"))
+    assert (given.scenario, not_given.scenario) == ("task", "class")
+    assert rotations(*digits(), tasks=2, samples=10).scenario == "domain"
+    for k in range(5):
+        assert torch.equal(given.tasks[k].train, not_given.tasks[k].train)
+        assert torch.equal(given.tasks[k].test, not_given.tasks[k].test)
+        assert given.mask(k) is not None
+        assert not_given.mask(k) is None
+    with pytest.raises(ValueError, match="scenario 'task' or 'class', not 'domain'"):
+        incremental(*digits(), tasks=5, scenario="domain")
+
+
+def test_classes_in_their_order():
+    for seed in (0, 1):
+        stream = incremental(*digits(), tasks=5, samples=10, seed=seed, shuffle=False)
+        assert [task.classes for task in stream.tasks] == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+
+
 @pytest.mark.parametrize("make", SAME_CLASSES)
 @pytest.mark.parametrize(
     ("settings", "message"),

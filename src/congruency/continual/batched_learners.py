@@ -14,6 +14,7 @@ from torch import Tensor
 
 from congruency.backends import backend_for
 from congruency.continual.batched_mlp import BatchedMLP, gram
+from congruency.continual.batched_objectives import Objective
 from congruency.continual.config import LearnerConfig
 
 
@@ -36,8 +37,11 @@ class BatchedLearner(ABC):
     def remember(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         """Add samples of the task just learned to the memory: inputs (S, n, in), labels (S, n), mask (S, classes)."""
 
-    def finish(self, inputs: Tensor, mask: Tensor | None) -> None:
-        """End a task; inputs (S, N, in) are all of its samples."""
+    def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        """End a task; inputs (S, N, in) and labels (S, N) are all of its samples."""
+
+    def restore(self, task: int, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        """Give back the samples of a past task after :meth:`load_state_dict`."""
 
     def agreement(self) -> Tensor:
         """(S, M) mean cosine between updates and memory gradients over the steps of the task, or nan."""
@@ -52,48 +56,21 @@ class BatchedLearner(ABC):
         self.weights.copy_(state["weights"])
 
 
-class BatchedEWCLearner(BatchedLearner):
-    """EWC: the penalty ``strength/2 sum_k F_k (w - w_k)^2``, from ``sum_k F_k`` and ``sum_k F_k w_k``."""
-
-    def __init__(self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor) -> None:
-        super().__init__(network, configs, start)
-        self._strengths = start.new_tensor([config.strength for config in configs])[None, :, None]
-        self._fisher, self._fisher_weights = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
-        self._buffer = torch.zeros_like(self.weights).unsqueeze(2)
-
-    def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
-        expanded = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
-        self.network.gradients(self.weights, inputs, labels, self._buffer, [(1, inputs.shape[1])], expanded)
-        penalty = self._strengths * (self._fisher * self.weights - self._fisher_weights)
-        self.weights -= self._rates * (self._buffer.squeeze(2) + penalty)
-
-    def finish(self, inputs: Tensor, mask: Tensor | None) -> None:
-        fisher = self.network.fisher_diagonal(self.weights, inputs, mask)
-        self._fisher += fisher
-        self._fisher_weights += fisher * self.weights
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {**super().state_dict(), "stiffness": self._fisher, "pull": self._fisher_weights}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self._fisher.copy_(state["stiffness"])
-        self._fisher_weights.copy_(state["pull"])
-
-
 class BatchedConstrainedLearner(BatchedLearner):
-    """Plain SGD, GEM, A-GEM, DCL and DCL with memory: SGD on projected gradients.
+    """SGD on the gradients of an objective, projected by the constraints of GEM, A-GEM, DCL, or DCL with memory.
 
-    The learners either all have a memory or none has, and either all or none are A-GEM, which draws ``memory`` samples
-    per step by the stream's entry of ``seeds``.
+    The learners share the kind of their objective. They either all have a memory or none has, and either all or none
+    are A-GEM, which draws ``memory`` samples per step by the stream's entry of ``seeds``.
     """
 
     def __init__(
-        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int
-    ) -> None:
+        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int,
+        objective: Objective | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(network, configs, start)
-        self._has_memory = configs[0].has_memory
-        self._samples_memory = configs[0].kind == "agem"
+        self.objective = objective or Objective(network, configs, start, seeds, memory, 1)
+        self._has_memory = configs[0].has_episodes
+        self._samples_memory = configs[0].constrained_by == "agem"
         self._seeds, self._draw = tuple(seeds), memory
         self._references = max(config.references * config.has_references for config in configs)
         self._memory: list[tuple[Tensor, Tensor, Tensor | None]] = []
@@ -103,6 +80,7 @@ class BatchedConstrainedLearner(BatchedLearner):
 
     def begin(self, task: int, inputs: Tensor, batch: int) -> None:
         self._step = 0
+        self.objective.begin(task, self.weights, inputs)
         self._past = self._joined_memory()
         self._joint: Tensor | None = None
         self._generators = [np.random.RandomState([seed, task]) for seed in self._seeds]
@@ -119,8 +97,12 @@ class BatchedConstrainedLearner(BatchedLearner):
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         rows, count = self._rows, self._count
-        x, y, z, sizes = self._with_memory(inputs, labels, mask)
-        self.network.gradients(self.weights, x, y, rows[:, :, : 1 + count], sizes, z)
+        masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
+        x, y, z, sizes = self._with_memory(*self.objective.batch((inputs, labels, masks)))
+        self.network.gradients(self.weights, x, y, rows[:, :, : 1 + count], sizes, z, self.objective.residual)
+        penalty = self.objective.penalty(self.weights)
+        if penalty is not None:
+            rows[:, :, 0] += penalty
         if self._references:
             self._write_reference_constraints()
         self._step += 1
@@ -128,6 +110,7 @@ class BatchedConstrainedLearner(BatchedLearner):
             self.weights -= self._rates * rows[:, :, 0]
         else:
             self._correct()
+        self.objective.observe()
 
     def _correct(self) -> None:
         """One step: row 0 of C is the gradient, corrected against the constraints below it."""
@@ -143,6 +126,19 @@ class BatchedConstrainedLearner(BatchedLearner):
     def remember(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._has_memory:
             self._memory.append((inputs, labels, mask))
+
+    def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        self.objective.finish(self.weights, inputs, labels, mask)
+
+    def restore(self, task: int, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        self.objective.restore(task, inputs, labels, mask)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), **self.objective.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self.objective.load_state_dict(state)
 
     def agreement(self) -> Tensor:
         return (self._cosines / max(self._step, 1)).cpu() if self._count else super().agreement()
@@ -196,16 +192,17 @@ class BatchedConstrainedLearner(BatchedLearner):
         return torch.cat(inputs, 1), torch.cat(labels, 1), torch.stack(masks, 1).repeat_interleave(size, 1)
 
     def _with_memory(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor | None
+        self, inputs: Tensor, labels: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, list[tuple[int, int]]]:
         """A batch and the memory side by side, and the sizes of their sets: one forward pass serves both."""
-        expanded = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
         sizes = [(1, inputs.shape[1])]
         if self._past is None:
-            return inputs, labels, expanded, sizes
+            return inputs, labels, masks, sizes
         past = self._sampled_memory() if self._samples_memory else self._past
         sizes.append((self._count, past[0].shape[1] // self._count))
-        masks = None if past[2] is None or expanded is None else torch.cat([expanded, past[2]], 1)
+        if past[2] is not None:  # an objective that applies the masks of its samples itself gives none
+            own = past[2].new_zeros(*labels.shape, past[2].shape[-1]) if masks is None else masks
+            masks = torch.cat([own, past[2]], 1)
         if self._joint is None or self._joint.shape[1] != inputs.shape[1] + past[0].shape[1]:
             self._joint = torch.cat([inputs, past[0]], 1)
         else:  # the memory is in place already
@@ -222,6 +219,43 @@ class BatchedConstrainedLearner(BatchedLearner):
         indices = torch.from_numpy(drawn).to(inputs.device)
         seed = torch.arange(len(drawn), device=inputs.device)[:, None]
         return inputs[seed, indices], labels[seed, indices], None
+
+
+class BatchedJointLearner(BatchedLearner):
+    """The upper bound: after each task a new network, one epoch over the samples of all tasks so far, shuffled."""
+
+    def __init__(
+        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int]
+    ) -> None:
+        super().__init__(network, configs, start)
+        self._start, self._seeds = self.weights.clone(), tuple(seeds)
+        self._samples: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._gradient = torch.zeros_like(self.weights).unsqueeze(2)
+
+    def begin(self, task: int, inputs: Tensor, batch: int) -> None:
+        self._task, self._batch = task, batch
+
+    def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        """Nothing: :meth:`finish` learns."""
+
+    def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        self.restore(self._task, inputs, labels, mask)
+        xs, ys, masks = zip(*self._samples, strict=True)
+        x, y = torch.cat(xs, 1), torch.cat(ys, 1)
+        z = None if mask is None else torch.cat(masks, 1)
+        orders = [np.random.RandomState([seed, self._task]).permutation(x.shape[1]) for seed in self._seeds]
+        index = torch.arange(len(x), device=x.device)[:, None]
+        self.weights.copy_(self._start)
+        for part in torch.from_numpy(np.stack(orders)).to(x.device).split(self._batch, 1):
+            own = None if z is None else z[index, part]
+            self.network.gradients(
+                self.weights, x[index, part], y[index, part], self._gradient, [(1, part.shape[1])], own
+            )
+            self.weights -= self._rates * self._gradient.squeeze(2)
+
+    def restore(self, task: int, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
+        masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
+        self._samples.append((inputs, labels, masks))
 
 
 def _agreement(products: Tensor, multipliers: Tensor, count: int) -> Tensor:

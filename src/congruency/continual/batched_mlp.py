@@ -8,7 +8,7 @@ seed. Activations have the samples last, (out, N), since products with many colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -66,7 +66,7 @@ class BatchedMLP:
 
     def gradients(
         self, flat: Tensor, inputs: Tensor, labels: Tensor, out: Tensor, sizes: Sequence[tuple[int, int]],
-        mask: Tensor | None = None,
+        mask: Tensor | None = None, residual: Callable[[Tensor], Tensor | None] | None = None,
     ) -> None:  # fmt: skip
         """Write the gradients of the mean losses of several sets of samples into ``out`` (S, M, K, width).
 
@@ -77,12 +77,19 @@ class BatchedMLP:
             out: Written, except for its padding.
             sizes: The sets in order, as pairs (number of sets, samples in each).
             mask: (S, N, classes), added to the outputs: -inf for classes that are not of the sample's task.
+            residual: The derivative of the first set's loss by its outputs (S, M, classes, n), where that loss is not
+                the mean cross entropy; None, or what returns None, where it is.
         """
         *activations, logits = self._forward(flat, inputs, mask)
         delta = logits.softmax(-2)
         indices = labels[:, None, None].expand(-1, flat.shape[1], -1, -1)
         delta.scatter_add_(-2, indices, delta.new_full((1,), -1.0).expand(indices.shape))
-        deltas = self._deltas(flat, activations, delta.mul_(_weights(sizes, delta)))
+        delta.mul_(_weights(sizes, delta))
+        first = slice(sizes[0][1])
+        other = None if residual is None else residual(logits[..., first])
+        if other is not None:
+            delta[..., first] = other
+        deltas = self._deltas(flat, activations, delta)
         row = column = 0
         for sets, size in sizes:
             rows, columns = slice(row, row + sets), slice(column, column + sets * size)
@@ -108,6 +115,20 @@ class BatchedMLP:
                 write_gradients(views, square, of_layer.square() * weight, 1)
             total += part.squeeze(2)
         return total
+
+    def output_sensitivity(self, flat: Tensor, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mean over ``inputs`` (S, N, in) of ``|d/dw |h(x)|^2|``, h the outputs that are not masked: (S, M, width).
+
+        A sample's gradient of a layer is the product of its delta and its activation, and so is its absolute value.
+        """
+        *activations, outputs = self._forward(flat, inputs, None)
+        if mask is not None:
+            outputs = torch.where(torch.isfinite(mask)[:, None, :, None], outputs, 0.0)
+        found = torch.zeros_like(flat).unsqueeze(2)
+        deltas = self._deltas(flat, activations, 2 * outputs / inputs.shape[1])
+        for views, of_layer, activation in zip(self.layers(found), deltas, activations, strict=True):
+            write_gradients(views, activation.abs(), of_layer.abs(), 1)
+        return found.squeeze(2)
 
     def _forward(self, flat: Tensor, inputs: Tensor, mask: Tensor | None) -> list[Tensor]:
         """The inputs (S, 1, in, N), the activations of all layers (S, M, out, N), the logits."""

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from congruency.constraints.memory import Policy
-from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedEWCLearner, BatchedLearner
+from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedJointLearner, BatchedLearner
 from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
+from congruency.continual.batched_objectives import OBJECTIVES
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.networks import initial_mlp
 from congruency.continual.scores import Outcome
@@ -29,7 +30,7 @@ from congruency.files import replacing
 if TYPE_CHECKING:
     from congruency.datasets import LabelledImages
 
-BATCHED_KINDS = ("single", "ewc", "gem", "agem", "dcl", "dcl_memory")
+BATCHED_KINDS = (*OBJECTIVES, "joint", "gem", "agem", "dcl", "dcl_memory")
 
 _ALIGNMENT = 16  # the number of inputs is rounded up to a multiple
 _EVALUATION_BYTES = (1 << 29, 1 << 23)  # of a layer's outputs in evaluation: on a GPU, in a CPU's cache
@@ -72,7 +73,7 @@ def run_together(
     agreement = torch.full((len(streams), len(configs), tasks), torch.nan, dtype=torch.float64)
     for number, members in enumerate(groups):
         chosen = [configs[i] for i in members]
-        learner = learner_for(runner.network, chosen, start, [s.seed for s in streams], memory)
+        learner = learner_for(runner.network, chosen, start, [s.seed for s in streams], memory, tasks)
         path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
         for task, accuracies, cosines, entropies in runner.learn(learner, path):
             matrix[:, members, task], agreement[:, members, task] = accuracies, cosines
@@ -87,18 +88,19 @@ def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:
     """Indices of the learners that advance together: those that need the same work at every step."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, config in enumerate(configs):
-        key = (config.kind in ("ewc", "agem") and config.kind, config.has_memory)
+        key = (config.objective, config.replays and config.replay, config.has_episodes, config.constrained_by == "agem")
         groups.setdefault(key, []).append(i)
     return list(groups.values())
 
 
 def learner_for(
-    network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int
+    network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int, tasks: int
 ) -> BatchedLearner:
     """The batched learner of one :func:`group`."""
-    if configs[0].kind == "ewc":
-        return BatchedEWCLearner(network, configs, start)
-    return BatchedConstrainedLearner(network, configs, start, seeds, memory)
+    if configs[0].kind == "joint":
+        return BatchedJointLearner(network, configs, start, seeds)
+    objective = OBJECTIVES[configs[0].objective](network, configs, start, seeds, memory, tasks)
+    return BatchedConstrainedLearner(network, configs, start, seeds, memory, objective)
 
 
 def stream_shape(stream: Stream) -> tuple[Any, ...]:
@@ -112,6 +114,8 @@ def _check(streams: Sequence[Stream], configs: Sequence[LearnerConfig], memory: 
     for config in configs:
         if config.kind not in BATCHED_KINDS:
             raise ValueError(f"{config.name} ({config.kind}) cannot run batched; use congruency.continual.run")
+        if config.cautious:
+            raise ValueError(f"{config.name}: cautious=True needs an optimizer with momentum; use continual.run")
     if not streams:
         raise ValueError("there is nothing to learn: give at least one stream")
     shapes = {stream_shape(stream) for stream in streams}
@@ -120,7 +124,7 @@ def _check(streams: Sequence[Stream], configs: Sequence[LearnerConfig], memory: 
             f"the streams must have the same tasks, samples, classes and image size, got {len(shapes)} kinds; "
             "run those of each kind by themselves"
         )
-    if any(config.has_memory for config in configs):
+    if any(config.has_episodes for config in configs):
         memory_slice(policy, memory, min(len(task.train) for task in streams[0].tasks))
 
 
@@ -192,15 +196,17 @@ class BatchedRunner:
                 learner.begin(task, inputs, self.batch)
                 for x, y in zip(inputs.split(self.batch, 1), labels.split(self.batch, 1), strict=True):
                     learner.step(x, y, mask)
-            kept = memory_slice(self.policy, min(self.memory, inputs.shape[1]), inputs.shape[1])
+            kept = memory_slice(self.policy, max(1, min(self.memory, inputs.shape[1])), inputs.shape[1])
             learner.remember(inputs[:, kept].clone(), labels[:, kept], mask)
             if task >= first:
-                learner.finish(inputs, mask)
+                learner.finish(inputs, labels, mask)
                 accuracies, losses = self.scores(learner.weights)
                 history.append((accuracies, learner.agreement(), losses))
                 if path is not None:
                     with replacing(path) as file:
                         torch.save({"run": described, "learner": learner.state_dict(), "history": history}, file)
+            else:
+                learner.restore(task, inputs, labels, mask)
             yield task, *history[task]
 
     def _described(self, learner: BatchedLearner) -> str:

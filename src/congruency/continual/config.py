@@ -1,21 +1,30 @@
-"""The configuration of a continual learner: its kind and settings, as plain data."""
+"""The configuration of a continual learner: its loss, its constraints and their settings, as plain data."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from congruency._validate import check_choice, check_margin
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
+from congruency.continual.replay import Replay
 from congruency.corrector import Trigger
 
-Kind = Literal["single", "independent", "multimodal", "ewc", "icarl", "gem", "agem", "dcl", "dcl_memory"]
+Constraints = Literal["none", "gem", "agem", "dcl", "dcl_memory"]
+Kind = Literal[
+    "single", "independent", "multimodal", "joint", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp",
+    "gem", "agem", "dcl", "dcl_memory",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """Kind and settings of a learner.
+    """Kind and settings of a learner: a loss, and constraints on the steps that minimise it.
+
+    The kinds ``"gem"``, ``"agem"``, ``"dcl"`` and ``"dcl_memory"`` are plain SGD under these constraints; the others
+    shape the loss, and take constraints besides: ``LearnerConfig("ER, DCL", "er", constraints="dcl", window=10)``.
 
     Finished runs are found on disk by a digest of these fields: renaming one makes them unfindable.
 
@@ -30,7 +39,13 @@ class LearnerConfig:
         offset: step at which recording starts.
         reference_margin: margin of the reference constraints.
         trigger: when the quadratic program is solved; GEM does so only if a constraint is ``"violated"``.
-        strength: weight of EWC's penalty (its lambda), or of iCaRL's distillation loss.
+        strength: weight of EWC's or MAS's penalty (lambda), of the distillation loss of iCaRL or LwF, or of the stored
+            outputs in DER and DER++ (alpha).
+        beta: weight of the replayed labels in DER++.
+        temperature: of LwF's distillation.
+        replay: which samples ER keeps: a ``"reservoir"`` of the stream, or the last of each past task (``"ring"``).
+        constraints: on the steps of a kind that has none of its own: a memory's, DCL's, or both.
+        cautious: apply :class:`congruency.Cautious` to the optimizer, which must have momentum for that to matter.
     """
 
     name: str
@@ -44,6 +59,11 @@ class LearnerConfig:
     reference_margin: float = 0.0
     trigger: Trigger = "violated"
     strength: float = 1.0
+    beta: float = 0.5
+    temperature: float = 2.0
+    replay: Replay = "reservoir"
+    constraints: Constraints = "none"
+    cautious: bool = False
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
@@ -51,20 +71,51 @@ class LearnerConfig:
             raise ValueError(f"lr must be positive, got {self.lr}")
         check_choice("trigger", self.trigger, get_args(Trigger))
         check_margin(self.memory_margin)
+        check_choice("replay", self.replay, get_args(Replay))
+        check_choice("constraints", self.constraints, get_args(Constraints))
+        for name, value in (("strength", self.strength), ("beta", self.beta)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if self.constraints != "none" and self.kind in (*get_args(Constraints), "independent", "multimodal", "joint"):
+            raise ValueError(f"kind {self.kind!r} takes no further constraints, got {self.constraints!r}")
+        if self.kind in ("der", "derpp") and self.replay != "reservoir":
+            raise ValueError("DER stores outputs while it learns, in a reservoir; replay='ring' is for kind 'er'")
         if self.has_references:
             References(
                 self.references, window=self.window, offset=self.offset, mode=self.mode, margin=self.reference_margin
             )
 
     @property
+    def constrained_by(self) -> Constraints:
+        """What constrains the steps."""
+        return self.kind if self.kind in ("gem", "agem", "dcl", "dcl_memory") else self.constraints
+
+    @property
+    def objective(self) -> Kind:
+        """The kind that shapes the loss."""
+        return "single" if self.kind in get_args(Constraints) else self.kind
+
+    @property
     def has_references(self) -> bool:
         """Whether reference points constrain the steps."""
-        return self.kind in ("dcl", "dcl_memory")
+        return self.constrained_by in ("dcl", "dcl_memory")
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether samples of past tasks constrain the steps."""
+        return self.constrained_by in ("gem", "agem", "dcl_memory")
+
+    @property
+    def replays(self) -> bool:
+        """Whether past samples are learned again."""
+        return self.kind in ("er", "der", "derpp")
 
     @property
     def has_memory(self) -> bool:
         """Whether samples of past tasks are kept."""
-        return self.kind in ("icarl", "gem", "agem", "dcl_memory")
+        return self.kind == "icarl" or self.has_episodes or self.replays
 
 
 def memory_slice(policy: Policy, size: int, samples: int) -> slice:

@@ -36,7 +36,7 @@ def run(
         device, dtype: Of the images.
         progress: Called with the number of finished tasks and of all tasks.
     """
-    if config.has_memory:
+    if config.has_episodes or config.kind == "icarl":
         memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
     one = learner(config, setting)
     runner = _Runner(stream, torch.device(device), dtype)

@@ -1,4 +1,4 @@
-"""Results of continual learning: accuracy, backward and forward transfer (Lopez-Paz and Ranzato, 2017)."""
+"""Results of continual learning: accuracy, backward and forward transfer, forgetting."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ class Scores:
     """Change of the accuracy on earlier tasks by later ones; negative is forgetting."""
     forward_transfer: Tensor
     """Accuracy on a task before it was learned, minus that of the untrained network."""
+    forgetting: Tensor
+    """Best accuracy on earlier tasks at any time before the last task, minus that after it."""
 
 
 def scores(
     matrix: Tensor | Sequence[Sequence[float]], baseline: Tensor | Sequence[float], average: Average = "gem"
 ) -> Scores:
-    """Accuracy, backward and forward transfer from the accuracy matrix R and the baseline b.
+    """Accuracy, transfers and forgetting from the accuracy matrix R and the baseline b.
+
+    Accuracy and transfers are those of Lopez-Paz and Ranzato (2017), forgetting that of Chaudhry et al. (2018).
 
         accuracy          = 1/T     sum_i      R[T-1, i]
         backward_transfer = 1/(T-1) sum_{i<T-1} R[T-1, i] - R[i, i]
         forward_transfer  = 1/(T-1) sum_{i>0}   R[i-1, i] - b[i]
+        forgetting        = 1/(T-1) sum_{i<T-1} max_{l<T-1} R[l, i] - R[T-1, i]
 
     Args:
         matrix: (..., T, T); row i is the accuracy on every task after learning task i.
@@ -41,7 +46,7 @@ def scores(
         average: ``"gem"`` divides both transfers by their T - 1 terms, as the definition says; ``"published"`` by T, as
             the published code does, which shrinks them by (T - 1) / T.
 
-    With one task there is no transfer: both are nan.
+    With one task there is no transfer and no forgetting: all three are nan.
     """
     check_choice("average", average, get_args(Average))
     r = torch.as_tensor(matrix, dtype=torch.float64)
@@ -56,9 +61,13 @@ def scores(
     terms = tasks - 1 if average == "gem" else tasks
     final, learned = r[..., -1, :], r.diagonal(dim1=-2, dim2=-1)
     before = r.diagonal(offset=1, dim1=-2, dim2=-1)  # R[i-1, i]
-    backward = (final - learned)[..., :-1].sum(-1) / terms if tasks > 1 else torch.full_like(final[..., 0], torch.nan)
-    forward = (before - b[..., 1:]).sum(-1) / terms if tasks > 1 else torch.full_like(final[..., 0], torch.nan)
-    return Scores(final.mean(-1), backward, forward)
+    if tasks == 1:
+        none = torch.full_like(final[..., 0], torch.nan)
+        return Scores(final.mean(-1), none, none, none)
+    backward = (final - learned)[..., :-1].sum(-1) / terms
+    forward = (before - b[..., 1:]).sum(-1) / terms
+    forgetting = (r[..., :-1, :-1].amax(-2) - final[..., :-1]).mean(-1)
+    return Scores(final.mean(-1), backward, forward, forgetting)
 
 
 def _broadcastable(own: torch.Size, to: torch.Size) -> bool:

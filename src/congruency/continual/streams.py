@@ -9,14 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from congruency._validate import check_choice
+
 if TYPE_CHECKING:
     from congruency.datasets import LabelledImages
+
+
+Scenario = Literal["domain", "task", "class"]
+"""What tasks differ in, and whether a test image comes with its task (van de Ven and Tolias, 2019).
+
+- ``"domain"``: all tasks have the same classes, the images differ. The task is not given, and not needed.
+- ``"task"``: every task has its own classes and outputs. The task is given: predictions are among its classes.
+- ``"class"``: every task has its own classes. The task is not given: predictions are among all classes.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +58,7 @@ class Stream:
     tasks: tuple[Task, ...]
     train_images: LabelledImages
     test_images: LabelledImages
+    scenario: Scenario = "domain"
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -117,12 +129,20 @@ def permutations(
 
 
 def incremental(
-    train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 2500, seed: int = 0
-) -> Stream:
-    """Task k has classes that no other task has: the classes, shuffled, in ``tasks`` equal parts.
+    train: LabelledImages, test: LabelledImages, *, tasks: int = 20, samples: int = 2500, seed: int = 0,
+    scenario: Scenario = "task", shuffle: bool = True,
+) -> Stream:  # fmt: skip
+    """Task k has classes that no other task has: the classes in ``tasks`` equal parts.
 
     A task with fewer than ``samples`` images uses all of them.
+
+    Args:
+        scenario: ``"task"``: a task's outputs are those of its classes, at test time too; ``"class"``: learned and
+            tested among all classes, without the task's identity.
+        shuffle: Assign the classes to tasks by the seed; otherwise in their order, as in split MNIST.
     """
+    if check_choice("scenario", scenario, get_args(Scenario)) == "domain":
+        raise ValueError("tasks with classes of their own are scenario 'task' or 'class', not 'domain'")
     classes = len(train.classes)
     if tasks < 1 or classes % tasks:
         raise ValueError(
@@ -131,15 +151,17 @@ def incremental(
         )
     state = _state(train, tasks, samples, seed)
     found = []
-    for part in np.split(state.permutation(classes), tasks):
+    for part in np.split(state.permutation(classes) if shuffle else np.arange(classes), tasks):
         own = tuple(sorted(int(label) for label in part))
         chosen = [torch.isin(data.labels.cpu(), torch.tensor(own)).nonzero().flatten() for data in (train, test)]
         for indices, kind in zip(chosen, ("training", "test"), strict=True):
             if not len(indices):
                 raise ValueError(f"a task of classes {own} has no {kind} samples; leave these classes out")
         order = torch.from_numpy(state.permutation(len(chosen[0]))[:samples].astype(np.int64))
-        found.append(Task(", ".join(train.classes[label] for label in own), chosen[0][order], chosen[1], classes=own))
-    return Stream("incremental", seed, tuple(found), train, test)
+        outputs = own if scenario == "task" else None
+        names = ", ".join(train.classes[label] for label in own)
+        found.append(Task(names, chosen[0][order], chosen[1], classes=outputs))
+    return Stream("incremental", seed, tuple(found), train, test, scenario)
 
 
 STREAMS: dict[str, Callable[..., Stream]] = {make.__name__: make for make in (rotations, permutations, incremental)}

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 from congruency.cli import build
 from congruency.studies.continual import runner as runner_module
 from congruency.studies.continual import tables
+from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
 from congruency.studies.continual.tables import StreamSettings, continual_study
+from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
 from congruency.studies.executor import Place, execute
 from congruency.studies.results import collect
 from congruency.studies.store import Store
@@ -21,6 +23,7 @@ from congruency.studies.summary import findings, summary_table
 
 SMALL = ["--dataset", "digits", "--tasks", "3", "--samples", "60", "--memory", "20"]
 FIGURES = {"seed", "accuracy", "backward_transfer", "forward_transfer", "memory_agreement", "validation_loss"}
+FIGURES |= {"forgetting"}
 
 
 def invoke(*words: str):
@@ -228,6 +231,36 @@ def test_tuning_searches_held_out_seeds(tmp_path):
     assert accuracies == sorted(accuracies, reverse=True)
 
 
+def test_margins_are_tuned_on_ten_held_out_seeds(tmp_path):
+    assert tuning_seeds("dcl_memory", small()) == tuple(range(1000, 1010))
+    study = tuning_study("gem", small(samples=20, memory=5))
+    assert {row.jobs[0].method.kind for row in study.rows} == {"gem"}
+    results = {row.name: {"seed": [1000.0], "accuracy": [1 - row.jobs[0].method.memory_margin]} for row in study.rows}
+    _, path = rank("gem", study, results, tmp_path)
+    assert json.loads(path.read_text())["grid"][0] == {"memory_margin": 0.0, "accuracy": 1.0}
+
+
+def test_margins_apart_are_compared_with_gem_of_the_same_margin():
+    study = part_study(small(), part="margins")
+    by_name = {row.name: row for row in study.rows}
+    apart = study.find(kind="dcl_memory")
+    assert sorted((row.settings["window"], row.settings["memory_margin"]) for row in apart) == [
+        (window, margin) for window in (10, 30) for margin in (0.0, 0.1, 0.2, 0.3, 0.5)
+    ]
+    for row in apart:
+        assert (row.settings["mode"], row.settings["reference_margin"]) == ("concentrate", 0.0)
+        gem = by_name[row.against].settings
+        assert (gem["kind"], gem["memory_margin"]) == ("gem", row.settings["memory_margin"])
+    for kind in ("gem", "dcl_memory"):  # what wins the tuning can be run
+        searched = [row.name for row in tuning_study(kind, small()).rows]
+        assert len(part_study(small(), searched, "margins").rows) == len(searched)
+    one = part_study(small(), part="margins", against="GEM")
+    assert {row.against for row in one.rows} == {None, "GEM"}
+    paper = {row.name: row.jobs[0].digest() for row in part_study(small()).rows}
+    for name in ("GEM", "GEM, margin 0"):  # their runs are shared with the paper's table
+        assert by_name[name].jobs[0].digest() == paper[name]
+
+
 @pytest.mark.parametrize("kind", ["ewc", "icarl"])
 def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
     result = invoke(
@@ -251,7 +284,8 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         (["mnist_r", "--memory", "61"], "61 samples"),
         (["mnist_r", "--policy", "last"], "'last' is not one of"),
         (["mnist_r", "--dataset", "nowhere/at/all"], "nowhere/at/all"),
-        (["mnist_r", "--tune", "gem"], "'gem' is not one of"),
+        (["mnist_r", "--tune", "agem"], "'agem' is not one of"),
+        (["mnist_r", "--part", "margins", "--against", "GEM, margin 9"], "there is no row 'GEM, margin 9'"),
         (["icifar100", "--model", "nonet", "--tasks", "2"], "there is no model 'nonet'"),
         (["mnist_r", "--labels", "tidy"], "'tidy' is not one of"),
         (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),
@@ -277,3 +311,43 @@ def test_windows_that_no_task_is_long_enough_for_are_named():
     assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
     assert "(40, 50)" in continual_study(small(samples=400)).caption
     assert "windows" not in continual_study(StreamSettings(table="mnist_r")).caption
+
+
+def test_the_peers_of_a_split_set_say_whether_the_task_is_given(tmp_path):
+    small = ["--dataset", "digits", "--samples", "30", "--memory", "5", "--seeds", "2"]
+    rows = ["--row", "GEM", "--row", "ER, DCL-10-1", "--row", "ER", "--row", "iCARL"]
+    result = invoke("split_mnist", *small, *rows, "--out", str(tmp_path / "class"))
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "class" / "table.md").read_text()
+    assert "Class-incremental: the task is not given at test time, and predictions are among all classes." in page
+    assert "| Forgetting |" in page
+    stored = json.loads((tmp_path / "class" / "results.json").read_text())
+    assert set(stored) == {"GEM", "ER", "ER, DCL-10-1", "iCARL"}
+    settings = StreamSettings(table="split_mnist", scenario="task")
+    assert settings.described()["scenario"] == "task"
+    study = part_study(settings)
+    assert "Task-incremental: the task is given at test time" in study.lead
+    assert "A-GEM" not in {row.name for row in study.rows}
+
+
+@pytest.mark.parametrize("table", ["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"])
+def test_peers_are_compared_with_rows_of_their_study(table):
+    for part in ("peers", "all"):
+        study = part_study(StreamSettings(table=table), part=part)
+        names = {row.name for row in study.rows}
+        assert {row.against for row in study.rows} - {None} <= names
+        losses = {row.name: row.settings for row in study.rows}
+        for row in study.rows:
+            if row.settings["constraints"] != "none":  # the same loss, with the same settings
+                same = ("kind", "lr", "strength", "beta", "replay")
+                assert [row.settings[name] for name in same] == [losses[row.against][name] for name in same]
+    printed = {row.name for row in study.rows if row.paper}
+    assert printed == {row.method.name for row in StreamSettings(table=table).stream_table.rows if row.paper}
+    assert names > {row.method.name for row in StreamSettings(table=table).stream_table.rows if not row.on_request}
+
+
+def test_older_records_keep_their_digests():
+    """The digest of the paper's GEM before learners had losses and constraints of their own."""
+    (row,) = continual_study(StreamSettings(table="mnist_r"), ["GEM, margin 0"]).rows
+    assert "scenario" not in StreamSettings(table="icifar100", labels="clean").described()
+    assert row.jobs[0].digest() == "ee17522c8e6d"

@@ -41,12 +41,12 @@ def reproduce(
     if not listing and context.invoked_subcommand is not None:
         return
     from congruency.studies.classification.tuned import TUNED
-    from congruency.studies.continual.tables import TABLES
+    from congruency.studies.continual.tables import SPLITS, TABLES
     from congruency.studies.image_tables import TITLES
     from congruency.studies.language.study import SETUPS
     from congruency.studies.saliency.study import TITLES as SALIENCY
 
-    titles = {f"continual {name}": table.title for name, table in TABLES.items()}
+    titles = {f"continual {name}": table.title for name, table in {**TABLES, **SPLITS}.items()}
     titles |= {f"classification {name}": title for name, title in TITLES.items()}
     titles |= {f"saliency {name}": title for name, title in SALIENCY.items() if name in _PLACES}
     titles |= {f"language {size}": f"AdamW with each correction on a byte-level GPT, {size}" for size in SETUPS}

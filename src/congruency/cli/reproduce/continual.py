@@ -15,8 +15,8 @@ __all__ = ["continual"]
 
 
 def continual(
-    table: Annotated[Literal["mnist_r", "mnist_p", "icifar100"], typer.Argument(
-        help="mnist_r (rotations), mnist_p (permutations) or icifar100.",
+    table: Annotated[Literal["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"], typer.Argument(
+        help="The paper's mnist_r (rotations), mnist_p (permutations) or icifar100; split_mnist or split_cifar10.",
     )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
@@ -29,12 +29,24 @@ def continual(
         "and says so.",
     )] = "given",
     model: Annotated[str | None, option("mlp, resnet, or a timm name. (default: the table's)", "NAME")] = None,
-    tasks: Annotated[int, option("Tasks of the stream.", "N", min=1)] = 20,
+    scenario: Annotated[Literal["task", "class"] | None, option(
+        "Of tasks with classes of their own: task gives the task at test time, class does not. (default: task for "
+        "icifar100, class for split sets)",
+    )] = None,
+    tasks: Annotated[int | None, option("Tasks of the stream. (default: 20, 5 of split sets)", "N", min=1)] = None,
     samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
     memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
     policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
-    tune: Annotated[Literal["ewc", "icarl"] | None, option(
-        "Search learning rate and strength of a baseline on held-out seeds instead.",
+    part: Annotated[Literal["paper", "margins", "peers", "all"] | None, option(
+        "paper: the paper's rows; margins: GEM and DCL with a margin each; peers: replay, distillation, penalties and "
+        "joint training, alone and combined; all: paper and peers. (default: paper, or peers of split sets)",
+    )] = None,
+    against: Annotated[str | None, option("Compare all rows with this one. (default: the table's)", "ROW")] = None,
+    tune: Annotated[Literal[
+        "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory",
+    ] | None, option(
+        "Search instead, on held-out seeds: learning rate and strength of a loss, GEM's margin, or GEM's margin and "
+        "DCL's window together.",
     )] = None,
     device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE", name="--device")] = "cpu",
     processes: options.Processes = 1,
@@ -55,22 +67,23 @@ def continual(
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line
         from congruency.studies.continual.figures import continual_figures
+        from congruency.studies.continual.parts import part_study
         from congruency.studies.continual.runner import ContinualRunner
-        from congruency.studies.continual.tables import StreamSettings, continual_study
+        from congruency.studies.continual.tables import StreamSettings
         from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
         from congruency.studies.results import collect
         from congruency.studies.store import Store
 
         try:
             settings = StreamSettings(
-                table=table, dataset=dataset, labels=labels, model=model, tasks=tasks, samples=samples, memory=memory,
-                policy=policy,
+                table=table, dataset=dataset, labels=labels, model=model, scenario=scenario, tasks=tasks,
+                samples=samples, memory=memory, policy=policy,
             )  # fmt: skip
-            study = continual_study(settings, rows or ()) if tune is None else tuning_study(tune, settings)
+            study = tuning_study(tune, settings) if tune else part_study(settings, rows or (), part, against)
             code = conduct(
                 study,
                 ContinualRunner(settings, folder.absolute(), data, device),
-                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(settings),
+                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(tune, settings),
                 folder,
                 place=place,
                 settings=settings.described(),

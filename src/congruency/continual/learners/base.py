@@ -1,16 +1,20 @@
-"""SGD on a sequence of tasks: the base of all learners, and the baselines without a mechanism against forgetting."""
+"""SGD on a sequence of tasks: the base of all learners, and the baselines that bound them from below and above."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from congruency.cautious import Cautious
 from congruency.constraints.memory import Policy
 from congruency.continual.config import LearnerConfig
+from congruency.continual.learners.constrained import StepConstraints
 
 
 @dataclass(frozen=True)
@@ -24,33 +28,65 @@ class Setting:
     tasks: int
     seed: int = 0  # of everything a learner samples
     memory: int = 256  # samples kept per task
-    policy: Policy = "first"  # which samples to keep: the first of a task, or the last ("ring")
+    policy: Policy = "first"  # which samples constraints come from: the first of a task, or the last ("ring")
     chunk: int | None = None  # past tasks per batched gradient computation; None computes all at once
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD  # called with the parameters and ``lr=``
 
 
 class Learner:
-    """One network trained by plain SGD on one task after the other: the lower baseline, and the base of all learners.
+    """One network trained by SGD on one task after the other: the lower baseline, and the base of all learners.
 
-    For each task: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`.
+    For each task: :meth:`begin`, :meth:`observe` for every batch, :meth:`finish`. A subclass shapes the :meth:`loss`;
+    the constraints of its configuration, and Cautious, correct the steps of ``optimizer`` whatever the loss is. So does
+    any other correction of that optimizer: ``congruency.DCL(learner.optimizer)``.
     """
 
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
         self.config, self.setting = config, setting
-        self.model = self.build()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         self.task = 0
         self.mask: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Build network, optimizer and corrections from the start."""
+        self.model = self.build()
+        self.optimizer = self.setting.optimizer(self.model.parameters(), lr=self.config.lr)
+        self.constraints = (
+            None
+            if self.config.constrained_by == "none"
+            else StepConstraints(
+                self.optimizer,
+                self.model,
+                self.config,
+                memory=self.setting.memory,
+                policy=self.setting.policy,
+                chunk=self.setting.chunk,
+                seed=self.setting.seed,
+            )
+        )
+        if self.config.cautious:
+            Cautious(self.optimizer)
+            if all(group.get("momentum") == 0 for group in self.optimizer.param_groups):
+                warnings.warn(
+                    "cautious=True changes nothing here: the update of plain SGD is the gradient; give "
+                    "Setting(optimizer=...) one with momentum",
+                    stacklevel=4,
+                )
 
     def build(self) -> nn.Module:
         """The network to train."""
         return self.setting.make(1.0)
 
-    def begin(self, task: int, mask: Tensor | None) -> None:
+    def begin(self, task: int, mask: Tensor | None = None) -> None:
         """Start a task; ``mask`` (classes,) is added to the outputs, -inf for classes of other tasks."""
         self.task, self.mask = task, mask
+        if self.constraints is not None:
+            self.constraints.begin(task, mask)
 
     def observe(self, inputs: Tensor, labels: Tensor) -> None:
         """Take one optimizer step on a batch."""
+        if self.constraints is not None:
+            self.constraints.observe(inputs, labels, self.task, self.mask)
         self.model.train()
         self.optimizer.zero_grad()
         self.backward(inputs, labels)
@@ -84,12 +120,37 @@ class Learner:
 
     def agreement(self) -> Tensor | None:
         """Mean cosine of the last update with the memory's gradients, on the device; None without a memory."""
-        return None
+        return None if self.constraints is None else self.constraints.agreement()
 
 
 def masked(outputs: Tensor, mask: Tensor | None) -> Tensor:
     """Outputs with the classes of other tasks at -inf."""
     return outputs if mask is None else outputs + mask
+
+
+class JointLearner(Learner):
+    """The upper bound: after each task a new network, one epoch over the samples of all tasks so far, shuffled."""
+
+    def __init__(self, config: LearnerConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self._samples: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._batch = 1
+
+    def observe(self, inputs: Tensor, labels: Tensor) -> None:
+        self._batch = max(self._batch, len(inputs))  # only seen here; learned by finish()
+
+    def finish(self, inputs: Tensor, labels: Tensor) -> None:
+        self._samples.append((inputs, labels, self.mask))
+        xs, ys, masks = zip(*self._samples, strict=True)
+        x, y = torch.cat(xs), torch.cat(ys)
+        known = None
+        if self.mask is not None:
+            known = torch.cat([mask.expand(len(each), -1) for each, mask in zip(ys, masks, strict=True)])
+        order = torch.from_numpy(np.random.RandomState([self.setting.seed, self.task]).permutation(len(x)))
+        self.restart()
+        for part in order.to(x.device).split(self._batch):
+            self.mask = None if known is None else known[part]
+            super().observe(x[part], y[part])
 
 
 class IndependentLearner(Learner):

@@ -1,82 +1,69 @@
-"""Learners that project the gradient: GEM, A-GEM, DCL, and DCL with GEM's memory."""
+"""The constraints on a learner's steps: GEM's memory, A-GEM's, DCL's references, or memory and references together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from congruency.constraints.base import ConstraintSource
-from congruency.constraints.memory import EpisodicMemory
+from congruency.constraints.memory import EpisodicMemory, Policy
 from congruency.constraints.references import References
 from congruency.continual.config import LearnerConfig
-from congruency.continual.learners.base import Learner, Setting
 from congruency.corrector import Corrector
-from congruency.dcl import DCL
 
 
-class DCLLearner(Learner):
-    """Direction Concentration Learning, the paper's form, within each task: references restart with every task."""
+class StepConstraints:
+    """A corrector of the learner's optimizer, and its constraint sources; each source has its own margin.
 
-    def __init__(self, config: LearnerConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.corrector = DCL(
-            self.optimizer, references=config.references, window=config.window, offset=config.offset, mode=config.mode,
-            margin=config.reference_margin, floor=None, trigger=config.trigger,
-        )  # fmt: skip
+    - ``"dcl"``: Direction Concentration Learning in the paper's form; the references restart with every task.
+    - ``"gem"`` (Lopez-Paz and Ranzato, NeurIPS 2017): one constraint per past task.
+    - ``"dcl_memory"``: both in one quadratic program (``eqn:constraints_conn``).
+    - ``"agem"`` (Chaudhry et al., ICLR 2019): one constraint, from a new sample of the memory at every step.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, model: nn.Module, config: LearnerConfig, *, memory: int,
+        policy: Policy, chunk: int | None, seed: int,
+    ) -> None:  # fmt: skip
+        self._seed = seed
+        self.memory = self.references = None
+        if config.has_episodes:
+            kind = SampledMemory if config.constrained_by == "agem" else EpisodicMemory
+            self.memory = kind(model, size=memory, policy=policy, margin=config.memory_margin, chunk=chunk)
+        if config.has_references:
+            self.references = References(
+                config.references, window=config.window, offset=config.offset, mode=config.mode,
+                margin=config.reference_margin, floor=None,
+            )  # fmt: skip
+        sources: list[ConstraintSource] = [each for each in (self.memory, self.references) if each is not None]
+        self.corrector = Corrector(optimizer, constraints=sources, trigger=config.trigger)
 
     def begin(self, task: int, mask: Tensor | None) -> None:
-        super().begin(task, mask)
-        self.corrector.reset()
+        """Start a task."""
+        if self.references is not None:
+            self.references.reset()
+        if isinstance(self.memory, SampledMemory):
+            if mask is not None:
+                raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
+            self.memory.seed(self._seed, task)
 
-
-class GEMLearner(Learner):
-    """GEM (Lopez-Paz and Ranzato, NeurIPS 2017): one constraint per past task."""
-
-    memory_type = EpisodicMemory
-
-    def __init__(self, config: LearnerConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.memory = self.memory_type(
-            self.model, size=setting.memory, policy=setting.policy, margin=config.memory_margin, chunk=setting.chunk
-        )
-        self.corrector = Corrector(self.optimizer, constraints=self.sources(), trigger=config.trigger)
-
-    def sources(self) -> Sequence[ConstraintSource]:
-        """The constraint sources, the memory first."""
-        return [self.memory]
-
-    def observe(self, inputs: Tensor, labels: Tensor) -> None:
-        self.memory.observe(inputs, labels, self.task, self.mask)
-        super().observe(inputs, labels)
+    def observe(self, inputs: Tensor, labels: Tensor, task: int, mask: Tensor | None) -> None:
+        """Keep samples of the present task for the constraints of later ones."""
+        if self.memory is not None:
+            self.memory.observe(inputs, labels, task, mask)
 
     def agreement(self) -> Tensor | None:
-        past = self.memory.active
+        """Mean cosine of the last update with the memory's gradients."""
+        past = 0 if self.memory is None else self.memory.active
         return self.corrector.stats.corrected_congruency[:past].nanmean() if past else None
 
 
-class DCLGEMLearner(GEMLearner):
-    """GEM's and DCL's constraints in one quadratic program (``eqn:constraints_conn``), each with its own margin."""
-
-    def sources(self) -> Sequence[ConstraintSource]:
-        config = self.config
-        self.references = References(
-            config.references, window=config.window, offset=config.offset, mode=config.mode,
-            margin=config.reference_margin, floor=None,
-        )  # fmt: skip
-        return [self.memory, self.references]
-
-    def begin(self, task: int, mask: Tensor | None) -> None:
-        super().begin(task, mask)
-        self.references.reset()
-
-
-class _SampledMemory(EpisodicMemory):
+class SampledMemory(EpisodicMemory):
     """One constraint: the gradient on ``size`` samples, drawn with replacement from all past tasks."""
 
     def seed(self, seed: int, task: int) -> None:
@@ -103,16 +90,3 @@ class _SampledMemory(EpisodicMemory):
         outputs = functional_call(self._network, (parameters, buffers), (inputs[drawn],))
         gradients = torch.autograd.grad(functional.cross_entropy(outputs, targets[drawn]), list(parameters.values()))
         return {name: gradient.unsqueeze(0) for name, gradient in zip(parameters, gradients, strict=True)}
-
-
-class AGEMLearner(GEMLearner):
-    """A-GEM (Chaudhry et al., ICLR 2019): one constraint, from a new sample of the memory at every step."""
-
-    memory: _SampledMemory
-    memory_type = _SampledMemory
-
-    def begin(self, task: int, mask: Tensor | None) -> None:
-        super().begin(task, mask)
-        if mask is not None:
-            raise ValueError("A-GEM draws from all tasks at once, which needs tasks that share their classes")
-        self.memory.seed(self.setting.seed, task)

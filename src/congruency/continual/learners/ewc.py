@@ -1,10 +1,10 @@
-"""Elastic weight consolidation, and the diagonal of the Fisher information that it penalises by."""
+"""Quadratic penalties on the weights that matter to past tasks: elastic weight consolidation and MAS."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, grad_and_value, vmap
 
 from congruency.continual.config import LearnerConfig
 from congruency.continual.learners.base import Learner, Setting, masked
@@ -20,22 +20,55 @@ class EWCLearner(Learner):
 
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        self._fisher = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
-        self._fisher_weights = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
+        self._importance = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
+        self._pull = {name: torch.zeros_like(p) for name, p in self.model.named_parameters()}
 
     def backward(self, inputs: Tensor, labels: Tensor) -> None:
         super().backward(inputs, labels)
         with torch.no_grad():
             for name, p in self.model.named_parameters():
                 if p.grad is not None:
-                    p.grad += self.config.strength * (self._fisher[name] * p - self._fisher_weights[name])
+                    p.grad += self.config.strength * (self._importance[name] * p - self._pull[name])
 
     @torch.no_grad()
     def finish(self, inputs: Tensor, labels: Tensor) -> None:
         fisher = fisher_diagonal(self.model, inputs, self.mask)
         for name, p in self.model.named_parameters():
-            self._fisher[name] += fisher[name]
-            self._fisher_weights[name] += fisher[name] * p
+            self._importance[name] += fisher[name]
+            self._pull[name] += fisher[name] * p
+
+
+class MASLearner(EWCLearner):
+    """Memory aware synapses (Aljundi et al., ECCV 2018): the penalty ``strength sum_k O_k (w - w')^2``.
+
+    ``O_k = 1/N sum_n |d/dw |h(x_n)|^2|`` over the N samples of past task k, h the outputs for its classes; w' are the
+    weights after the latest task. No labels are used.
+    """
+
+    @torch.no_grad()
+    def finish(self, inputs: Tensor, labels: Tensor) -> None:
+        sensitivity = output_sensitivity(self.model, inputs, self.mask)
+        for name, p in self.model.named_parameters():
+            self._importance[name] += 2 * sensitivity[name]  # as EWC's, whose penalty has a factor of 1/2
+            self._pull[name] = self._importance[name] * p
+
+
+def output_sensitivity(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+    """Mean over ``inputs`` (N, ...) of ``|d/dw |h(x)|^2|`` by parameter name; ``mask`` leaves out outputs at -inf."""
+    model.eval()
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    buffers = dict(model.named_buffers())
+
+    def squared(p: dict[str, Tensor], x: Tensor) -> Tensor:
+        outputs = functional_call(model, (p, buffers), (x.unsqueeze(0),)).square()
+        return (outputs if mask is None else torch.where(torch.isfinite(mask), outputs, 0.0)).sum()
+
+    gradients = vmap(grad(squared), in_dims=(None, 0))
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for part in inputs.split(_SAMPLES):
+        for name, gradient in gradients(parameters, part).items():
+            total[name] += gradient.abs().sum(0)
+    return {name: value / len(inputs) for name, value in total.items()}
 
 
 def fisher_diagonal(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:

@@ -13,12 +13,13 @@ from congruency.modules import head
 
 
 class ICaRLLearner(Learner):
-    """iCaRL (Rebuffi et al., CVPR 2017) for tasks with disjoint classes.
+    """iCaRL (Rebuffi et al., CVPR 2017) for tasks with disjoint classes, whether or not the task is given.
 
     The memory holds ``setting.memory`` exemplars per task, shared evenly by its classes. Every step adds a distillation
     loss, weighted by ``config.strength``, on as many exemplars as the batch has samples: the KL divergence from the
-    network's outputs at the end of their task. An input is assigned to the class of its task whose mean exemplar
-    feature is nearest. Distances are no probabilities: the recorded loss is the cross entropy of the network's outputs.
+    network's outputs at the end of their task. An input is assigned to the class, of its task or of all so far, whose
+    mean exemplar feature is nearest. Distances are no probabilities: the recorded loss is the cross entropy of the
+    network's outputs.
     """
 
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
@@ -35,12 +36,15 @@ class ICaRLLearner(Learner):
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._features = inputs[0]
 
-    def begin(self, task: int, mask: Tensor | None) -> None:
+    def begin(self, task: int, mask: Tensor | None = None) -> None:
         super().begin(task, mask)
-        if mask is None:
-            raise ValueError("iCaRL is for tasks that bring classes of their own; this stream's tasks share them")
         self._generator = np.random.RandomState([self.setting.seed, task])
         self._means = {}
+
+    def observe(self, inputs: Tensor, labels: Tensor) -> None:
+        if self.mask is None and not self._exemplars.keys().isdisjoint(labels.tolist()):
+            raise ValueError("iCaRL is for tasks that bring classes of their own; this stream's tasks share them")
+        super().observe(inputs, labels)
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         loss = super().loss(inputs, labels)
@@ -56,8 +60,8 @@ class ICaRLLearner(Learner):
     @torch.no_grad()
     def finish(self, inputs: Tensor, labels: Tensor) -> None:
         self.model.eval()
-        assert self.mask is not None
-        classes = torch.isfinite(self.mask).nonzero().flatten().tolist()
+        mask = inputs.new_zeros(self.model(inputs[:1]).shape[-1]) if self.mask is None else self.mask
+        classes = (labels.unique() if self.mask is None else torch.isfinite(mask).nonzero().flatten()).tolist()
         each = max(1, self.setting.memory // len(classes))
         for label in classes:
             own = inputs[labels == label]
@@ -65,14 +69,14 @@ class ICaRLLearner(Learner):
                 self._exemplars[label] = own[herding(self._unit_features(own), each)]
         chosen = torch.cat([self._exemplars[label] for label in classes if label in self._exemplars])
         self._inputs.append(chosen)
-        self._masks.append(self.mask.expand(len(chosen), -1))
-        self._targets.append(masked(self.model(chosen), self.mask).softmax(-1))
+        self._masks.append(mask.expand(len(chosen), -1))
+        self._targets.append(masked(self.model(chosen), mask).softmax(-1))
         self._means = {}
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, task: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         predicted, outputs = super().predict(inputs, task, mask)
-        classes = [] if mask is None else torch.isfinite(mask).nonzero().flatten().tolist()
+        classes = sorted(self._exemplars) if mask is None else torch.isfinite(mask).nonzero().flatten().tolist()
         if not classes or any(label not in self._exemplars for label in classes):
             return predicted, outputs
         features = _unit(self._features)  # of the forward pass that gave the outputs

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from congruency.continual import STREAMS, Outcome, Setting, Stream, mlp, run_together, scores
+from congruency.continual import STREAMS, Outcome, Setting, Stream, incremental, mlp, run_together, scores
 from congruency.continual import run as run_alone
 from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
 from congruency.continual.config import memory_slice
@@ -43,7 +43,7 @@ class ContinualRunner:
         stream = self.stream(runs[0].seed)
         if self.settings.network != "mlp":
             network(self.settings, stream, 1.0, 0)  # refuses a name that timm does not know
-        if any(run.job.method.has_memory for run in runs):
+        if any(run.job.method.has_episodes or run.job.method.kind == "icarl" for run in runs):
             smallest = min(len(task.train) for task in stream.tasks)
             memory_slice(self.settings.policy, self.settings.memory, smallest)  # refuses what does not fit
 
@@ -51,8 +51,13 @@ class ContinualRunner:
         """Return the stream of a seed."""
         train, test = _images(self.settings, self.data)
         samples = self.settings.samples or self.settings.stream_table.samples
-        make = STREAMS[self.settings.stream_table.stream]
-        return make(train, test, tasks=self.settings.tasks, samples=samples, seed=seed)
+        table, tasks = self.settings.stream_table, self.settings.number_of_tasks
+        if table.scenario == "domain":
+            return STREAMS[table.stream](train, test, tasks=tasks, samples=samples, seed=seed)
+        scenario = self.settings.chosen_scenario
+        return incremental(
+            train, test, tasks=tasks, samples=samples, seed=seed, scenario=scenario, shuffle=table.shuffle
+        )
 
     def batches(self, runs: Sequence[Run[ContinualJob]]) -> list[Batch[ContinualJob]]:
         """Put MLP runs of one stream shape and the same pending seeds together, as many as memory allows."""
@@ -67,8 +72,9 @@ class ContinualRunner:
             alike.setdefault(tuple(run.seed for run in of_job), []).append(of_job)
         together = []
         for seeds, jobs in alike.items():
-            tasks, memory = self.settings.tasks, self.settings.memory
-            per_seed = 4 * 90_000 * (tasks + 4) * len(jobs) + 4 * 784 * memory * tasks
+            tasks, memory = self.settings.number_of_tasks, self.settings.memory
+            samples = 2 * 784 * memory * tasks  # for constraints, for replay
+            per_seed = 4 * (90_000 * (tasks + 4) * len(jobs) + samples)
             size = max(1, _BATCH_BYTES["cpu" if self.device == "cpu" else "cuda"] // per_seed)
             for start in range(0, len(seeds), size):
                 together.append(tuple(run for of_job in jobs for run in of_job[start : start + size]))
@@ -111,7 +117,7 @@ class ContinualRunner:
         def make(share: float) -> nn.Module:
             return network(self.settings, stream, share, seed).to(self.device)
 
-        return Setting(make, self.settings.tasks, seed, self.settings.memory, self.settings.policy)
+        return Setting(make, self.settings.number_of_tasks, seed, self.settings.memory, self.settings.policy)
 
 
 @lru_cache(maxsize=2)
@@ -153,6 +159,7 @@ def result_of(outcome: Outcome, s: int = 0, m: int = 0) -> RunResult:
         "forward_transfer": of_run.forward_transfer.item(),
         "memory_agreement": agreement.nanmean().item(),
         "validation_loss": losses[-1].mean().item(),
+        "forgetting": of_run.forgetting.item(),
     }
     arrays = {"matrix": matrix, "baseline": baseline, "agreement": agreement, "losses": losses}
     return RunResult(figures, {name: values.tolist() for name, values in arrays.items()})

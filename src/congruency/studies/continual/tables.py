@@ -15,18 +15,19 @@ from typing import Any, Literal
 
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode
+from congruency.continual import Scenario
 from congruency.continual.config import LearnerConfig
 from congruency.studies.plan import Column, Row, Study, pick
 
 __all__ = [
-    "COLUMNS", "FIGURES", "TABLES", "ContinualJob", "Labels", "StreamSettings", "StreamTable", "TableRow",
-    "continual_study",
+    "COLUMNS", "FIGURES", "FORGETTING", "SPLITS", "TABLES", "ContinualJob", "Labels", "StreamSettings",
+    "StreamTable", "TableRow", "continual_study",
 ]  # fmt: skip
 
 MODES: tuple[Mode, ...] = ("concentrate", "anchor")
 Labels = Literal["clean", "noisy", "given"]
 Numbers = tuple[float, float, float]  # accuracy in percent, backward and forward transfer
-Table = Literal["mnist_r", "mnist_p", "icifar100"]
+Table = Literal["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"]
 
 COLUMNS = (
     Column(key="accuracy", title="Accuracy, %", scale=100),
@@ -34,8 +35,10 @@ COLUMNS = (
     Column(key="forward_transfer", title="FWT", unit="", digits=4),
     Column(key="memory_agreement", title="mean cosine of updates and memory", unit="", digits=4, in_table=False),
 )
+FORGETTING = Column(key="forgetting", title="Forgetting", unit="", digits=4)
 FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
 """The figures of a run."""
+_CAPTION = "Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM."
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class StreamTable:
     samples: int  # per task
     network: str  # "mlp", "resnet" (narrow ResNet-18), or a timm name
     rows: tuple[TableRow, ...]
+    scenario: Scenario = "domain"
+    tasks: int = 20
+    shuffle: bool = True  # the classes, by the seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,8 @@ class StreamSettings:
         labels: for CIFAR-100: ``"clean"`` divides the clean test images, ``"noisy"`` trains on the noisy training
             images; ``"given"`` takes the set as it is.
         model: ``"mlp"``, ``"resnet"`` or a timm name instead of the table's.
-        tasks: how many.
+        scenario: whether a test image comes with its task, for tasks with classes of their own; None takes the table's.
+        tasks: how many; None takes the table's.
         samples: per task; None takes the table's.
         batch: samples per step.
         memory: samples kept per task.
@@ -81,7 +88,8 @@ class StreamSettings:
     dataset: str | None = None
     labels: Labels = "given"
     model: str | None = None
-    tasks: int = 20
+    scenario: Scenario | None = None
+    tasks: int | None = None
     samples: int | None = None
     batch: int = 10
     memory: int = 256
@@ -90,10 +98,20 @@ class StreamSettings:
     def __post_init__(self) -> None:
         if self.labels != "given" and (self.table != "icifar100" or self.dataset is not None):
             raise ValueError(f"labels {self.labels!r} are for CIFAR-100, the images of icifar100; leave them as given")
+        if self.scenario is not None and (self.scenario == "domain") != (self.stream_table.scenario == "domain"):
+            raise ValueError(f"the tasks of {self.table} are of scenario {self.stream_table.scenario!r}; leave it out")
 
     @property
     def stream_table(self) -> StreamTable:
-        return TABLES[self.table]
+        return TABLES[self.table] if self.table in TABLES else SPLITS[self.table]
+
+    @property
+    def chosen_scenario(self) -> Scenario:
+        return self.scenario or self.stream_table.scenario
+
+    @property
+    def number_of_tasks(self) -> int:
+        return self.tasks or self.stream_table.tasks
 
     @property
     def network(self) -> str:
@@ -101,16 +119,18 @@ class StreamSettings:
 
     def described(self) -> dict[str, Any]:
         """Return all that changes a result except for row and seed, as records on disk name it."""
+        named = self.table in SPLITS or self.chosen_scenario != self.stream_table.scenario  # older records do not say
         return {
             "table": self.table,
             "base": Path(self.dataset).name if self.dataset else self.stream_table.base,
             "labels": self.labels,
             "network": self.network,
-            "tasks": self.tasks,
+            "tasks": self.number_of_tasks,
             "samples": self.samples or self.stream_table.samples,
             "batch": self.batch,
             "memory": self.memory,
             "policy": self.policy,
+            **({"scenario": self.chosen_scenario} if named else {}),
         }
 
 
@@ -137,19 +157,23 @@ def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def continual_study(settings: StreamSettings, names: Sequence[str] = ()) -> Study[ContinualJob]:
-    """Return a table as a study: the rows with these names, all that are not on request where none is given."""
-    table = settings.stream_table
-    rows = tuple(_row(settings, row) for row in table.rows if names or not row.on_request)
+def continual_study(
+    settings: StreamSettings, names: Sequence[str] = (), rows: Sequence[TableRow] | None = None, caption: str = _CAPTION
+) -> Study[ContinualJob]:
+    """Return a table as a study: the rows with these names, all that are not on request where none is given.
+
+    ``rows`` are run instead of the paper's; their table shows forgetting too.
+    """
+    chosen = settings.stream_table.rows if rows is None else rows
+    made = tuple(_row(settings, row) for row in chosen if names or not row.on_request)
     study = Study(
         name=settings.table,
         title=_title(settings),
         lead=_lead(settings),
-        rows=rows,
-        columns=COLUMNS,
-        notes=_NOTES,
-        caption="Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM."
-        + _too_long(settings, rows),
+        rows=made,
+        columns=COLUMNS if rows is None else (*COLUMNS, FORGETTING),
+        notes=_NOTES if rows is None else (*_NOTES, *_FURTHER_NOTES),
+        caption=caption + _too_long(settings, made),
     )
     return pick(study, names)
 
@@ -197,6 +221,8 @@ def _lead(settings: StreamSettings) -> str:
             " All seeds and rows are trained as one batch by congruency.continual.run_together, an implementation of "
             "its own, which the tests compare with congruency.DCL and congruency.GEM."
         )
+    if "scenario" in described:
+        text += _SCENARIOS[settings.chosen_scenario]
     if settings.labels == "clean":
         text += " Only the clean test images of CIFAR-100 are used: four fifths of each class to train, one to test."
     if settings.labels == "noisy":
@@ -204,6 +230,14 @@ def _lead(settings: StreamSettings) -> str:
     return text
 
 
+_SCENARIOS: dict[Scenario, str] = {
+    "domain": " Domain-incremental: all tasks have the same classes; the task is not given at test time.",
+    "task": " Task-incremental: the task is given at test time, and predictions are among its classes.",
+    "class": " Class-incremental: the task is not given at test time, and predictions are among all classes.",
+}
+_FURTHER_NOTES = (
+    ("Forgetting", "Best accuracy on a task at any time before the last task, minus that after it; mean over tasks."),
+)
 _NOTES = (
     ("Accuracy", "Mean over all tasks after the last one."),
     ("BWT, backward transfer", "How much later tasks changed the accuracy on earlier ones; below 0 is forgetting."),
@@ -313,5 +347,15 @@ TABLES: dict[Table, StreamTable] = {
                 })
             ),
         ),
+        scenario="task",
     ),
 }  # fmt: skip
+"""The tables of the paper."""
+
+SPLITS: dict[Table, StreamTable] = {
+    "split_mnist": StreamTable("split MNIST", "mnist", "incremental", 2000, "mlp", (), "class", 5, shuffle=False),
+    "split_cifar10": StreamTable(
+        "split CIFAR-10", "cifar10", "incremental", 2500, "resnet", (), "class", 5, shuffle=False
+    ),
+}
+"""Streams that the paper does not have: the classes in their order, two per task."""
