@@ -314,7 +314,7 @@ class Corrector:
             held = [entry.parameter for entry in entries]
             weights = [local(parameter) for parameter in held] if self._selected.sharded else held
             key = (
-                len(entries), torch.get_num_threads(), *layouts,
+                len(entries), torch.get_num_threads(), self._before.layout, *layouts,
                 *(gradient.data_ptr() for gradient in gradients), *(weight.data_ptr() for weight in weights),
                 *(gradient.is_contiguous() or gradient.stride() for gradient in gradients),
                 *(() if len(entries) == len(self._selected.entries) else map(id, held)),
