@@ -106,8 +106,7 @@ class _Addresses:
         """
         if device.type == "cpu":  # Triton's interpreter
             return torch.tensor(addresses, dtype=torch.int64)
-        size = (len(addresses), device)
-        spares = self.spares.setdefault(size, [])
+        spares = self.spares.setdefault((len(addresses), device), [])
         if torch.cuda.is_current_stream_capturing():
             if not spares:
                 raise RuntimeError("no room laid aside for a CUDA graph: run a few ordinary steps before each capture")
@@ -116,15 +115,20 @@ class _Addresses:
             table.copy_(pinned, non_blocking=True)
             self.captured.append((pinned, table))
             return table
-        if len(spares) < _SPARES:
-            pinned = torch.empty(len(addresses), dtype=torch.int64, pin_memory=True)
-            spares.append((pinned, torch.empty(len(addresses), dtype=torch.int64, device=device)))
+        self.restock(len(addresses), device)
         key = (addresses, device)
         if key not in self.tables:
             self.tables[key] = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
             while len(self.tables) > _MOST_TABLES:
                 self.tables.popitem(last=False)
         return self.tables[key]
+
+    def restock(self, size: int, device: torch.device) -> None:
+        """Lay pairs of buffers aside for the next captures; steps that are prepared ask for no table any more."""
+        spares = self.spares.setdefault((size, device), [])
+        while device.type == "cuda" and len(spares) < _SPARES:
+            pinned = torch.empty(size, dtype=torch.int64, pin_memory=True)
+            spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,7 @@ class TritonBackend:
             for i, launch in enumerate(self._launches):  # what is known is added once
                 held = known if known is None or i == 0 else torch.zeros_like(known)
                 grams.append(_Gram(launch, self._size, self._blocks, self._device, wide, held))
-        _keep_while_captured(self, self._device)
+        self._keep()
         parts = [gram() for gram in grams]
         if self._others is not None:
             held = known if known is None or not parts else torch.zeros_like(known)
@@ -264,6 +268,12 @@ class TritonBackend:
         if self._others is not None:
             self._others.apply(solution)
 
+    def _keep(self) -> None:
+        """Stay while a captured graph needs what is here; be ready for a capture otherwise."""
+        if not _keep_while_captured(self, self._device):
+            for launch in self._launches:
+                _addresses.restock(launch.table.numel(), self._device)
+
     def _prepare(self, key: tuple[object, ...], launchers: list[_Launcher]) -> None:
         if len(self._prepared) >= _MOST_REUSED:
             self._prepared.clear()
@@ -285,7 +295,7 @@ class TritonBackend:
                 self._elementwise.clear()
             made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in launches]
             self._elementwise[key] = made
-        _keep_while_captured(self, self._device)
+        self._keep()
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if others is not None:
             parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
@@ -324,10 +334,12 @@ class TritonBackend:
 _captured: list[object] = []
 
 
-def _keep_while_captured(owner: object, device: torch.device) -> None:
-    """A captured graph reads and writes the memory of what was launched in it: that must not be freed."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+def _keep_while_captured(owner: object, device: torch.device) -> bool:
+    """Whether a graph is being captured: it will read and write the memory of its launches, which must not be freed."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if capturing:
         _captured.append(owner)
+    return capturing
 
 
 def tick(clock: Tensor, phase: Tensor, gate: Tensor, offset: int, window: int | None, count: int) -> None:
