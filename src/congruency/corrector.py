@@ -170,6 +170,7 @@ class Corrector:
         self._element_count = 0  # how many elements the agreement is of
         self._layout = _layout(self.sources)  # of the constraints at the last step; sources may have changed since
         self._problems: dict[tuple[object, ...], Problem] = {}
+        self._first_lengths: dict[tuple[object, ...], Tensor] = {}
         self._held: dict[tuple[object, ...], _Prepared] = {}
         self._decays: tuple[tuple[object, ...], Tensor, Tensor] | None = None
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
@@ -444,8 +445,10 @@ class Corrector:
             )
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
-                rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
-                self._lengths = torch.tensor([rules] * blocks, dtype=torch.float64).to(device)
+                if key not in self._first_lengths:  # once: a copy from the host waits for the device
+                    rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
+                    self._first_lengths[key] = torch.tensor([rules] * blocks, dtype=torch.float64).to(device)
+                self._lengths = self._first_lengths[key].clone()
             if problem.previous is not self._lengths:
                 problem = replace(problem, previous=self._lengths)
         gates = [source.gate for source in active if source.gate is not None]
@@ -770,6 +773,7 @@ class Corrector:
             "_handles": [],
             "_solution": None,
             "_problems": {},
+            "_first_lengths": {},
             "_slices": {},
             "_held": {},
             "_decays": None,
