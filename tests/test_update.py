@@ -524,3 +524,26 @@ def test_memory_is_one_copy_of_the_parameters(make):
     own = sum(nbytes for address, nbytes in seen.items() if address not in gradients | parameters)
     references = 2 if isinstance(corrector, congruency.DCL) else 0
     assert own == (1 + references) * size
+
+
+@pytest.mark.parametrize("settings", [{"blocks": "element", "mode": "anchor"}, {"floor": None}], ids=str)
+def test_weights_that_move_and_come_back(settings):
+    """What was prepared for an address must not be used when the weights return to it with other copies beside them."""
+
+    def path(moving):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        congruency.DCL(optimizer, correct="update", window=6, **settings)
+        places = [(p.data, p.data.clone()) for p in model.parameters()]
+        for step in range(14):
+            if moving:
+                for p, pair in zip(model.parameters(), places, strict=True):
+                    new = pair[step // 3 % 2]
+                    if new is not p.data:
+                        p.data = new.copy_(p.data)
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+        return weights(model)
+
+    torch.testing.assert_close(path(True), path(False), rtol=0, atol=0)

@@ -63,6 +63,7 @@ def _training(measured: list[dict[str, Any]]) -> list[str]:
         what = row.get("correction", "DCL") + (
             f", {row['references']}" if row.get("correction", "DCL") == "DCL" else ""
         )
+        what += {"graph": " (CUDA graph)", "compile": " (compiled)"}.get(row.get("mode", "eager"), "")
         rows.append(f"| {row['network']} | {row['scope']} | {what} | {' | '.join(times)} | {more} |")
     return rows
 

@@ -364,7 +364,7 @@ class Corrector:
             held = [entry.parameter for entry in entries]
             weights = [local(parameter) for parameter in held] if self._selected.sharded else held
             key = (
-                len(entries), torch.get_num_threads(), *layouts,
+                len(entries), torch.get_num_threads(), self._before.layout, *layouts,
                 *(gradient.data_ptr() for gradient in gradients), *(weight.data_ptr() for weight in weights),
                 *(gradient.is_contiguous() or gradient.stride() for gradient in gradients),
                 *(() if len(entries) == len(self._selected.entries) else map(id, held)),
@@ -495,10 +495,7 @@ class Corrector:
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
                 rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
-                self._lengths = torch.full((blocks, len(rules)), math.inf, dtype=torch.float64, device=device)
-                if 0.0 in rules:  # filled on the device: a copy from the host would wait
-                    for i, rule in enumerate(rules):
-                        self._lengths[:, i].fill_(rule)
+                self._lengths = self._constant(rules, device).repeat(blocks, 1)
             if problem.previous is not self._lengths:
                 problem = replace(problem, previous=self._lengths)
         gates = [source.gate for source in active if source.gate is not None]

@@ -50,6 +50,7 @@ class WeightsBefore:
 
     def __init__(self) -> None:
         self._held: dict[Tensor, Tensor] = {}
+        self.layout = 0  # equal as long as the copies lie where they did
         self._saved: Sequence[Tensor] = []
         self._lists: tuple[list[Tensor], list[Tensor]] = ([], [])
 
@@ -61,6 +62,7 @@ class WeightsBefore:
         ):
             self._held = {p: torch.empty_like(part) for p, part in zip(parameters, own, strict=True)}
             self._saved = parameters
+            self.layout += 1
         self._lists = (list(self._held.values()), own)
         if parameters:
             torch._foreach_copy_(*self._lists)

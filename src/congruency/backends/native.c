@@ -62,6 +62,8 @@ enum { LANES = 4 };
 #endif
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
 
+typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias)); /* a line of the caches */
+
 /* Elements of consecutive slices of one block: where they begin and how many they are. */
 typedef struct {
     int64_t slice, offset, length, block;
@@ -142,33 +144,80 @@ HOT static void pair_products(const float *g, const float *end, const float *sta
     sums[0] = gg, sums[1] = gb, sums[2] = bb;
 }
 
-/* The same, keeping b. */
+/* Ask for the elements one run after these: a prefetch never faults. */
+static void prefetch_after(const float *elements) {
+    uintptr_t after = (uintptr_t)elements + RUN * sizeof(float);
+    for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
+}
+
+static float total(Floats lanes) {
+    float sum = 0;
+    for (int i = 0; i < 16; i++) sum += lanes[i];
+    return sum;
+}
+
+/* The same, keeping b, while the next run comes in. */
 HOT static void first_products(const float *g, const float *end, const float *start, int64_t n, float *restrict b,
                                float *sums) {
-    float gg = 0, gb = 0, bb = 0;
-#pragma omp simd reduction(+ : gg, gb, bb)
-    for (int64_t i = 0; i < n; i++) {
-        float x = end[i] - start[i];
-        b[i] = x;
-        gg += g[i] * g[i];
-        gb += g[i] * x;
-        bb += x * x;
+    Floats gg = {0}, gb = {0}, bb = {0};
+    float rest[3] = {0};
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_after(g + i), prefetch_after(end + i);
+        for (int64_t k = i; k < i + LINES; k += 16) {
+            Floats a = *(const Floats *)(g + k), x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
+            *(Floats *)(b + k) = x;
+            gg += a * a, gb += a * x, bb += x * x;
+        }
     }
-    sums[0] = gg, sums[1] = gb, sums[2] = bb;
+    for (; i < n; i++) {
+        b[i] = end[i] - start[i];
+        rest[0] += g[i] * g[i], rest[1] += g[i] * b[i], rest[2] += b[i] * b[i];
+    }
+    sums[0] = total(gg) + rest[0], sums[1] = total(gb) + rest[1], sums[2] = total(bb) + rest[2];
 }
 
 /* <g, x>, <b, x>, <x, x> with x = end - start. */
 HOT static void next_products(const float *g, const float *b, const float *end, const float *start, int64_t n,
                               float *sums) {
-    float gx = 0, bx = 0, xx = 0;
-#pragma omp simd reduction(+ : gx, bx, xx)
-    for (int64_t i = 0; i < n; i++) {
-        float x = end[i] - start[i];
-        gx += g[i] * x;
-        bx += b[i] * x;
-        xx += x * x;
+    Floats gx = {0}, bx = {0}, xx = {0};
+    float rest[3] = {0};
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_after(end + i);
+        for (int64_t k = i; k < i + LINES; k += 16) {
+            Floats x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
+            gx += *(const Floats *)(g + k) * x, bx += *(const Floats *)(b + k) * x, xx += x * x;
+        }
     }
-    sums[0] = gx, sums[1] = bx, sums[2] = xx;
+    for (; i < n; i++) {
+        float x = end[i] - start[i];
+        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += x * x;
+    }
+    sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1], sums[2] = total(xx) + rest[2];
+}
+
+/* The same for two vectors, x = q - p and y = r - q: <g, x>, <b, x>, <x, x>, <g, y>, <b, y>, <y, y>. */
+HOT static void chain_products(const float *g, const float *b, const float *p, const float *q, const float *r,
+                               int64_t n, float *sums) {
+    Floats gx = {0}, bx = {0}, xx = {0}, gy = {0}, by = {0}, yy = {0};
+    float rest[6] = {0};
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_after(q + i), prefetch_after(r + i);
+        for (int64_t k = i; k < i + LINES; k += 16) {
+            Floats middle = *(const Floats *)(q + k), x = middle - *(const Floats *)(p + k);
+            Floats y = *(const Floats *)(r + k) - middle, a = *(const Floats *)(g + k), c = *(const Floats *)(b + k);
+            gx += a * x, bx += c * x, xx += x * x, gy += a * y, by += c * y, yy += y * y;
+        }
+    }
+    for (; i < n; i++) {
+        float x = q[i] - p[i], y = r[i] - q[i];
+        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += x * x;
+        rest[3] += g[i] * y, rest[4] += b[i] * y, rest[5] += y * y;
+    }
+    const Floats found[6] = {gx, bx, xx, gy, by, yy};
+    for (int j = 0; j < 6; j++) sums[j] = total(found[j]) + rest[j];
 }
 
 /* from + a x + b y with x and y differences; ``to`` may be ``from``. */
@@ -278,8 +327,13 @@ SUBTRACT(subtract_wide, double)
 
 /* Add multiples of two tensors. */
 HOT static void add_two(double *restrict x, const float *p, const float *q, int64_t n, double a, double b) {
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_before(p + i), prefetch_before(q + i);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] += a * p[i] + b * q[i];
+        for (int64_t k = i; k < i + LINES; k++) x[k] += a * p[k] + b * q[k];
+    }
+    for (; i < n; i++) x[i] += a * p[i] + b * q[i];
 }
 
 #define COPY(NAME, FROM, TO)                                                                                       \
@@ -391,21 +445,26 @@ static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t of
     int64_t size = 1 + job->size, last = pass->rows[1];
     const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
     const float *end = end_of(job, slice, last - 1, offset), *start = start_of(job, slice, last - 1, offset);
-    float found[3];
+    float found[6];
     double *kept = (double *)(b + RUN); /* (size, 2) <g, x>, <b, x> of the fixed */
     first_products(g, end, start, n, b, found);
     if (!safe(found[0], g, zeros, n) || !safe(found[2], end, start, n)) return 0;
     double products[3] = {found[0], found[1], found[2]};
-    for (int64_t k = 1; k < size; k++) {
+    for (int64_t k = 1, step; k < size; k += step) {
+        step = 1;
         if (!job->vectors[k - 1][2]) continue;
         end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
-        prefetch(job, slice, job->vectors[k - 1][0], offset + n, n);
-        next_products(g, b, end, start, n, found);
+        if (k + 1 < size && job->vectors[k][2] && job->vectors[k][1] == job->vectors[k - 1][0] && start != zeros) {
+            step = 2;
+            const float *next = end_of(job, slice, k, offset);
+            chain_products(g, b, start, end, next, n, found);
+            if (!safe(found[5], next, end, n)) return 0;
+        } else {
+            next_products(g, b, end, start, n, found);
+        }
         if (!safe(found[2], end, start, n)) return 0;
-        kept[2 * k] = found[0], kept[2 * k + 1] = found[1];
+        for (int64_t j = 0; j < step; j++) kept[2 * (k + j)] = found[3 * j], kept[2 * (k + j) + 1] = found[3 * j + 1];
     }
-    prefetch(job, slice, 0, offset + n, n);
-    prefetch(job, slice, job->vectors[last - 1][0], offset + n, n);
     sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
     for (int64_t k = 1; k < size; k++) {
         if (!job->vectors[k - 1][2]) continue;
@@ -453,8 +512,6 @@ static void add_tensors_to_run(const Job *job, int64_t slice, int64_t offset, in
     widen(g, n, x);
     for (int64_t t = 1; t < job->width; t += 2) {
         int two = t + 1 < job->width;
-        if (offset >= RUN) prefetch(job, slice, t, offset - RUN, RUN);
-        if (two && offset >= RUN) prefetch(job, slice, t + 1, offset - RUN, RUN);
         add_two(x, tensor(job, slice, t, offset), two ? tensor(job, slice, t + 1, offset) : (const void *)ZEROS, n,
                 multiples[t], two ? multiples[t + 1] : 0);
     }

@@ -27,10 +27,11 @@ __all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record", "tick"]
 
 _CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
 _UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
+_MANY_UNITS = 24  # where programs are large, so that few are resident: small units leave none idle at the end
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
-_MOST_SUMS = 96  # inner products that one launch forms: each takes a register per thread, two in float64
+_MOST_SUMS = 120  # inner products that one launch forms: each takes a register per thread, two in float64
 _MOST_REUSED = 8  # prepared solutions and launches kept
 _MOST_TABLES = 64
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -54,11 +55,12 @@ class _Plan:
 
 @functools.lru_cache(maxsize=32)
 def _plan(
-    lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1
-) -> _Plan:
+    lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1,
+    many: bool = False,
+) -> _Plan:  # fmt: skip
     """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
     chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
-    wanted = min(_processors(device) * _UNITS_PER_PROCESSOR, _PARTIALS // tile)
+    wanted = min(_processors(device) * (_MANY_UNITS if many else _UNITS_PER_PROCESSOR), _PARTIALS // tile)
     most = max(1, -(-len(chunks) // wanted))  # chunks per unit
     unit_first: list[int] = []
     unit_block: list[int] = []
@@ -106,8 +108,7 @@ class _Addresses:
         """
         if device.type == "cpu":  # Triton's interpreter
             return torch.tensor(addresses, dtype=torch.int64)
-        size = (len(addresses), device)
-        spares = self.spares.setdefault(size, [])
+        spares = self.spares.setdefault((len(addresses), device), [])
         if torch.cuda.is_current_stream_capturing():
             if not spares:
                 raise RuntimeError("no room laid aside for a CUDA graph: run a few ordinary steps before each capture")
@@ -116,15 +117,20 @@ class _Addresses:
             table.copy_(pinned, non_blocking=True)
             self.captured.append((pinned, table))
             return table
-        if len(spares) < _SPARES:
-            pinned = torch.empty(len(addresses), dtype=torch.int64, pin_memory=True)
-            spares.append((pinned, torch.empty(len(addresses), dtype=torch.int64, device=device)))
+        self.restock(len(addresses), device)
         key = (addresses, device)
         if key not in self.tables:
             self.tables[key] = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
             while len(self.tables) > _MOST_TABLES:
                 self.tables.popitem(last=False)
         return self.tables[key]
+
+    def restock(self, size: int, device: torch.device) -> None:
+        """Lay pairs of buffers aside for the next captures; steps that are prepared ask for no table any more."""
+        spares = self.spares.setdefault((size, device), [])
+        while device.type == "cuda" and len(spares) < _SPARES:
+            pinned = torch.empty(size, dtype=torch.int64, pin_memory=True)
+            spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
 
 
 @dataclass(frozen=True)
@@ -140,15 +146,8 @@ class _Launch:
     fixed: tuple[bool, ...]
     aligned: bool
 
-    def plan_of(self, tile: int = 1) -> _Plan:
-        return _plan(*self.shapes, tile)
-
-    @property
-    def plan(self) -> _Plan:
-        return self.plan_of()
-
-    def tables(self) -> tuple[Tensor, ...]:
-        return (self.table, *self.plan.tables())
+    def plan(self, tile: int = 1) -> _Plan:
+        return _plan(*self.shapes, tile, self.width > 3)
 
     def constants(self) -> dict[str, Any]:
         return {
@@ -214,13 +213,13 @@ class TritonBackend:
         key = (wide, 0 if known is None else known.data_ptr())
         grams = self._grams.get(key)
         if grams is None:
-            if len(self._grams) >= _MOST_REUSED:
-                self._grams.clear()
+            if known is not None or len(self._grams) >= _MOST_REUSED:
+                self._grams.clear()  # what is known was made by one that is not needed any more
             grams = self._grams[key] = []
             for i, launch in enumerate(self._launches):  # what is known is added once
                 held = known if known is None or i == 0 else torch.zeros_like(known)
                 grams.append(_Gram(launch, self._size, self._blocks, self._device, wide, held))
-        _keep_while_captured(self, self._device)
+        self._keep()
         parts = [gram() for gram in grams]
         if self._others is not None:
             held = known if known is None or not parts else torch.zeros_like(known)
@@ -250,19 +249,26 @@ class TritonBackend:
         key = ("apply", coefficients.data_ptr(), applied.data_ptr(), coefficients.is_contiguous())
         if key not in self._prepared:
             held = (coefficients.contiguous(), applied)
-            self._prepare(key, [
-                _Launcher(
-                    kernels.apply, (launch.plan.units,), (*launch.tables(), launch.plan.unit_block, *held),
+            launchers = []
+            for launch in self._launches:
+                plan = launch.plan()
+                launchers.append(_Launcher(
+                    kernels.apply, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
                     **launch.constants(), SIZE=self._size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
-                )
-                for launch in self._launches
-            ])  # fmt: skip
+                ))  # fmt: skip
+            self._prepare(key, launchers)
         if not coefficients.is_contiguous():
             del self._prepared[key]
         for launcher in self._prepared[key]:
             launcher()
         if self._others is not None:
             self._others.apply(solution)
+
+    def _keep(self) -> None:
+        """Stay while a captured graph needs what is here; be ready for a capture otherwise."""
+        if not _keep_while_captured(self, self._device):
+            for launch in self._launches:
+                _addresses.restock(launch.table.numel(), self._device)
 
     def _prepare(self, key: tuple[object, ...], launchers: list[_Launcher]) -> None:
         if len(self._prepared) >= _MOST_REUSED:
@@ -285,7 +291,7 @@ class TritonBackend:
                 self._elementwise.clear()
             made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in launches]
             self._elementwise[key] = made
-        _keep_while_captured(self, self._device)
+        self._keep()
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if others is not None:
             parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
@@ -324,10 +330,12 @@ class TritonBackend:
 _captured: list[object] = []
 
 
-def _keep_while_captured(owner: object, device: torch.device) -> None:
-    """A captured graph reads and writes the memory of what was launched in it: that must not be freed."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+def _keep_while_captured(owner: object, device: torch.device) -> bool:
+    """Whether a graph is being captured: it will read and write the memory of its launches, which must not be freed."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if capturing:
         _captured.append(owner)
+    return capturing
 
 
 def tick(clock: Tensor, phase: Tensor, gate: Tensor, offset: int, window: int | None, count: int) -> None:
@@ -453,12 +461,12 @@ class _Elements:
         self, launch: _Launch, size: int, blocks: int, rule: ElementRule, decay: Tensor, scale: Tensor | None,
         write: bool,
     ) -> None:  # fmt: skip
-        plan, constants = launch.plan, launch.constants()
+        plan, constants = launch.plan(), launch.constants()
         partials = torch.empty(plan.units, 4, dtype=torch.float32, device=decay.device)
         held = (decay, decay if scale is None else scale, rule.signs, partials)
         self._rule = rule  # while it is held, no other has its id
         self._launchers = [_Launcher(
-            kernels.element, (plan.units,), (*launch.tables(), plan.unit_block, *held),
+            kernels.element, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
             T=constants.pop("G"), **constants, SIZE=size, UPDATE=rule.update, STRICT=rule.strict,
             MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write, CHUNK=_CHUNK, BLOCK=1024,
         )]  # fmt: skip
@@ -480,7 +488,7 @@ class _Gram:
         self, launch: _Launch, size: int, blocks: int, device: torch.device, wide: bool, known: Tensor | None
     ) -> None:
         pairs, rest = _pairs(launch.fixed if known is not None else (False,) * (1 + size))
-        plan = launch.plan_of(len(pairs) * (2 if wide else 1))
+        plan = launch.plan(len(pairs) * (2 if wide else 1))
         kind = torch.float64 if wide else torch.float32
         partials = torch.empty(plan.units, len(pairs), dtype=kind, device=device)
         self._sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
@@ -500,7 +508,7 @@ class _Gram:
         self._launchers.append(_Launcher(
             kernels.sum_units, (blocks, triton.cdiv(count, width)),
             (partials, plan.block_first, places, self._sums if known is None else known, self._sums),
-            COUNT=len(pairs), ALL=count, SIDE=1 + size, WIDTH=width, BLOCK=256,
+            COUNT=len(pairs), ALL=count, SIDE=1 + size, WIDTH=width, BLOCK=512,
         ))  # fmt: skip
 
     def __call__(self) -> Tensor:
