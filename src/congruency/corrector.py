@@ -389,7 +389,7 @@ class Corrector:
         if isinstance(passes, RowPasses) or not passes.fixed:
             return None
         some = None if len(entries) == len(self._selected.entries) else tuple(id(entry.parameter) for entry in entries)
-        key = (some, *(source.recorded for source in active))
+        key = (some, *((id(source), source.active, source.recorded) for source in active))
         if self._known is None or self._known[0] != key:
             self._known = (key, [gram.clone() for gram in passes.grams(wide=True)])
         return self._known[1]

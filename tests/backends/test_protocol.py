@@ -112,6 +112,12 @@ def test_products_of_fixed_vectors_are_taken_as_known(name, case, blocks, device
     assert (passes.gram(known=marked)[:, inner] == 7.0).all()
 
 
+def test_what_is_known_of_other_vectors_is_refused(device):
+    item = ParameterSlice(torch.ones(3, device=device), [Basis([torch.ones(3, device=device)] * 2, fixed=1)], 0)
+    with pytest.raises(ValueError, match="what is known is of 3 basis vectors, here there are 2"):
+        Passes([(item, ())], 2).gram(known=[torch.zeros(1, 4, 4, dtype=torch.float64, device=device)])
+
+
 def test_passes_over_two_places_add_up(device):
     """Slices that are sharded over different groups are two backends and one sum."""
     tensors = [torch.randn(50, device=device) for _ in range(2)]

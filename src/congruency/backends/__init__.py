@@ -64,7 +64,7 @@ class Passes:
         for item, groups in slices:
             places.setdefault((item.target.device, groups), []).append(item)
         self.fixed = any(any(held[0].fixed) for held in places.values())
-        self._groups = [groups for _, groups in places]
+        self._groups, self._size = [groups for _, groups in places], size
         self._backends = [
             (place, (TorchBackend if plain else backend_for(place.type))(held, size, blocks, place))
             for (place, _), held in places.items()
@@ -84,6 +84,8 @@ class Passes:
             wide: See :meth:`Backend.gram`.
             known: An earlier result, which inner products among fixed vectors are taken from.
         """
+        if known is not None and known[0].shape[-1] != 1 + self._size:
+            raise ValueError(f"what is known is of {known[0].shape[-1] - 1} basis vectors, here there are {self._size}")
         held: Sequence[Tensor | None] = [None] * len(self._backends) if known is None else known
         return [backend.gram(wide=wide, known=k) for (_, backend), k in zip(self._backends, held, strict=True)]
 
