@@ -456,7 +456,7 @@ def test_beside_dcl_it_measures_the_same_without_reading(device, monkeypatch):
     torch.manual_seed(0)
     model = nn.Linear(6, 3).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    dcl = congruency.DCL(optimizer, floor=None)
+    dcl = congruency.DCL(optimizer, floor=None, attach=False)
     own, shared = CongruencyMeter(model.parameters()), CongruencyMeter(model.parameters(), beside=dcl)
     for step in range(12):
         inputs = torch.randn(4, 6).to(device)  # the same numbers on every device
@@ -467,10 +467,9 @@ def test_beside_dcl_it_measures_the_same_without_reading(device, monkeypatch):
         if step == 7:
             model.bias.grad = None
         own.update()
+        dcl.correct()
         if step != 5:
             optimizer.step()
-        else:
-            dcl.correct()
         with monkeypatch.context() as patch:
             patch.setattr(backends.Passes, "gram", lambda *_, **__: pytest.fail("the meter read the parameters"))
             shared.update()

@@ -396,7 +396,8 @@ def measure_training_step(case: TrainingCase, device: torch.device, clock: _Cloc
     if on_gpu:
         launches = (device_launches(programs["plain"]), device_launches(programs["corrected"]))
     times = clock.time({**programs, "optimizer": own})
-    share = int(corrector.stats.corrected_steps) / int(corrector.stats.steps)
+    corrected, taken = int(corrector.stats.corrected_steps), int(corrector.stats.steps)
+    share = min(1.0, corrected / taken)  # of Cautious the host counts no replayed step
     return StepRow(
         case.name, case.scope, sum(p.numel() for p in chosen), case.references,
         times["plain"], times["corrected"], times["optimizer"], share, case.correction, case.mode, host, launches,
