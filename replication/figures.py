@@ -12,6 +12,7 @@ from congruency.report.page import Figure
 from congruency.studies.ablation import curves
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.classification.grids import TEST_ERROR
+from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import COLUMNS
 from congruency.studies.curves import mean_series
 from congruency.studies.image_tables import study_of
@@ -38,7 +39,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 def result_figures(folder: Path) -> list[Figure]:
     """Return the charts of a folder of results, those of its first column first; empty where there is nothing to draw.
 
-    Paired differences seed by seed; of an ablation and of costs the curves by setting, of language models by step.
+    Paired differences seed by seed; curves by setting of an ablation and of costs, by step of methods at tuned rates.
     """
     results = read_results(folder)
     if not results:
@@ -64,10 +65,10 @@ def _differences(study: Study[Any], results: Results) -> list[Figure]:
 
 def _study(folder: Path) -> Study[Any]:
     settings = Store(folder).settings() or {}
-    if "table" in settings:
+    if "table" in settings and settings.get("study") != "tuned":
         return study_of(settings)
     known = definition(folder.name) or Study(name=folder.name, title="", lead="", rows=(), columns=())
-    if folder.name == "language_10m":
+    if folder.name == "language_10m" or folder.name in TUNED:
         rows = tuple(replace(row, against=None if row.name == "baseline" else "baseline") for row in known.rows)
         known = replace(known, rows=rows)
     if folder.name == "order_digits":  # what is compared there is one order with the other
@@ -75,7 +76,8 @@ def _study(folder: Path) -> Study[Any]:
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
         rows = tuple(replace(row, against=other) for row, other in zip(fixed, others, strict=True))
         known = replace(known, rows=rows)
-    return replace(known, columns=_COLUMNS.get(folder.name, ()))
+    columns = (TEST_ERROR,) if folder.name in TUNED else _COLUMNS.get(folder.name, ())
+    return replace(known, columns=columns)
 
 
 def _by_setting(study: Study[Any], results: Results) -> Figure:
@@ -92,18 +94,27 @@ def _by_setting(study: Study[Any], results: Results) -> Figure:
 
 
 def _by_step(folder: Path, study: Study[Any]) -> list[Figure]:
-    """The validation loss of language models by step."""
+    """What methods at tuned rates are compared by, by step."""
     path = folder / "finished.jsonl"
-    if study.columns != (VALIDATION_LOSS,) or not path.is_file():
+    curves_of: dict[tuple[Column, ...], str] = {(VALIDATION_LOSS,): "validation_loss", (TEST_ERROR,): "test_error"}
+    curve = curves_of.get(study.columns)
+    if curve is None or not path.is_file():
         return []
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     lines: list[Series] = []
     for row in study.rows:
-        runs = {record["seed"]: record["arrays"] for record in records if record["row"] == row.name}
+        runs = {
+            record["seed"]: record["arrays"]
+            for record in records
+            if record["row"] == row.name and curve in record.get("arrays", {})
+        }
         if not runs:
             continue
-        losses = {seed: run["validation_loss"] for seed, run in sorted(runs.items())}
+        values = {seed: run[curve] for seed, run in sorted(runs.items())}
         steps = next(iter(runs.values()))["steps"]
-        lines.append(mean_series(row.name, steps, losses))
-    title = "Validation loss by step"
-    return [Figure(title, line_chart(lines, title=title, x_label="step", y_label=VALIDATION_LOSS.heading))]
+        lines.append(mean_series(row.name, steps, values))
+    if not lines:
+        return []
+    (column,) = study.columns
+    title = f"{column.heading.partition(',')[0]} by step"
+    return [Figure(title, line_chart(lines, title=title, x_label="step", y_label=column.heading))]

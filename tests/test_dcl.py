@@ -88,13 +88,15 @@ def test_variants(cls, variant, device):
     assert expectation.corrected > 0
 
 
-def test_sparse_adam_works_beside_corrected_parameters():
+def test_sparse_gradients_are_refused():
     embedding = nn.Embedding(5, 3, sparse=True)
-    optimizer = torch.optim.SparseAdam(embedding.parameters())
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
     congruency.DCL(optimizer)
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(TypeError, match=r"sparse gradient.*sparse=False, or leave"):
         optimizer.step()
+    with pytest.raises(TypeError, match="SparseAdam is not supported"):
+        congruency.DCL(torch.optim.SparseAdam(embedding.parameters()))
 
 
 def reference_path(**changes):

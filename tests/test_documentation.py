@@ -254,6 +254,8 @@ def test_links_to_elsewhere_are_these(site):
         "https://github.com/luoyan407/congruency",
         "https://hypothesis.readthedocs.io",
         "https://torchjd.org",
+        "https://github.com/matthias-k/pysaliency",
+        "https://saliency.tuebingen.ai",
     }
 
 

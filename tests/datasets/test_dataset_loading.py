@@ -307,7 +307,7 @@ def test_a_cache_of_another_source_is_refused_and_kept(tmp_path):
 
 def test_a_name_needs_a_data_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
-    with pytest.raises(ValueError, match="give data, the folder that holds it, or set CONGRUENCY_DATA"):
+    with pytest.raises(ValueError, match=r"give data, the folder that holds it \(.*--data\), or set CONGRUENCY_DATA"):
         load("cifar10")
     with pytest.raises(FileNotFoundError, match=r"CIFAR-10 is not in .*put it there as one of cifar10"):
         load("cifar10", data=tmp_path)

@@ -19,6 +19,7 @@ __all__ = ["as_paragraphs", "findings", "print_table", "summary_table"]
 
 Compared = Mapping[tuple[str, str], Comparison]
 _SIGNIFICANT = 0.05
+_MOST_NAMED = 8
 
 
 def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
@@ -215,7 +216,11 @@ def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
         f"{fixed(digits[one.column][0] * one.difference.detectable(), digits[one.column][1])}"
         for one in tested
     ]
-    return f"The smallest difference that these seeds show with a power of 80 %: {', '.join(each)}."
+    start = "The smallest difference that these seeds show with a power of 80 %"
+    if len(each) <= _MOST_NAMED:
+        return f"{start}: {', '.join(each)}."
+    values = sorted((digits[one.column][0] * one.difference.detectable(), digits[one.column][1]) for one in tested)
+    return f"{start}: {fixed(*values[0])} to {fixed(*values[-1])}, by row."
 
 
 def _change(column: Column, one: Comparison) -> str:

@@ -92,7 +92,8 @@ def test_a_cell_is_what_train_makes_with_the_same_options(whole, tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        words = [*SMALL, "--method", "dcl", "--window", 3, "--floor", "none", "--seed", 1, "--out", tmp_path / "run"]
+        words = [*SMALL, "--method", "dcl", "--window", 3, "--floor", "none", "--scope", "head", "--seed", 1]
+        words += ["--out", tmp_path / "run"]
         assert call("train", *words).exit_code == 0
     finally:
         torch.set_num_threads(threads)

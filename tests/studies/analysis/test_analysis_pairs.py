@@ -25,7 +25,7 @@ from congruency.training import TrainingConfig, load_checkpoint
 SETUP = {
     "model": "mlp", "epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, "nesterov": False,
     "weight_decay": 0.0, "schedule": "steps", "warmup": 0.0, "milestones": (), "decay": 0.1, "smoothing": 0.0,
-    "workers": 0, "pretrained": None,
+    "workers": 0, "pretrained": None, "optimizer": "sgd",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from congruency import cli
 
 pytestmark = needs_browser
-NAMES = ("baseline", "DCL-3-1 concentrate, floor 0.3", "GEM")
+NAMES = ("baseline", "DCL-3-1 concentrate, whole network, floor 0.3", "GEM, whole network")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from congruency.classification import task
 from congruency.studies import cost
 from congruency.studies.classification import runner, tables
 from congruency.studies.classification.jobs import changed
-from congruency.studies.image_tables import named_study, remarks, study_of
+from congruency.studies.image_tables import named_study, remarks, sets_of, study_of
 from congruency.studies.plan import pick
 from congruency.training.record import RunRecord
 
@@ -51,7 +51,7 @@ def test_sets_that_are_not_the_official_ones_are_named(tmp_path):
     (tmp_path / "cifar100" / "cifar100_noisy_train.tar.xz").touch()
     table = named_study("cifar", "small")
     remark = "CIFAR-100 is not the official set here: its training labels noisy (cifar100_noisy_train.tar.xz)."
-    assert remarks(table, tmp_path) == [remark]
+    assert remarks(sets_of(table), tmp_path) == [remark]
     settings = {"table": "cifar", "budget": "small", "base": None, "real_images": True, "changes": {}}
     assert f" {remark} Within a seed" in study_of(settings | {"remarks": [remark]}).lead
 
