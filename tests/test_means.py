@@ -87,3 +87,23 @@ def test_a_steps_numbers_as_a_dict():
         "congruency": -math.sqrt(0.5), "corrected_congruency": 0.0, "magnitude": 1.0, "steps": 2.0,
         "corrected_steps": 1.0, "nonfinite_steps": 0.0,
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["DCL", "Cautious"])
+def test_steps_whose_gradients_stay_where_they_are(device, kind):
+    """What is prepared is then used again, results and all: each step must be taken note of before the next."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(6, 4, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.5)
+    own = {"floor": None, "attach": True} if kind == "DCL" else {}
+    corrector = getattr(congruency, kind)(optimizer, **own)
+    magnitudes = []
+    for _ in range(9):
+        optimizer.zero_grad(set_to_none=False)
+        (weight * torch.randn(6, 4).to(device)).sum().backward()
+        optimizer.step()
+        magnitude = float(corrector.stats.magnitude.mean())
+        if not math.isnan(magnitude):
+            magnitudes.append(magnitude)
+    assert len(set(magnitudes)) == len(magnitudes) >= 8
+    assert corrector.means()["magnitude"] == pytest.approx(sum(magnitudes) / len(magnitudes), rel=1e-9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,39 +21,20 @@ _MOST_NUMBERS = 1 << 16
 class _Steps:
     """The numbers of many steps, one row each, in memory that is made once.
 
-    On a GPU a step's results are copied at once: the next one's are written to the same place, and new memory at every
-    step would move the gradients, and with them all that is prepared for their addresses. On a CPU they wait.
+    A step's results are copied: the next one's may be written to the same place. New memory at every step would move
+    the gradients that an allocator gives, and with them all that is prepared for their addresses.
     """
 
     like: Solution | None
     numbers: Tensor  # (steps, numbers) float64
-    flags: Tensor  # (steps, flags) bool
-    waiting: list[tuple[list[Tensor], list[Tensor]]] = field(default_factory=list)
+    flags: Tensor | None  # (steps, flags) bool
     count: int = 0
 
     @classmethod
     def of(cls, like: Solution | None, numbers: int, flags: int, device: torch.device) -> _Steps:
         steps = max(1, min(_MOST_STEPS, _MOST_NUMBERS // numbers))
         made = torch.empty(steps, numbers, dtype=torch.float64, device=device)
-        return cls(like, made, torch.empty(steps, flags, dtype=torch.bool, device=device))
-
-    def add(self, numbers: list[Tensor], flags: list[Tensor]) -> None:
-        """Take the numbers and flags of one more step."""
-        if self.numbers.device.type == "cpu":
-            self.waiting.append((numbers, flags))
-        else:
-            self._copy(self.count, numbers, flags)
-        self.count += 1
-
-    def settle(self) -> None:
-        """Copy what waits."""
-        for row, parts in enumerate(self.waiting):
-            self._copy(row, *parts)
-        self.waiting.clear()
-
-    def _copy(self, row: int, numbers: list[Tensor], flags: list[Tensor]) -> None:
-        torch.cat([part.reshape(-1) for part in numbers], out=self.numbers[row])
-        torch.cat([part.reshape(-1) for part in flags], out=self.flags[row])
+        return cls(like, made, torch.empty(steps, flags, dtype=torch.bool, device=device) if flags else None)
 
     @property
     def full(self) -> bool:
@@ -73,14 +54,19 @@ class RunningMeans:
         """Take note of a step that solved problems."""
         if _capturing(solution.gram):
             return
-        numbers = [solution.gradient_norm2, solution.products, solution.gram, solution.multipliers]
-        flags = [solution.applied, solution.finite, *(() if solution.gate is None else (solution.gate,))]
+        numbers = (solution.gradient_norm2, solution.products, solution.gram, solution.multipliers)
+        flags = [solution.applied, solution.finite.view(1)]
+        if solution.gate is not None:
+            flags.append(solution.gate.reshape(-1))
         held = self._solved
         if held is None or not _alike(held.like, solution):
             self._fold()
             sizes = sum(part.numel() for part in numbers), sum(part.numel() for part in flags)
             held = self._solved = _Steps.of(solution, *sizes, solution.gram.device)
-        held.add(numbers, flags)
+        assert held.flags is not None
+        torch.cat([part.reshape(-1) for part in numbers], out=held.numbers[held.count])
+        torch.cat(flags, out=held.flags[held.count])
+        held.count += 1
         if held.full:
             self._fold()
 
@@ -108,7 +94,6 @@ class RunningMeans:
     def _fold(self) -> None:
         solved, masked, parts = self._solved, self._masked, []
         if solved is not None and solved.count:
-            solved.settle()
             congruency, corrected, magnitude, _ = (
                 part.view(solved.count, -1).nanmean(1) for part in _joined(solved).measures()
             )
@@ -139,6 +124,7 @@ def _alike(held: Solution | None, solution: Solution) -> bool:
 def _joined(held: _Steps) -> Solution:
     """The solutions of several steps as one with as many times the blocks."""
     assert held.like is not None
+    assert held.flags is not None
     steps, (blocks, n) = held.count, held.like.products.shape
     numbers, flags = held.numbers[:steps], held.flags[:steps]
     norm2, products, gram, multipliers = numbers.split([blocks, blocks * n, blocks * n * n, blocks * n], 1)
