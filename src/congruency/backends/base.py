@@ -94,6 +94,19 @@ class Solution:
     coefficients: Tensor  # (blocks, n)
     gate: Tensor | None = None  # (n,) bool: which constraints counted
 
+    @classmethod
+    def empty(cls, blocks: int, problem: Problem, device: torch.device) -> Solution:
+        """Memory for a solution of a problem; ``finite`` lies behind ``applied``."""
+        n = problem.signs.shape[0]
+        flags = torch.empty(blocks + 1, dtype=torch.bool, device=device)
+        products, multipliers, coefficients = torch.empty(3, blocks, n, dtype=torch.float64, device=device)
+        return cls(
+            finite=flags[blocks], gradient_norm2=torch.empty(blocks, dtype=torch.float64, device=device),
+            products=products, gram=torch.empty(blocks, n, n, dtype=torch.float64, device=device),
+            signs=problem.signs, multipliers=multipliers, applied=flags[:blocks], coefficients=coefficients,
+            gate=problem.gate,
+        )  # fmt: skip
+
     def for_update(self) -> Solution:
         """What :meth:`Backend.apply` does to weights whose update was corrected.
 

@@ -136,13 +136,7 @@ class _Solver:
     """The solution of one problem, of the inner products that lie in one place, in the same memory every time."""
 
     def __init__(self, gram: Tensor, problem: Problem) -> None:
-        blocks, n = gram.shape[0], problem.signs.shape[0]
-        norm2, products, multipliers, coefficients = (
-            torch.empty(shape, dtype=torch.float64) for shape in (blocks, *((blocks, n),) * 3)
-        )
-        between = torch.empty(blocks, n, n, dtype=torch.float64)
-        flags = torch.empty(blocks + 1, dtype=torch.bool)
-        margins = problem.margins.contiguous()
+        blocks, n, margins = gram.shape[0], problem.signs.shape[0], problem.margins.contiguous()
         self._held = (gram, margins, problem)  # while the problem is held, no other has its id
         self._first = (
             gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
@@ -150,18 +144,9 @@ class _Solver:
             0 if problem.floors is None else problem.floors.data_ptr(),
             0 if problem.previous is None else problem.previous.data_ptr(), problem.only_violated,
         )  # fmt: skip
-        answers = (norm2, products, between, multipliers, coefficients, flags)
+        self._solution = one = Solution.empty(blocks, problem, gram.device)
+        answers = (one.gradient_norm2, one.products, one.gram, one.multipliers, one.coefficients, one.applied)
         self._last = (blocks, n, *(answer.data_ptr() for answer in answers))
-        self._solution = Solution(
-            finite=flags[blocks],
-            gradient_norm2=norm2,
-            products=products,
-            gram=between,
-            signs=problem.signs,
-            multipliers=multipliers,
-            applied=flags[:blocks],
-            coefficients=coefficients,
-        )
 
     def __call__(self, scale: float) -> Solution:
         _native.solve(*self._first, scale, *self._last)

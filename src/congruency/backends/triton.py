@@ -389,16 +389,14 @@ class _Solver:
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
         blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
-        flags = torch.empty(blocks + 1, dtype=torch.bool, device=device)
-        norm2 = torch.empty(blocks, dtype=torch.float64, device=device)
-        products, multipliers, coefficients = torch.empty(3, blocks, n, dtype=torch.float64, device=device)
-        between = torch.empty(blocks, n, n, dtype=torch.float64, device=device)
+        self._solution = one = Solution.empty(blocks, problem, device)
         gram, margins = gram.contiguous(), problem.margins.contiguous()
         gate = problem.gate
         floored = problem.floors is not None and problem.previous is not None
         arguments = (
             gram, gram if scale is None else scale, gram if gate is None else gate,
-            norm2, products, between, multipliers, flags, coefficients, flags[blocks:], blocks,
+            one.gradient_norm2, one.products, one.gram, one.multipliers, one.applied, one.coefficients, one.finite,
+            blocks,
             problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
             gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
             gram if problem.counts is None else problem.counts,
@@ -416,17 +414,6 @@ class _Solver:
                 N=n, GATE_STRIDE=0 if gate is None else gate.stride(0),
             )  # fmt: skip
         self._problem = problem  # while it is held, no other has its id
-        self._solution = Solution(
-            finite=flags[blocks],
-            gradient_norm2=norm2,
-            products=products,
-            gram=between,
-            signs=problem.signs,
-            multipliers=multipliers,
-            applied=flags[:blocks],
-            coefficients=coefficients,
-            gate=problem.gate,
-        )
 
     def __call__(self) -> Solution:
         self._launch()
