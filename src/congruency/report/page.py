@@ -46,8 +46,8 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Render a page as one HTML document; lone surrogates, which cannot be encoded, become question marks."""
-    document = _DOCUMENT.substitute(
+    """Render a page as one HTML document."""
+    body = _BODY.substitute(
         title=_text(page.title),
         lead=_text(page.lead),
         command=escape(page.command),
@@ -59,12 +59,20 @@ def render(page: Page) -> str:
         commands=_commands(page),
         notes="\n".join(f"<dt>{_text(term)}</dt><dd>{_text(text)}</dd>" for term, text in page.notes),
         made=_text(page.made),
-        style=charts.style() if page.figures else "",
-        script=f"<script>\n{charts.script()}</script>" if page.figures else "",
-        light=charts.theme(charts.LIGHT),
-        dark=charts.theme(charts.DARK),
     )
-    return document.encode("utf-8", "replace").decode("utf-8")
+    script = f"<script>\n{charts.script()}</script>" if page.figures else ""
+    return document(page.title, _STYLE + (charts.style() if page.figures else ""), f"{body}{script}")
+
+
+def document(title: str, style: str, body: str) -> str:
+    """Return an HTML document in the colours of all pages, light or dark as its reader has chosen.
+
+    Lone surrogates, which cannot be encoded, become question marks.
+    """
+    made = _DOCUMENT.substitute(
+        title=_text(title), style=style, body=body, light=charts.theme(charts.LIGHT), dark=charts.theme(charts.DARK)
+    )
+    return made.encode("utf-8", "replace").decode("utf-8")
 
 
 def _findings(findings: Sequence[str]) -> str:
@@ -140,7 +148,15 @@ _DOCUMENT = Template("""<!DOCTYPE html>
     $dark
   }
 }
-* { box-sizing: border-box; }
+$style</style>
+</head>
+<body>
+$body
+</body>
+</html>
+""")
+
+_STYLE = """* { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
 main { max-width: 82rem; margin: 0 auto; padding: 2.5rem 1.25rem 3rem; }
 h1 { font-size: clamp(1.6rem, 4.5vw, 2.3rem); line-height: 1.2; margin: 0 0 0.6rem; letter-spacing: -0.015em; }
@@ -195,10 +211,9 @@ footer { margin-top: 2.5rem; color: var(--ink-soft); font-size: 0.9rem; }
   figure { padding: 0.8rem 0.6rem 0.5rem; }
 }
 @media print { body { background: none; } figure { break-inside: avoid; } }
-$style</style>
-</head>
-<body>
-<main>
+"""
+
+_BODY = Template("""<main>
 <header>
 <h1>$title</h1>
 <p class="lead">$lead</p>
@@ -223,7 +238,4 @@ $notes
 </section>
 <footer>$made</footer>
 </main>
-$script
-</body>
-</html>
 """)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from congruency.files import replacing, write_together
 from congruency.report.numbers import fixed
+from congruency.report.page import document
 from congruency.saliency.data.images import read_image, read_map
 from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData, Viewing
@@ -58,8 +59,9 @@ def write_gallery(
             )
         rows.append(_row(viewing.name, cells, scores.images[viewing.name]))
     metrics = list(next(iter(scores.images.values())))
-    page = _DOCUMENT.substitute(
-        title=escape(f"{len(data)} images of {data.name}: where people look, and what was predicted"),
+    title = f"{len(data)} images of {data.name}: where people look, and what was predicted"
+    body = _BODY.substitute(
+        title=escape(title),
         lead=escape(scores.data),
         command=escape(command),
         header="".join(
@@ -72,7 +74,7 @@ def write_gallery(
         rows="\n".join(rows),
         made=escape(provenance(numbers="")),
     )
-    (path,) = write_together(out, {"index.html": page.encode("utf-8", "replace").decode("utf-8")})
+    (path,) = write_together(out, {"index.html": document(title, _STYLE, body)})
     return path
 
 
@@ -124,21 +126,10 @@ def _row(name: str, cells: list[str], scores: Mapping[str, float]) -> str:
     return f'<tr><th scope="row">{escape(name)}</th>{"".join([*cells, *numbers])}</tr>'
 
 
-_DOCUMENT = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --paper: #f4f6f9; --card: #ffffff; --ink: #16202b; --soft: #4a5663; --line: #dde3ea; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #10161d; --card: #18212b; --ink: #e8edf3; --soft: #aab6c3; --line: #2d3946; }
-}
+_STYLE = """\
 body { margin: 0; padding: 1.5rem; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 0.4rem; }
-p, footer { color: var(--soft); max-width: 60rem; margin: 0 0 0.8rem; }
+p, footer { color: var(--ink-soft); max-width: 60rem; margin: 0 0 0.8rem; }
 code { overflow-wrap: anywhere; }
 .table { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -153,10 +144,9 @@ th[aria-sort=ascending] button::after { content: " \\25B2"; }
 th[aria-sort=descending] button::after { content: " \\25BC"; }
 img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
 footer { margin-top: 1rem; font-size: 0.9rem; }
-</style>
-</head>
-<body>
-<h1>$title</h1>
+"""
+
+_BODY = Template("""<h1>$title</h1>
 <p>$lead</p>
 <p>People: their fixations, blurred. Error: red where too much was predicted, blue where too little. A heading sorts the
 rows, and once more the other way round; images without fixations have no scores and come last.</p>
@@ -188,6 +178,4 @@ headings.forEach((heading, place) => heading.querySelector('button')?.addEventLi
   body.append(...[...body.rows].sort(order));
 }));
 </script>
-</body>
-</html>
 """)
