@@ -35,6 +35,8 @@ FIRST_TUNING_SEED = 10_000
 
 STEPS_SAVED = Column(key="steps saved", title="Steps saved", digits=0, compared=False)
 
+_CORRECTED = Column(key="corrected_share", title="Corrected, %", scale=100, digits=0)
+
 _LINES_PER_CHART = 5  # beside the baseline: there are no more colours
 
 Finished = Mapping[tuple[str, int], RunResult]
@@ -52,7 +54,7 @@ class TunedStudy(Generic[JobT]):
         rates: the grid, the same for all methods; with one rate there is nothing to tune.
         column: what is tuned and compared; lower is better.
         curve: the array of a finished run that has the column's value after every evaluation; ``"steps"`` has when.
-        extras, notes: as in :class:`congruency.studies.plan.Study`.
+        notes: as in :class:`congruency.studies.plan.Study`.
     """
 
     name: str
@@ -63,7 +65,6 @@ class TunedStudy(Generic[JobT]):
     rates: Sequence[float]
     column: Column
     curve: str
-    extras: tuple[Column, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
 
     def tuning(self) -> Study[JobT]:
@@ -75,7 +76,7 @@ class TunedStudy(Generic[JobT]):
         )
         return Study(
             name="tuning", title=f"{self.title}: learning rates", lead=self.lead, rows=rows,
-            columns=(replace(self.column, compared=False),), extras=self.extras, notes=self.notes[:1],
+            columns=(replace(self.column, compared=False),), extras=(_CORRECTED,), notes=self.notes[:1],
         )  # fmt: skip
 
     def best_rates(self, results: Results) -> dict[str, float]:
@@ -113,7 +114,8 @@ class TunedStudy(Generic[JobT]):
             sentences.append(f"At the edge of the grid, so that a better rate may lie beyond: {', '.join(edge)}.")
         return Study(
             name=self.name, title=f"{self.title}: methods at their best learning rates", lead=" ".join(sentences),
-            rows=rows, columns=(self.column, STEPS_SAVED), extras=self.extras, notes=(*self.notes, *_NOTES), holm=True,
+            rows=rows, columns=(self.column, STEPS_SAVED), extras=(_CORRECTED,), notes=(*self.notes, *_NOTES),
+            holm=True,
         )  # fmt: skip
 
     def with_steps_saved(self, study: Study[JobT], results: Results, finished: Finished) -> Results:

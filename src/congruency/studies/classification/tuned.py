@@ -9,7 +9,7 @@ from typing import Any
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.task import Setup
 from congruency.studies.classification.grids import CORRECTED_NOTE, TEST_ERROR, fast_setup, lite_setup
-from congruency.studies.classification.jobs import Data, ImageJob, changed_job, describe_changes, extra_columns
+from congruency.studies.classification.jobs import Data, ImageJob, changed_job, describe_changes
 from congruency.studies.tuned import TunedStudy
 from congruency.training.config import Correction
 
@@ -97,6 +97,5 @@ def tuned_study(
         rates=tuple(rates) or table.rates,
         column=TEST_ERROR,
         curve="test_error",
-        extras=extra_columns(),
         notes=(("Test error", "After the last epoch, on the test images."), CORRECTED_NOTE),
     )

@@ -36,10 +36,6 @@ RATES: dict[str, tuple[float, ...]] = {
 
 VALIDATION_LOSS = Column(key="validation loss", title="Validation loss", unit="nats per byte", digits=4)
 
-_EXTRAS = (
-    Column(key="corrected_share", title="Corrected, %", scale=100, digits=0),
-    Column(key="bytes_per_second", title="kB/s", scale=0.001, digits=0),
-)
 _NOTES = (("Validation loss", "Cross entropy of the next byte on fixed windows of held-out files, in nats per byte."),)
 
 
@@ -82,6 +78,5 @@ def language_study(
         rates=rates,
         column=VALIDATION_LOSS,
         curve="validation_loss",
-        extras=_EXTRAS,
         notes=_NOTES,
     )
