@@ -22,7 +22,7 @@ SETUPS: dict[str, LanguageSetup] = {
         shape=PRESETS["medium"], steps=500, evaluate_steps=50, batch_size=32, warmup=50, evaluation_batches=16
     ),
     "10m": LanguageSetup(shape=PRESETS["10m"]),
-    "100m": LanguageSetup(shape=PRESETS["100m"], steps=2000, warmup=200, evaluation_batches=16),
+    "100m": LanguageSetup(shape=PRESETS["100m"], steps=2000, batch_size=32, warmup=200, evaluation_batches=16),
 }
 """The runs of each size, except for learning rate and seed."""
 
