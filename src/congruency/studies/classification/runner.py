@@ -257,7 +257,7 @@ def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
         task = made(place)
         count = sum(parameter.numel() for parameter in task.model.parameters())
         method = job.method
-        copies = {"baseline": 0, "dcl": method.references, "gem": method.memory, "cautious": 0}[method.name]
+        copies = {"dcl": method.references, "gem": method.memory, "l2sp": 1}.get(method.name, 0)
         copies += method.correct == "update" or method.cautious or method.name == "cautious"  # the weights before
         corrected = sum(parameter.numel() for parameter in parameters_of(task.model, method.scope)) if copies else 0
         millions.append((count + copies * corrected) / 1e6)
