@@ -254,8 +254,11 @@ CATALOGUE: tuple[Entry, ...] = (
         data=("OSIE",), seeds=10,
     ),
     *(
-        _table("", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,), seeds=seeds)
-        for (name, table), seeds in zip(TUNED.items(), (20, 20, 10), strict=True)
+        _table(
+            "", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,),
+            seeds=table.seeds,
+        )
+        for name, table in TUNED.items()
     ),
     *(
         _table(

@@ -18,7 +18,7 @@ from congruency.studies.ablation import BASELINE, Axes, cells
 from congruency.studies.analysis.pairs import BETWEEN, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
-from congruency.studies.classification.tuned import ROWS, TUNED
+from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
@@ -78,7 +78,7 @@ def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
         return _continual(_STREAMS[folder])
     if folder in TUNED:
-        return _tuned(choose_methods(ROWS))
+        return _tuned(choose_methods(TUNED[folder].rows))
     if folder in ("language_10m", "language_100m"):
         return _tuned(choose_methods())
     if folder in _ABLATIONS:
