@@ -90,6 +90,11 @@ _RESNET = (
     "--row 'ResNet-101 SGD DCL-60-1' --record-steps 1 --data FOLDER --out runs/tiny"
 )
 
+_FINE_TUNED = (
+    "train --dataset tiny_imagenet --data FOLDER --model tf_efficientnet_lite0 --pretrained installed --size 128 "
+    "--optimizer adamw --lr 0.0005 --weight-decay 0.05 --epochs 6 --warmup 1 --batch-size 64 --smoothing 0.1"
+)
+
 CATALOGUE: tuple[Entry, ...] = (
     _table(
         "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
@@ -161,10 +166,10 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _figure(
         8, "class_pairs", "congruency of pairs of samples, classification",
-        "train --dataset tiny_imagenet --data FOLDER --model resnet101 --out runs/pairs",
-        "pairs runs/pairs --dataset tiny_imagenet --data FOLDER --classes 'tabby' 'Egyptian cat' "
-        "--out {out}/class_pairs",
-        data=("tiny_imagenet",),
+        *(f"{_FINE_TUNED} --seed {seed} --out runs/pairs-{seed}" for seed in range(5)),
+        f"pairs {' '.join(f'runs/pairs-{seed}' for seed in range(5))} --dataset tiny_imagenet --data FOLDER "
+        "--split train --classes tabby 'Egyptian cat' --other 'German shepherd' --samples 33 --out {out}/class_pairs",
+        data=("tiny_imagenet",), remark="the paper's network is a ResNet-101",
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 
 __all__ = ["CLAIMS", "Claim", "Comparison", "Evidence", "Expected", "Variant"]
 
@@ -366,11 +366,14 @@ CLAIMS: tuple[Claim, ...] = (
         variants=(
             Variant(
                 "samples of one class against samples of two",
-                (
+                tuple(
                     Comparison(
-                        folder="class_pairs_cifar10", rows={"pairs": WITHIN}, against={"pairs": BETWEEN},
-                        metric="congruency", expected="higher", named=("pairs",),
-                    ),
+                        folder=folder, rows={"pairs": kind}, against={"pairs": BETWEEN}, metric="congruency",
+                        expected="higher", named=("pairs",),
+                    )
+                    for folder, kind in (
+                        ("class_pairs_cifar10", WITHIN), ("class_pairs", WITHIN), ("class_pairs", SIMILAR),
+                    )
                 ),
             ),
         ),

@@ -10,7 +10,7 @@ from typing import Any
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure
 from congruency.studies.ablation import curves
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.pairs import BETWEEN
 from congruency.studies.classification.grids import TEST_ERROR
 from congruency.studies.continual.tables import COLUMNS
 from congruency.studies.curves import mean_series
@@ -51,8 +51,8 @@ def result_figures(folder: Path) -> list[Figure]:
         return curves(study, results, {})[0]
     if name.startswith("cost_"):
         return [_by_setting(study, results)]
-    if name == "class_pairs_cifar10":
-        rows: tuple[Row[Any], ...] = (Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=()))
+    if name in ("class_pairs", "class_pairs_cifar10"):
+        rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == BETWEEN else BETWEEN) for kind in results)
         columns = (Column(key="congruency", title="Congruency", unit=""),)
         return _differences(replace(study, rows=rows, columns=columns), results)
     return [*_by_step(folder, study), *_differences(study, results)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from congruency.saliency.task import Recipe
 from congruency.studies.ablation import BASELINE, Axes, cells
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.classification.tuned import TUNED
@@ -85,8 +85,9 @@ def _rows(folder: str) -> Rows:
         return _ablation(_ABLATIONS[folder])
     if folder in _REPORTS:
         return _reported(*_REPORTS[folder])
-    if folder == "class_pairs_cifar10":
-        return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in (WITHIN, BETWEEN)]
+    if folder in ("class_pairs", "class_pairs_cifar10"):
+        kinds = (WITHIN, SIMILAR, BETWEEN) if folder == "class_pairs" else (WITHIN, BETWEEN)
+        return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in kinds]
     if folder == "osie":
         return _saliency(
             osie_recipes(
