@@ -266,6 +266,32 @@ CATALOGUE: tuple[Entry, ...] = (
         for name, table in TUNED.items()
     ),
     *(
+        Entry(
+            name=f"{name}_screened", title=f"{TUNED[name].title}: each family with its best window, margin or strength",
+            family="tuned", data=(TUNED[name].data.name,), seeds=TUNED[name].seeds,
+            commands=(
+                f"reproduce tuned {name} --data FOLDER --screen {rates} --tuning-seeds 1 --seeds {TUNED[name].seeds} "
+                f"--out {{out}}/{name}_screened",
+            ),
+        )
+        for name, rates in (
+            ("cifar10_resnet9", "--rate 0.4 --rate 0.8"), ("cifar100_resnet9", "--rate 0.4 --rate 0.8"),
+            ("tiny_lite0", "--rate 0.00025 --rate 0.0005 --rate 0.001"),
+            ("tiny_lite0_sgd", "--rate 0.005 --rate 0.01 --rate 0.02"),
+        )
+    ),
+    *(
+        Entry(
+            name=f"{name}_30", title=f"{TUNED[name].title}, 30 epochs: each method at its best rate", family="tuned",
+            data=(TUNED[name].data.name,), seeds=10,
+            commands=(
+                f"reproduce tuned {name} --data FOLDER --epochs 30 --rate 0.4 --rate 0.8 --rate 1.6 --tuning-seeds 1 "
+                f"--seeds 10 --out {{out}}/{name}_30",
+            ),
+        )
+        for name in ("cifar10_resnet9", "cifar100_resnet9")
+    ),
+    *(
         _table(
             "", size, f"a byte-level GPT of {parameters} million parameters: AdamW with each correction, rates tuned",
             "language", folder=f"language_{size}", seeds=seeds,
