@@ -90,6 +90,7 @@ _RESNET = (
     "--row 'ResNet-101 SGD DCL-60-1' --record-steps 1 --data FOLDER --out runs/tiny"
 )
 
+_RESNET9 = ("cifar10_resnet9", "cifar100_resnet9")
 _FINE_TUNED = (
     "train --dataset tiny_imagenet --data FOLDER --model tf_efficientnet_lite0 --pretrained installed --size 128 "
     "--optimizer adamw --lr 0.0005 --weight-decay 0.05 --epochs 6 --warmup 1 --batch-size 64 --smoothing 0.1"
@@ -267,29 +268,19 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     *(
         Entry(
-            name=f"{name}_screened", title=f"{TUNED[name].title}: each family with its best window, margin or strength",
-            family="tuned", data=(TUNED[name].data.name,), seeds=TUNED[name].seeds,
+            name=f"{name}{longer and '_30'}_screened", family="tuned", data=(TUNED[name].data.name,), seeds=seeds,
+            title=f"{TUNED[name].title}{longer}: each family with its best window, margin or strength",
             commands=(
-                f"reproduce tuned {name} --data FOLDER --screen {rates} --tuning-seeds 1 --seeds {TUNED[name].seeds} "
-                f"--out {{out}}/{name}_screened",
+                f"reproduce tuned {name} --data FOLDER --screen {options} --seeds {seeds} "
+                f"--out {{out}}/{name}{longer and '_30'}_screened",
             ),
         )
-        for name, rates in (
-            ("cifar10_resnet9", "--rate 0.4 --rate 0.8"), ("cifar100_resnet9", "--rate 0.4 --rate 0.8"),
-            ("tiny_lite0", "--rate 0.00025 --rate 0.0005 --rate 0.001"),
-            ("tiny_lite0_sgd", "--rate 0.005 --rate 0.01 --rate 0.02"),
+        for name, longer, seeds, options in (
+            *((cifar, "", 20, "--rate 0.4 --rate 0.8 --tuning-seeds 2") for cifar in _RESNET9),
+            *((cifar, ", 30 epochs", 10, "--epochs 30 --rate 0.6 --tuning-seeds 1") for cifar in _RESNET9),
+            ("tiny_lite0", "", 10, "--rate 0.00025 --rate 0.0005 --rate 0.001 --tuning-seeds 1"),
+            ("tiny_lite0_sgd", "", 10, "--rate 0.005 --rate 0.01 --rate 0.02 --tuning-seeds 1"),
         )
-    ),
-    *(
-        Entry(
-            name=f"{name}_30", title=f"{TUNED[name].title}, 30 epochs: each method at its best rate", family="tuned",
-            data=(TUNED[name].data.name,), seeds=10,
-            commands=(
-                f"reproduce tuned {name} --data FOLDER --epochs 30 --rate 0.4 --rate 0.8 --rate 1.6 --tuning-seeds 1 "
-                f"--seeds 10 --out {{out}}/{name}_30",
-            ),
-        )
-        for name in ("cifar10_resnet9", "cifar100_resnet9")
     ),
     *(
         _table(

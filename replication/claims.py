@@ -108,9 +108,9 @@ _MEASURED = ("ablation_digits", "cifar10_grid", "cifar100_noisy")
 _WITH_GEM = ("cifar10_grid", "cifar100_noisy")
 """Our grids that have GEM, which corrects the last layer: DCL on the last layer is compared with it."""
 _SCRATCH, _TUNED = "ResNet-50 from scratch", "EfficientNet-Lite0 fine-tuned"
-_RESNET9 = tuple(f"cifar{n}_resnet9{how}" for n in (10, 100) for how in ("", "_30"))
+_RESNET9 = ("cifar10_resnet9", "cifar100_resnet9")
 _PAPERS = ("cifar10_resnext29", "cifar10_densenet100")
-_SCREENED = ("cifar10_resnet9_screened", "cifar100_resnet9_screened")
+_SCREENED = tuple(f"{name}{longer}_screened" for name in _RESNET9 for longer in ("", "_30"))
 _TINY_TUNED = ("tiny_lite0", "tiny_lite0_sgd", "tiny_resnet50", "tiny_resnet101")
 _TINY_SCREENED = ("tiny_lite0_screened", "tiny_lite0_sgd_screened")
 _TINY_SCRATCH = ("tiny_lite0_scratch", "tiny_resnet50_scratch", "tiny_resnet101_scratch")

@@ -95,7 +95,7 @@ def test_commands_run_as_many_seeds_as_are_meant():
         "tiny_lite0": 10, "tiny_lite0_sgd": 10, "tiny_lite0_scratch": 10, "tiny_resnet50": 5,
         "tiny_resnet50_scratch": 5, "tiny_resnet101": 5, "tiny_resnet101_scratch": 5,
         "cifar10_resnet9_screened": 20, "cifar100_resnet9_screened": 20, "tiny_lite0_screened": 10,
-        "tiny_lite0_sgd_screened": 10, "cifar10_resnet9_30": 10, "cifar100_resnet9_30": 10,
+        "tiny_lite0_sgd_screened": 10, "cifar10_resnet9_30_screened": 10, "cifar100_resnet9_30_screened": 10,
     }  # fmt: skip
 
 

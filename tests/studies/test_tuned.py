@@ -160,7 +160,8 @@ def test_finer_grids_have_the_rates_given_and_even_steps():
         assert {0.1, 0.2, 0.4} <= set(found)
         steps = [math.log(b / a) for a, b in itertools.pairwise(found)]
         assert steps == pytest.approx([math.log(2) / times] * len(steps), rel=0.05)
-    assert finer((0.3,), 4) == (0.3,)
+    assert finer((0.3,), 4) == (0.212, 0.252, 0.3, 0.357)
+    assert finer((0.3,), 1) == (0.3,)
 
 
 def test_every_family_is_tuned_in_as_many_runs():

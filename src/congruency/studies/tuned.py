@@ -295,18 +295,20 @@ def _reached(curves: Mapping[str, Any], name: str, target: float) -> float:
 def finer(rates: Sequence[float], times: int) -> tuple[float, ...]:
     """Return ``times`` as many rates: those given, others evenly between them on a logarithmic scale, and beyond.
 
+    Beyond a rate that is alone the next would be the double, or half of it.
+
     >>> finer((0.1, 0.4), 2)
     (0.05, 0.1, 0.2, 0.4)
     """
-    if times < 2 or len(rates) < 2:
+    if times < 2:
         return tuple(rates)
-    own, last = sorted(rates), len(rates) - 2
+    own = sorted(rates) if len(rates) > 1 else [rates[0], 2 * rates[0]]
 
     def at(place: int) -> float:
-        below = min(max(place // times, 0), last)
+        below = min(max(place // times, 0), len(own) - 2)
         return float(own[below] * (own[below + 1] / own[below]) ** (place / times - below))
 
-    return tuple(float(f"{at(place):.3g}") for place in range(-(times // 2), times * len(own) - times // 2))
+    return tuple(float(f"{at(place):.3g}") for place in range(-(times // 2), times * len(rates) - times // 2))
 
 
 def _listed(rates: Sequence[float]) -> str:
