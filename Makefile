@@ -17,7 +17,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo cost-tables replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo cost-tables readme-table replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -25,6 +25,10 @@ demo: $(READY)
 # The tables of docs/cost.md, from benchmarks/results.
 cost-tables: $(READY)
 	$(BIN)/python docs/making/cost_tables.py
+
+# The README's table of what helps, from docs/results.
+readme-table: $(READY)
+	$(BIN)/python docs/making/readme_table.py
 
 # The paper's claims judged by docs/results, into docs/results/index.md.
 replication: $(READY)

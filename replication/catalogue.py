@@ -90,6 +90,12 @@ _RESNET = (
     "--row 'ResNet-101 SGD DCL-60-1' --record-steps 1 --data FOLDER --out runs/tiny"
 )
 
+_RESNET9 = ("cifar10_resnet9", "cifar100_resnet9")
+_FINE_TUNED = (
+    "train --dataset tiny_imagenet --data FOLDER --model tf_efficientnet_lite0 --pretrained installed --size 128 "
+    "--optimizer adamw --lr 0.0005 --weight-decay 0.05 --epochs 6 --warmup 1 --batch-size 64 --smoothing 0.1"
+)
+
 CATALOGUE: tuple[Entry, ...] = (
     _table(
         "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
@@ -161,10 +167,10 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     _figure(
         8, "class_pairs", "congruency of pairs of samples, classification",
-        "train --dataset tiny_imagenet --data FOLDER --model resnet101 --out runs/pairs",
-        "pairs runs/pairs --dataset tiny_imagenet --data FOLDER --classes 'tabby' 'Egyptian cat' "
-        "--out {out}/class_pairs",
-        data=("tiny_imagenet",),
+        *(f"{_FINE_TUNED} --seed {seed} --out runs/pairs-{seed}" for seed in range(5)),
+        f"pairs {' '.join(f'runs/pairs-{seed}' for seed in range(5))} --dataset tiny_imagenet --data FOLDER "
+        "--split train --classes tabby 'Egyptian cat' --other 'German shepherd' --samples 33 --out {out}/class_pairs",
+        data=("tiny_imagenet",), remark="the paper's network is a ResNet-101",
     ),
     _figure(
         9, "ablation", "window and number of references against the error or the score",
@@ -254,8 +260,27 @@ CATALOGUE: tuple[Entry, ...] = (
         data=("OSIE",), seeds=10,
     ),
     *(
-        _table("", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,), seeds=seeds)
-        for (name, table), seeds in zip(TUNED.items(), (20, 20, 10), strict=True)
+        _table(
+            "", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,),
+            seeds=table.seeds,
+        )
+        for name, table in TUNED.items()
+    ),
+    *(
+        Entry(
+            name=f"{name}{longer and '_30'}_screened", family="tuned", data=(TUNED[name].data.name,), seeds=seeds,
+            title=f"{TUNED[name].title}{longer}: each family with its best window, margin or strength",
+            commands=(
+                f"reproduce tuned {name} --data FOLDER --screen {options} --seeds {seeds} "
+                f"--out {{out}}/{name}{longer and '_30'}_screened",
+            ),
+        )
+        for name, longer, seeds, options in (
+            *((cifar, "", 20, "--rate 0.4 --rate 0.8 --tuning-seeds 2") for cifar in _RESNET9),
+            *((cifar, ", 30 epochs", 10, "--epochs 30 --rate 0.6 --tuning-seeds 1") for cifar in _RESNET9),
+            ("tiny_lite0", "", 10, "--rate 0.00025 --rate 0.0005 --rate 0.001 --tuning-seeds 1"),
+            ("tiny_lite0_sgd", "", 10, "--rate 0.005 --rate 0.01 --rate 0.02 --tuning-seeds 1"),
+        )
     ),
     *(
         _table(

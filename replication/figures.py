@@ -10,9 +10,8 @@ from typing import Any
 from congruency.report.charts import Series, line_chart
 from congruency.report.page import Figure
 from congruency.studies.ablation import curves
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.pairs import BETWEEN
 from congruency.studies.classification.grids import TEST_ERROR
-from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import COLUMNS
 from congruency.studies.curves import mean_series
 from congruency.studies.image_tables import study_of
@@ -23,6 +22,8 @@ from congruency.studies.results import Results, read_results
 from congruency.studies.saliency.recipes import PRINTED
 from congruency.studies.statistics import mean_interval
 from congruency.studies.store import Store
+from congruency.studies.tuned import curve_charts
+from congruency.training.methods import BASELINE
 from replication.rows import definition
 
 __all__ = ["result_figures"]
@@ -32,8 +33,9 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "osie": tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
     "order_digits": (Column(key="congruency", title="Congruency", unit="", digits=4),),
     "ablation_digits": (TEST_ERROR,),
-    "language_10m": (VALIDATION_LOSS,),
 }
+_AT_TUNED_RATES = {"tuned": (TEST_ERROR, "test_error"), "language": (VALIDATION_LOSS, "validation_loss")}
+"""What methods at tuned rates are compared by, and the curve that has it by step."""
 
 
 def result_figures(folder: Path) -> list[Figure]:
@@ -49,8 +51,8 @@ def result_figures(folder: Path) -> list[Figure]:
         return curves(study, results, {})[0]
     if name.startswith("cost_"):
         return [_by_setting(study, results)]
-    if name == "class_pairs_cifar10":
-        rows: tuple[Row[Any], ...] = (Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=()))
+    if name in ("class_pairs", "class_pairs_cifar10"):
+        rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == BETWEEN else BETWEEN) for kind in results)
         columns = (Column(key="congruency", title="Congruency", unit=""),)
         return _differences(replace(study, rows=rows, columns=columns), results)
     return [*_by_step(folder, study), *_differences(study, results)]
@@ -65,19 +67,21 @@ def _differences(study: Study[Any], results: Results) -> list[Figure]:
 
 def _study(folder: Path) -> Study[Any]:
     settings = Store(folder).settings() or {}
-    if "table" in settings and settings.get("study") != "tuned":
-        return study_of(settings)
     known = definition(folder.name) or Study(name=folder.name, title="", lead="", rows=(), columns=())
-    if folder.name == "language_10m" or folder.name in TUNED:
-        rows = tuple(replace(row, against=None if row.name == "baseline" else "baseline") for row in known.rows)
-        known = replace(known, rows=rows)
+    rows: tuple[Row[Any], ...]
+    if settings.get("study") in _AT_TUNED_RATES:
+        column, _ = _AT_TUNED_RATES[settings["study"]]
+        names = read_results(folder) or {}
+        rows = tuple(Row(name=name, jobs=(), against=None if name == BASELINE else BASELINE) for name in names)
+        return replace(known, rows=rows, columns=(column,))
+    if "table" in settings:
+        return study_of(settings)
     if folder.name == "order_digits":  # what is compared there is one order with the other
         fixed = known.find(sample_order="fixed")
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
         rows = tuple(replace(row, against=other) for row, other in zip(fixed, others, strict=True))
         known = replace(known, rows=rows)
-    columns = (TEST_ERROR,) if folder.name in TUNED else _COLUMNS.get(folder.name, ())
-    return replace(known, columns=columns)
+    return replace(known, columns=_COLUMNS.get(folder.name, ()))
 
 
 def _by_setting(study: Study[Any], results: Results) -> Figure:
@@ -94,27 +98,20 @@ def _by_setting(study: Study[Any], results: Results) -> Figure:
 
 
 def _by_step(folder: Path, study: Study[Any]) -> list[Figure]:
-    """What methods at tuned rates are compared by, by step."""
-    path = folder / "finished.jsonl"
-    curves_of: dict[tuple[Column, ...], str] = {(VALIDATION_LOSS,): "validation_loss", (TEST_ERROR,): "test_error"}
-    curve = curves_of.get(study.columns)
-    if curve is None or not path.is_file():
+    """Both learning curves of methods at tuned rates: what they are compared by, and the training loss."""
+    known = _AT_TUNED_RATES.get((Store(folder).settings() or {}).get("study", ""))
+    if known is None:
         return []
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    lines: list[Series] = []
-    for row in study.rows:
-        runs = {
-            record["seed"]: record["arrays"]
-            for record in records
-            if record["row"] == row.name and curve in record.get("arrays", {})
-        }
-        if not runs:
-            continue
-        values = {seed: run[curve] for seed, run in sorted(runs.items())}
-        steps = next(iter(runs.values()))["steps"]
-        lines.append(mean_series(row.name, steps, values))
-    if not lines:
-        return []
-    (column,) = study.columns
-    title = f"{column.heading.partition(',')[0]} by step"
-    return [Figure(title, line_chart(lines, title=title, x_label="step", y_label=column.heading))]
+    column, compared = known
+    records = [json.loads(line) for line in (folder / "finished.jsonl").read_text("utf-8").splitlines()]
+    shown = []
+    for curve, heading in ((compared, column.heading), ("train_loss", "Training loss")):
+        lines = {}
+        for row in study.rows:
+            runs = {record["seed"]: record["arrays"] for record in records if record["row"] == row.name}
+            if runs:
+                values = {seed: run[curve] for seed, run in sorted(runs.items())}
+                lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
+        title = f"{heading.partition(',')[0]} by step"
+        shown += curve_charts(lines, title=title, x_label="step", y_label=heading, group=curve)
+    return shown

@@ -15,20 +15,24 @@ from typing import Any
 
 from congruency.saliency.task import Recipe
 from congruency.studies.ablation import BASELINE, Axes, cells
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN
+from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
-from congruency.studies.classification.tuned import ROWS, TUNED
+from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.saliency.recipes import NETWORK_METHODS, osie_recipes, paper_recipes
 from congruency.studies.saliency.study import saliency_study
-from congruency.training import choose_methods
+from congruency.studies.tuned import Methods
+from congruency.training import choose_families, choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
 
-__all__ = ["definition", "label"]
+__all__ = ["LONGER", "SCREENED", "definition", "label"]
+
+LONGER, SCREENED = "_30", "_screened"
+"""How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""
 
 Rows = Iterable[Row[Any]]
 Definition = Study[Any]
@@ -77,16 +81,19 @@ def definition(folder: str) -> Definition | None:
 def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
         return _continual(_STREAMS[folder])
-    if folder in TUNED:
-        return _tuned(choose_methods(ROWS))
+    table = TUNED.get(folder.removesuffix(SCREENED).removesuffix(LONGER))
+    if table is not None:
+        screened = folder.endswith(SCREENED)
+        return _tuned(choose_families(table.families) if screened else choose_methods(table.rows))
     if folder in ("language_10m", "language_100m"):
         return _tuned(choose_methods())
     if folder in _ABLATIONS:
         return _ablation(_ABLATIONS[folder])
     if folder in _REPORTS:
         return _reported(*_REPORTS[folder])
-    if folder == "class_pairs_cifar10":
-        return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in (WITHIN, BETWEEN)]
+    if folder in ("class_pairs", "class_pairs_cifar10"):
+        kinds = (WITHIN, SIMILAR, BETWEEN) if folder == "class_pairs" else (WITHIN, BETWEEN)
+        return [Row(name=kind, jobs=(), settings={"pairs": kind}) for kind in kinds]
     if folder == "osie":
         return _saliency(
             osie_recipes(
@@ -108,11 +115,19 @@ def _rows(folder: str) -> Rows:
     return _classification(named_study(folder)) if folder in IMAGE_TABLES else ()
 
 
-def _tuned(methods: Mapping[str, Correction]) -> Rows:
-    """The paper's forms of DCL are compared with the baseline: no floor, no later setting."""
+def _tuned(methods: Methods) -> Rows:
+    """GEM and the paper's forms of DCL are compared with the baseline: no floor, no later setting.
+
+    Of a family of variants, what they have in common.
+    """
     for name, method in methods.items():
-        paper = method.name == "dcl" and not set(method.settings()) & set(LATER_FIELDS)
-        yield Row(name=name, jobs=(), against="baseline" if paper else None, settings=correction_settings(method))
+        variants = [method] if isinstance(method, Correction) else list(method.values())
+        paper = all(
+            one.name == "gem" or (one.name == "dcl" and not set(one.settings()) & set(LATER_FIELDS)) for one in variants
+        )
+        first, *others = map(correction_settings, variants)
+        common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+        yield Row(name=name, jobs=(), against="baseline" if paper else None, settings=common)
 
 
 def _continual(table: Table) -> Rows:

@@ -91,7 +91,11 @@ def test_commands_run_as_many_seeds_as_are_meant():
     assert meant == {
         "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
             "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5, "saliency_networks": 10, "10m": 8, "100m": 3,
-        "cifar10_resnet9": 20, "cifar100_resnet9": 20, "tiny_lite0": 10,
+        "cifar10_resnet9": 20, "cifar100_resnet9": 20, "cifar10_resnext29": 3, "cifar10_densenet100": 3,
+        "tiny_lite0": 10, "tiny_lite0_sgd": 10, "tiny_lite0_scratch": 10, "tiny_resnet50": 5,
+        "tiny_resnet50_scratch": 5, "tiny_resnet101": 5, "tiny_resnet101_scratch": 5,
+        "cifar10_resnet9_screened": 20, "cifar100_resnet9_screened": 20, "tiny_lite0_screened": 10,
+        "tiny_lite0_sgd_screened": 10, "cifar10_resnet9_30_screened": 10, "cifar100_resnet9_30_screened": 10,
     }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from congruency.training import CheckpointError, Correction, TrainingConfig, rea
 gpu = pytest.mark.skipif(DEVICE.type != "cuda", reason="CUDA graphs need a GPU: CONGRUENCY_TEST_DEVICE=cuda")
 METHODS = [Correction(), Correction(name="dcl", window=5, scope="all"),
            Correction(name="dcl", mode="anchor", margin=0.1, offset=1),
-           Correction(name="gem"), Correction(name="gem", scope="all")]  # fmt: skip
+           Correction(name="gem"), Correction(name="gem", scope="all"),
+           Correction(name="l2sp", scope="all", strength=0.3)]  # fmt: skip
 
 
 class Uneven(Numbers):

@@ -39,6 +39,7 @@ METHODS = {
     "update": Correction(name="dcl", scope="all", window=5, correct="update", blocks="element"),
     "cautious": Correction(name="cautious", scope="all", mask_decay=True, max_rescale=3.0),
     "dcl and cautious": Correction(name="dcl", window=5, references=2, cautious=True),
+    "l2sp": Correction(name="l2sp", scope="all", strength=0.1, head_strength=0.02),
 }
 
 

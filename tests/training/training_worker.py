@@ -31,6 +31,7 @@ METHODS = {
         )
     },
     "floor": {"method": Correction(name="dcl", window=5, floor=0.3, returning=False)},
+    "l2sp": {"method": Correction(name="l2sp", scope="all", strength=0.3)},
 }
 
 

@@ -29,6 +29,9 @@ def pairs(
     classes: Annotated[tuple[str, str] | None, option(
         "Two classes to compare, by name. (default: a mixture)", "A B",
     )] = None,
+    other: Annotated[str | None, option(
+        "A third class: do the first two, which are alike, agree more than the first with this one?", "C",
+    )] = None,
     count: Annotated[int, option(
         "Images of each class; in all, without --classes.", "N", name="--samples", min=2, max=100,
     )] = 10,
@@ -47,6 +50,9 @@ def pairs(
     as pictures.
     """
     check_folder(out, "--out")
+    if other is not None and classes is None:
+        raise typer.BadParameter("needs the first two classes; give --classes A B", param_hint="--other")
+    similar = None if other is None else classes
     with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies.analysis import pairs as work
         from congruency.studies.analysis import samples
@@ -58,7 +64,12 @@ def pairs(
                 found = samples.saliency_samples(checkpoint, Path(dataset), count, split=split or "train")
             else:
                 found = samples.classifier_samples(
-                    checkpoint, dataset, classes or (), count, split=split or "test", folder=data
+                    checkpoint,
+                    dataset,
+                    (*(classes or ()), *((other,) if other else ())),
+                    count,
+                    split=split or "test",
+                    folder=data,
                 )
             if len(found.labels) > _MOST_SAMPLES:
                 raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
@@ -69,9 +80,9 @@ def pairs(
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
         if len(results) == 1:
-            paths = work.write(first, results[0], out, command)
-            show(work.summary(results[0]), work.findings(results[0]), paths[0])
+            paths = work.write(first, results[0], out, command, similar)
+            show(work.summary(results[0]), work.findings(results[0], similar), paths[0])
         else:
             trained = [made for checkpoint in checkpoints if (made := samples.trained_by(checkpoint)) is not None]
-            page, paths = work.write_several(first, results, out, command, trained)
+            page, paths = work.write_several(first, results, out, command, trained, similar)
             show(page.table, list(page.findings), paths[0])

@@ -1,4 +1,6 @@
-"""Methods compared at their best: each with every learning rate of one grid first, then at its own rate on fresh seeds.
+"""Methods compared at their best: each tuned on one grid first, then at its own learning rate on fresh seeds.
+
+A method may be a family of variants (windows, margins, strengths); tuning chooses the variant with the rate.
 
 A family adds the job of a method at a rate, the column that is compared and the texts; see
 :mod:`congruency.studies.language.study` and :mod:`congruency.studies.classification.tuned`.
@@ -25,10 +27,19 @@ from congruency.studies.results import Results, collect
 from congruency.studies.statistics import mean_interval
 from congruency.studies.store import RunResult, Store
 from congruency.training.config import Correction
-from congruency.training.methods import BASELINE
+from congruency.training.methods import BASELINE, METHODS
 from congruency.training.processes import process_count
 
-__all__ = ["FIRST_TUNING_SEED", "STEPS_SAVED", "TunedStudy", "conduct_tuned", "steps_saved"]
+__all__ = [
+    "FIRST_TUNING_SEED",
+    "STEPS_SAVED",
+    "Choice",
+    "Methods",
+    "TunedStudy",
+    "conduct_tuned",
+    "finer",
+    "steps_saved",
+]
 
 FIRST_TUNING_SEED = 10_000
 """Seeds from here on tune learning rates; those below compare methods."""
@@ -40,6 +51,16 @@ _CORRECTED = Column(key="corrected_share", title="Corrected, %", scale=100, digi
 _LINES_PER_CHART = 5  # beside the baseline: there are no more colours
 
 Finished = Mapping[tuple[str, int], RunResult]
+Methods = Mapping[str, Correction | Mapping[str, Correction]]
+"""What is compared, by name: a correction each, or a family of variants by name."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variant of a method at a learning rate."""
+
+    variant: str
+    rate: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +71,11 @@ class TunedStudy(Generic[JobT]):
         name: of the study, in records.
         title, lead: what is trained, and how.
         job: the run of a method at a learning rate, but for its seed.
-        methods: what is compared, the baseline among them.
-        rates: the grid, the same for all methods; with one rate there is nothing to tune.
+        methods: what is compared, the baseline among them: a correction each, or a family of variants by name.
+        rates: the grid, the same for all methods; with one rate and no variants there is nothing to tune.
         column: what is tuned and compared; lower is better.
-        curve: the array of a finished run that has the column's value after every evaluation; ``"steps"`` has when.
+        curve: the array of a finished run that has the column's value after every evaluation; ``"steps"`` has when,
+            ``"train_loss"`` the training loss until then.
         notes: as in :class:`congruency.studies.plan.Study`.
     """
 
@@ -61,62 +83,100 @@ class TunedStudy(Generic[JobT]):
     title: str
     lead: str
     job: Callable[[Correction, float], JobT]
-    methods: Mapping[str, Correction]
+    methods: Methods
     rates: Sequence[float]
     column: Column
     curve: str
     notes: tuple[tuple[str, str], ...] = ()
 
+    def variants(self, name: str) -> Mapping[str, Correction]:
+        """Return the variants of a method by name; one that is no family has itself alone."""
+        method = self.methods[name]
+        return {name: method} if isinstance(method, Correction) else method
+
+    def grid(self, name: str) -> list[Choice]:
+        """Return what a method is tuned over: its variants at every rate.
+
+        Every method has as many runs: one with fewer variants than another has a finer grid of rates instead.
+        """
+        variants, most = self.variants(name), max(len(self.variants(each)) for each in self.methods)
+        rates = finer(self.rates, most // len(variants))
+        return [Choice(variant, rate) for variant in variants for rate in rates]
+
     def tuning(self) -> Study[JobT]:
-        """Return the first stage: every method with every learning rate."""
+        """Return the first stage: every method with everything in its grid."""
         rows = tuple(
-            Row(name=f"{name}, {rate:g}", jobs=(self.job(method, rate),), settings={"method": name, "rate": rate})
-            for name, method in self.methods.items()
-            for rate in self.rates
+            Row(
+                name=", ".join([name, *([choice.variant] if len(variants) > 1 else []), f"{choice.rate:g}"]),
+                jobs=(self.job(variants[choice.variant], choice.rate),),
+                settings={"method": name, "variant": choice.variant, "rate": choice.rate},
+            )
+            for name, variants in ((name, self.variants(name)) for name in self.methods)
+            for choice in self.grid(name)
         )
         return Study(
             name="tuning", title=f"{self.title}: learning rates", lead=self.lead, rows=rows,
             columns=(replace(self.column, compared=False),), extras=(_CORRECTED,), notes=self.notes[:1],
         )  # fmt: skip
 
-    def best_rates(self, results: Results) -> dict[str, float]:
-        """Return each method's rate with the lowest mean in the tuning; a run that diverged counts as infinite."""
-        best: dict[str, tuple[float, float]] = {}
+    def best(self, results: Results) -> dict[str, Choice]:
+        """Return each method's choice with the lowest mean in the tuning; a run that diverged counts as infinite."""
+        best: dict[str, tuple[float, float, str]] = {}
         for row in self.tuning().rows:
-            mean = mean_interval(results[row.name][self.column.key]).mean
-            found = (mean if math.isfinite(mean) else math.inf, row.settings["rate"])
-            best[row.settings["method"]] = min(found, best.get(row.settings["method"], found))
-        return {name: rate for name, (_, rate) in best.items()}
+            mean, of = mean_interval(results[row.name][self.column.key]).mean, row.settings
+            found = (mean if math.isfinite(mean) else math.inf, of["rate"], of["variant"])
+            best[of["method"]] = min(found, best.get(of["method"], found))
+        return {name: Choice(variant, rate) for name, (_, rate, variant) in best.items()}
 
-    def comparison(self, rates: Mapping[str, float], tuned_on: Sequence[int] = ()) -> Study[JobT]:
-        """Return the second stage: every method at its own learning rate, against the baseline.
+    def comparison(self, chosen: Mapping[str, Choice], tuned_on: Sequence[int] = ()) -> Study[JobT]:
+        """Return the second stage: every method as it was chosen, against the baseline.
 
         Args:
-            rates: the learning rate of every method.
+            chosen: the variant and learning rate of every method.
             tuned_on: the seeds of the tuning, for its cost.
         """
         rows = tuple(
             Row(
                 name=name,
-                jobs=(self.job(method, rates[name]),),
+                jobs=(self.job(self.variants(name)[chosen[name].variant], chosen[name].rate),),
                 against=None if name == BASELINE else BASELINE,
-                settings={"method": name, "rate": rates[name]},
+                settings={"method": name, "variant": chosen[name].variant, "rate": chosen[name].rate},
             )
-            for name, method in self.methods.items()
+            for name in self.methods
         )
-        sentences = [self.lead, f"Learning rates: {', '.join(f'{name} {rates[name]:g}' for name in self.methods)}."]
-        if len(self.rates) > 1 and tuned_on:
-            grid, runs = ", ".join(f"{rate:g}" for rate in self.rates), len(self.rates) * len(tuned_on)
+        others = {variant for name in self.methods for variant in self.variants(name)} - METHODS.keys()
+        notes = (*self.notes, *_NOTES, *(_OTHER_METHODS if others else ()))
+        return Study(
+            name=self.name, title=f"{self.title}: methods at their best learning rates",
+            lead=" ".join([self.lead, *self._how_tuned(chosen, tuned_on)]), rows=rows,
+            columns=(self.column, STEPS_SAVED), extras=(_CORRECTED,), notes=notes, holm=True,
+        )  # fmt: skip
+
+    def _how_tuned(self, chosen: Mapping[str, Choice], tuned_on: Sequence[int]) -> list[str]:
+        """What was chosen, from what, and at what cost."""
+        families = {name: self.variants(name) for name in self.methods if len(self.variants(name)) > 1}
+        shown = [f"{name} {c.rate:g}{f' ({c.variant})' if name in families else ''}" for name, c in chosen.items()]
+        sentences = [f"Learning rates{' (and variants)' if families else ''}: {', '.join(shown)}."]
+        grids = {name: self.grid(name) for name in self.methods}
+        if tuned_on and max(map(len, grids.values())) > 1:
             seeds = f"{len(tuned_on)} seed{'s' if len(tuned_on) > 1 else ''}"
-            sentences.append(f"Chosen from {grid} on {seeds} of their own, {runs} runs per method.")
-        edge = [name for name in self.methods if len(self.rates) > 1 and rates[name] in _ends(self.rates)]
+            costs = {name: len(grid) * len(tuned_on) for name, grid in grids.items()}
+            cost = ", ".join(f"{name} {runs}" for name, runs in costs.items())
+            cost = f"{costs[BASELINE]} runs per method" if len(set(costs.values())) == 1 else f"runs: {cost}"
+            sentences.append(f"Chosen from {_listed(self.rates)} on {seeds} of their own, {cost}.")
+            sentences += [f"Variants of {name}: {', '.join(variants)}." for name, variants in families.items()]
+            by_rates: dict[tuple[float, ...], list[str]] = {}
+            for name, grid in grids.items():
+                by_rates.setdefault(tuple(dict.fromkeys(choice.rate for choice in grid)), []).append(name)
+            others = {rates: names for rates, names in by_rates.items() if rates != tuple(self.rates)}
+            sentences += [
+                f"With fewer variants and therefore more rates, {_listed(rates)}: {', '.join(names)}."
+                for rates, names in others.items()
+            ]
+        edge = [name for name, choice in chosen.items() if _at_an_end(choice.rate, grids[name])]
         if edge:
             sentences.append(f"At the edge of the grid, so that a better rate may lie beyond: {', '.join(edge)}.")
-        return Study(
-            name=self.name, title=f"{self.title}: methods at their best learning rates", lead=" ".join(sentences),
-            rows=rows, columns=(self.column, STEPS_SAVED), extras=(_CORRECTED,), notes=(*self.notes, *_NOTES),
-            holm=True,
-        )  # fmt: skip
+        return sentences
 
     def with_steps_saved(self, study: Study[JobT], results: Results, finished: Finished) -> Results:
         """Return the results with the steps that each method saves at each seed; nan without the baseline's run."""
@@ -136,44 +196,47 @@ class TunedStudy(Generic[JobT]):
         return found
 
     def learning_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
-        """Return charts of the column by step, and how to read them."""
-        lines = {}
-        for row in (row for row in study.rows if row.name in results):
-            seeds = [int(seed) for seed in results[row.name]["seed"]]
-            runs = {seed: finished[row.jobs[0].digest(), seed].arrays for seed in seeds}
-            values = {seed: run[self.curve] for seed, run in runs.items()}
-            lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
-        return self._charts(lines, title=f"{self._what} by step", x_label="step"), (
-            "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
-        )
+        """Return charts of the column and of the training loss by step, and how to read them."""
+        shown: list[Figure] = []
+        for curve, what in ((self.curve, self.column.heading), ("train_loss", "Training loss")):
+            lines = {}
+            for row in (row for row in study.rows if row.name in results):
+                seeds = [int(seed) for seed in results[row.name]["seed"]]
+                runs = {seed: finished[row.jobs[0].digest(), seed].arrays for seed in seeds}
+                values = {seed: run[curve] for seed, run in runs.items()}
+                lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
+            title = f"{what.partition(',')[0]} by step"
+            shown += curve_charts(lines, title=title, y_label=what, group=curve, x_label="step")
+        return shown, "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
 
     def rate_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
         """Return charts of the column by learning rate, and how to read them."""
-        rates = sorted({row.settings["rate"] for row in study.rows})
+        places = {rate: i for i, rate in enumerate(sorted({row.settings["rate"] for row in study.rows}))}
+        rows: dict[str, list[Row[JobT]]] = {}
+        for row in sorted(study.rows, key=lambda row: places[row.settings["rate"]]):
+            family, variant = row.settings["method"], row.settings["variant"]
+            rows.setdefault(family if family == BASELINE else variant, []).append(row)
         lines = {}
-        for method in dict.fromkeys(row.settings["method"] for row in study.rows):
-            names = [study.find(method=method, rate=rate)[0].name for rate in rates]
-            found = [mean_interval(results.get(name, {}).get(self.column.key, [])) for name in names]
+        for variant, own in rows.items():
+            found = [mean_interval(results.get(row.name, {}).get(self.column.key, [])) for row in own]
             means, margins = [one.mean for one in found], [one.margin for one in found]
-            lines[method] = charts.Series(method, list(range(len(rates))), means, margins, bars=True)
-        names = [f"{rate:g}" for rate in rates]
-        shown = self._charts(lines, title=f"{self._what} by learning rate", x_label="learning rate", x_names=names)
+            at = [places[row.settings["rate"]] for row in own]
+            lines[variant] = charts.Series(variant, at, means, margins, bars=True)
+        what = self.column.heading
+        shown = curve_charts(
+            lines, title=f"{what.partition(',')[0]} by learning rate", y_label=what, group=self.name,
+            x_label="learning rate", x_names=[f"{rate:g}" for rate in places],
+        )  # fmt: skip
         return shown, "Means over the tuning seeds; bars: their 95 % intervals. Grey: the baseline."
 
-    @property
-    def _what(self) -> str:
-        return self.column.heading.partition(",")[0]
 
-    def _charts(self, lines: Mapping[str, charts.Series], **labels: Any) -> list[Figure]:
-        """The baseline with a few methods per chart."""
-        first = [lines[BASELINE]] if BASELINE in lines else []
-        others = [line for name, line in lines.items() if name != BASELINE]
-        parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
-        drawn = [part for part in ([*first, *part] for part in parts) if part]
-        return [
-            Figure(labels["title"], charts.line_chart(part, y_label=self.column.heading, group=self.name, **labels))
-            for part in drawn
-        ]
+def curve_charts(lines: Mapping[str, charts.Series], **labels: Any) -> list[Figure]:
+    """Return line charts of the baseline with a few other methods each."""
+    first = [lines[BASELINE]] if BASELINE in lines else []
+    others = [line for name, line in lines.items() if name != BASELINE]
+    parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
+    drawn = [part for part in ([*first, *part] for part in parts) if part]
+    return [Figure(labels["title"], charts.line_chart(part, **labels)) for part in drawn]
 
 
 _NOTES = (
@@ -192,6 +255,18 @@ _NOTES = (
         "cautious: congruency.Cautious; plain: without rescaling; decay: weight decay only where it agrees with the "
         "update. dcl-W, floor-W, paper-W: DCL on all parameters with a window of W steps: by default, with the floor "
         "alone, by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
+    ),
+)
+
+
+_OTHER_METHODS = (
+    (
+        "More methods",
+        "gem: the paper's GEM on the last layer, margin 0.5 or as named. cautious-bounded: rescaled by at most 2. "
+        "head-W, head-anchor-W: the paper's equations and its published code on the last layer, as in its tables. "
+        "update-paper-W: its equations on the update. anchor-W-M, anchor-update-W-M: drawn toward a reference that is "
+        "renewed every W steps, with a margin of M; anchor-start-M: toward the weights at the start. l2sp-A: L2-SP of "
+        "strength A on all layers but the last, 0.01 on that one, instead of weight decay.",
     ),
 )
 
@@ -218,8 +293,32 @@ def _reached(curves: Mapping[str, Any], name: str, target: float) -> float:
     return math.nan
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
+def finer(rates: Sequence[float], times: int) -> tuple[float, ...]:
+    """Return ``times`` as many rates: those given, others evenly between them on a logarithmic scale, and beyond.
+
+    Beyond a rate that is alone the next would be the double, or half of it.
+
+    >>> finer((0.1, 0.4), 2)
+    (0.05, 0.1, 0.2, 0.4)
+    """
+    if times < 2:
+        return tuple(rates)
+    own = sorted(rates) if len(rates) > 1 else [rates[0], 2 * rates[0]]
+
+    def at(place: int) -> float:
+        below = min(max(place // times, 0), len(own) - 2)
+        return float(own[below] * (own[below + 1] / own[below]) ** (place / times - below))
+
+    return tuple(float(f"{at(place):.3g}") for place in range(-(times // 2), times * len(rates) - times // 2))
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
+def _at_an_end(rate: float, grid: Sequence[Choice]) -> bool:
+    rates = {choice.rate for choice in grid}
+    return len(rates) > 1 and rate in (min(rates), max(rates))
 
 
 def conduct_tuned(
@@ -256,12 +355,12 @@ def conduct_tuned(
             console=console, **more,
         )  # fmt: skip
 
-    chosen = dict.fromkeys(tuned.methods, tuned.rates[0])
-    if len(tuned.rates) > 1:
+    chosen = {name: tuned.grid(name)[0] for name in tuned.methods}
+    if any(len(tuned.grid(name)) > 1 for name in tuned.methods):
         study, folder = tuned.tuning(), out / "tuning"
         code = stage(study, tuning_seeds, folder, figures=tuned.rate_curves)
         if code or Store(folder).pending(study.runs(tuning_seeds)):
             return code
-        chosen = tuned.best_rates(collect(study, Store(folder).load()))
+        chosen = tuned.best(collect(study, Store(folder).load()))
     study = tuned.comparison(chosen, tuning_seeds)
     return stage(study, seeds, out, figures=tuned.learning_curves, derived=tuned.with_steps_saved)

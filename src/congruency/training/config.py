@@ -17,7 +17,7 @@ __all__ = [
     "order_seed",
 ]  # fmt: skip
 
-CorrectionName = Literal["baseline", "dcl", "gem", "cautious"]
+CorrectionName = Literal["baseline", "dcl", "gem", "cautious", "l2sp"]
 Scope = Literal["head", "all"]
 Measure = Literal["head", "all", "none"]
 Accelerator = Literal["auto", "cpu", "cuda"]
@@ -36,8 +36,11 @@ The epochs of a run always differ from each other. An epoch's order depends on o
 """
 
 _ONE_OR_NONE = "a whole number of at least 1 or None"
-_MARGINS = {"baseline": 0.0, "dcl": 0.0, "gem": 0.5, "cautious": 0.0}
-LATER_FIELDS = ("floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale")
+_MARGINS = {"gem": 0.5}  # of the others 0
+LATER_FIELDS = (
+    "floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale", "strength",
+    "head_strength",
+)  # fmt: skip
 """Fields that came after the first records: left out of what is written and hashed where they have their defaults."""
 # Fields that may differ when a run is resumed: they change neither a weight nor a line of the record.
 _FREE_TO_CHANGE = {"flush_every", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard"}
@@ -51,7 +54,8 @@ class Correction:
 
     Attributes:
         name: ``"baseline"``, ``"dcl"``, ``"cautious"``, or ``"gem"``: the paper's classification GEM (its section
-            5.1.5), a memory of the last layer's features of the first sample(s) of every epoch.
+            5.1.5), a memory of the last layer's features of the first sample(s) of every epoch. ``"l2sp"`` is no
+            correction, but what fine-tuning is compared with: :class:`congruency.training.l2sp.L2SP`.
         scope: The corrected parameters: the last layer's (``"head"``, the paper's choice) or ``"all"``.
         references: DCL's N_r; see :class:`congruency.DCL` for this and the next four.
         window: DCL's beta_w, None for infinity.
@@ -68,6 +72,7 @@ class Correction:
         blocks: DCL's blocks.
         cautious: Apply :class:`congruency.Cautious` to the update as well, after DCL or GEM.
         rescale, mask_decay, max_rescale: Of :class:`congruency.Cautious` (its ``decay`` is ``mask_decay`` here).
+        strength, head_strength: L2-SP's alpha and beta.
     """
 
     name: CorrectionName = "baseline"
@@ -88,6 +93,8 @@ class Correction:
     rescale: bool = True
     mask_decay: bool = False
     max_rescale: float | None = None
+    strength: float = 0.0
+    head_strength: float = 0.01
 
     def __post_init__(self) -> None:
         check_choice("method", self.name, get_args(CorrectionName))
@@ -105,6 +112,11 @@ class Correction:
             check_whole("window", self.window, _ONE_OR_NONE, least=1)
         if self.margin is not None and not 0.0 <= self.margin < math.inf:
             raise ValueError(f"margin must be finite and at least 0, or None, got {self.margin}")
+        for name in ("strength", "head_strength"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {getattr(self, name)}")
+        if (self.name == "l2sp") != (self.strength > 0.0) or (self.name == "l2sp" and self.scope != "all"):
+            raise ValueError("l2sp, and nothing else, needs a strength above 0, such as 0.01, and scope 'all'")
 
     def settings(self) -> dict[str, Any]:
         """As JSON-serialisable values: what records hold and digests are made of."""
@@ -114,7 +126,7 @@ class Correction:
     @property
     def effective_margin(self) -> float:
         """The margin, or the default of :attr:`name` if None."""
-        return _MARGINS[self.name] if self.margin is None else self.margin
+        return _MARGINS.get(self.name, 0.0) if self.margin is None else self.margin
 
     @property
     def effective_trigger(self) -> Trigger:

@@ -75,7 +75,7 @@ def attach(
     autocast: Autocast,
 ) -> tuple[Corrector | None, EpochMemory | None, Cautious | None]:
     """Have ``optimizer.step()`` correct gradients or updates; the corrector, GEM's memory, and what is cautious."""
-    if correction.name == "baseline" and not correction.cautious:
+    if correction.name in ("baseline", "l2sp") and not correction.cautious:
         return None, None, None
     params = parameters_of(model, correction.scope)
     corrector, memory = _attach_first(correction, model, optimizer, params, loss, layer_copy, autocast)
@@ -97,7 +97,7 @@ def _attach_first(
     autocast: Autocast,
 ) -> tuple[Corrector | None, EpochMemory | None]:
     """What comes before Cautious: DCL, GEM or nothing."""
-    if correction.name in ("baseline", "cautious"):
+    if correction.name in ("baseline", "l2sp", "cautious"):
         return None, None
     margin, trigger = correction.effective_margin, correction.effective_trigger
     if correction.name == "dcl":

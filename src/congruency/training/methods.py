@@ -8,10 +8,13 @@ from typing import Any
 from congruency.constraints.references import DEFAULT_FLOOR
 from congruency.training.config import Correction
 
-__all__ = ["BASELINE", "METHODS", "choose_methods", "method_named"]
+__all__ = ["BASELINE", "FAMILIES", "METHODS", "choose_families", "choose_methods", "method_named"]
 
 BASELINE = "baseline"
 _WINDOWS = (10, 50, 200)
+_MARGINS = (0.001, 0.01)
+_STRENGTHS = (0.001, 0.01, 0.1)
+_OF_THE_PAPER = (8, 60, 90, None)  # windows of its EfficientNet, ResNet-101, DenseNet and ResNeXt
 
 
 def _dcl(window: int, **settings: Any) -> Correction:
@@ -50,14 +53,73 @@ the update is corrected, not the gradient; ``anchor``: the paper's published cod
 """
 
 
+def _window(window: int | None) -> str:
+    return "inf" if window is None else str(window)
+
+
+_OTHERS: dict[str, Correction] = {
+    "gem": Correction(name="gem"),
+    "gem-0": Correction(name="gem", margin=0.0),
+    "gem-0.1": Correction(name="gem", margin=0.1),
+    "cautious-bounded": Correction(name="cautious", scope="all", max_rescale=2.0),
+    **{f"head-{_window(w)}": Correction(name="dcl", window=w) for w in _OF_THE_PAPER},
+    **{
+        f"head-anchor-{_window(w)}": Correction(name="dcl", window=w, mode="anchor", margin=0.5, offset=1)
+        for w in _OF_THE_PAPER
+    },
+    **{f"update-paper-{w}": _dcl(w, correct="update", floor=None) for w in _WINDOWS},
+    **{f"anchor-{w}-{m:g}": _dcl(w, mode="anchor", floor=None, margin=m) for w in _WINDOWS for m in _MARGINS},
+    **{
+        f"anchor-update-{w}-{m:g}": _dcl(w, mode="anchor", floor=None, margin=m, correct="update")
+        for w in _WINDOWS
+        for m in _MARGINS
+    },
+    **{
+        f"anchor-start-{m:g}": Correction(name="dcl", scope="all", mode="anchor", window=None, margin=m)
+        for m in _STRENGTHS
+    },
+    **{f"l2sp-{alpha:g}": Correction(name="l2sp", scope="all", strength=alpha) for alpha in _STRENGTHS},
+}
+"""More methods, for comparisons that name them.
+
+``gem``: the paper's classification GEM, the number its margin (0.5 without); ``head``, ``head-anchor``: the paper's
+equations and its published code on the last layer, as in its tables, the number its window; ``anchor`` with two
+numbers: window and margin; ``anchor-start``: the margin, with the weights at the start as the only reference; ``l2sp``:
+the strength of :class:`congruency.training.l2sp.L2SP`.
+"""
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "gem": ("gem-0", "gem-0.1", "gem"),
+    "cautious": ("cautious", "cautious-plain", "cautious-bounded"),
+    "dcl": tuple(f"dcl-{w}" for w in _WINDOWS),
+    "concentrate": tuple(f"paper-{w}" for w in _WINDOWS),
+    "concentrate-update": tuple(f"update-paper-{w}" for w in _WINDOWS),
+    "anchor": tuple(f"anchor-{w}-{m:g}" for w in _WINDOWS for m in _MARGINS),
+    "anchor-update": tuple(f"anchor-update-{w}-{m:g}" for w in _WINDOWS for m in _MARGINS),
+    "anchor-start": tuple(f"anchor-start-{m:g}" for m in _STRENGTHS),
+    "l2sp": tuple(f"l2sp-{alpha:g}" for alpha in _STRENGTHS),
+}
+"""Methods that differ in one setting of their own, a window, margin or strength; tuning chooses one of each family."""
+
+
 def method_named(name: str) -> Correction:
-    """Return a method of :data:`METHODS`."""
-    if name not in METHODS:
-        raise ValueError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
-    return METHODS[name]
+    """Return a method by its name."""
+    known = METHODS | _OTHERS
+    if name not in known:
+        raise ValueError(f"there is no method {name!r}; choose one of {', '.join(known)}")
+    return known[name]
 
 
 def choose_methods(names: Sequence[str] = ()) -> dict[str, Correction]:
-    """Return these methods after the baseline that they are compared with; all where none is given."""
-    chosen = {name: method_named(name) for name in names} if names else METHODS
-    return {BASELINE: METHODS[BASELINE], **chosen}
+    """Return these methods after the baseline that they are compared with; all of :data:`METHODS` where none is given.
+
+    Raises:
+        ValueError: there is no method of that name.
+    """
+    return {BASELINE: METHODS[BASELINE], **{name: method_named(name) for name in names or METHODS}}
+
+
+def choose_families(names: Sequence[str]) -> dict[str, dict[str, Correction]]:
+    """Return the variants of these families after the baseline; a method that is no family is its own only variant."""
+    chosen = {name: FAMILIES.get(name, (name,)) for name in (BASELINE, *names)}
+    return {family: {name: method_named(name) for name in variants} for family, variants in chosen.items()}

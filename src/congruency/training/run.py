@@ -18,6 +18,7 @@ from congruency.training.capture import Captured
 from congruency.training.config import TrainingConfig
 from congruency.training.correction import attach, check_length, float32, head_copy, parameters_of
 from congruency.training.devices import compiled
+from congruency.training.l2sp import L2SP
 from congruency.training.state import load_model, load_optimizer, random_state, restore_random_state
 from congruency.training.step_meter import StepMeter, measures
 from congruency.training.task import Task
@@ -86,6 +87,10 @@ class TrainingRun:
         if config.measure != "none":
             self.step_meter = StepMeter(parameters_of(self.bare, config.measure), guarded=config.precision == "16")
             self.step_meter.watch_before(self.optimizer)
+        self.penalty: L2SP | None = None
+        if config.method.name == "l2sp":
+            strengths = {"strength": config.method.strength, "head_strength": config.method.head_strength}
+            self.penalty = L2SP(self.bare, self.optimizer, **strengths)
         loss = task.loss if task.head_loss is None or config.method.scope == "all" else task.head_loss
         self.corrector, self._memory, self.cautious = attach(
             config.method, self.bare, self.optimizer, loss, layer_copy=self._head_copy, autocast=self.fabric.autocast
@@ -285,6 +290,7 @@ class TrainingRun:
             "scaler": self.fabric.strategy.precision.state_dict(),
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
             "cautious": None if self.cautious is None else self.cautious.state_dict(),
+            "penalty": None if self.penalty is None else self.penalty.state_dict(),
             "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
             "means": self._means.state_dict(),
             "corrected_before": self._corrected_before,
@@ -323,7 +329,7 @@ class TrainingRun:
         load_optimizer(self.optimizer, state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["scaler"])
         parts = ((self.schedule, "schedule"), (self.corrector, "method"), (self.cautious, "cautious"))
-        for part, name in (*parts, (self.step_meter, "gauge")):
+        for part, name in (*parts, (self.penalty, "penalty"), (self.step_meter, "gauge")):
             if part is not None:
                 part.load_state_dict(state[name])
         self._means.load_state_dict(state["means"])

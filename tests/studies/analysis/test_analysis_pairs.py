@@ -18,7 +18,7 @@ from congruency.modules import head
 from congruency.saliency.models import create as create_saliency
 from congruency.saliency.models import save_model
 from congruency.studies.analysis import pairs
-from congruency.studies.analysis.pairs import BETWEEN, WITHIN, Pairs
+from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN, Pairs
 from congruency.studies.analysis.samples import classifier_samples
 from congruency.training import TrainingConfig, load_checkpoint
 
@@ -114,6 +114,28 @@ def test_kinds_by_hand():
     assert (every.count, every.congruency[0]) == (3, pytest.approx(0.2))
 
 
+def test_three_classes_by_hand(run, tmp_path):
+    """Similar: the first two classes; between: the first and the third; the second with the third is left out."""
+    labels = ["a", "a", "b", "c", "c"]
+    nu = torch.arange(25.0, dtype=torch.float64).reshape(5, 5) / 25
+    nu = (nu + nu.T) / 2
+    found = pairs.means(Pairs(nu, nu, labels), ("a", "b"))["congruency"]
+    assert found == {
+        "within a class": pytest.approx(float((nu[0, 1] + nu[3, 4]) / 2)),
+        "between similar classes": pytest.approx(float((nu[0, 2] + nu[1, 2]) / 2)),
+        "between classes": pytest.approx(float((nu[0, 3] + nu[0, 4] + nu[1, 3] + nu[1, 4]) / 4)),
+    }
+    words = ["--dataset", "digits", "--classes", 3, 8, "--other", 1, "--samples", 4, "--out", tmp_path]
+    other = shutil.copytree(run, tmp_path / "other")
+    result, text = call("pairs", run, other, *words)
+    assert result.exit_code == 0, result.output
+    assert list(json.loads((tmp_path / "results.json").read_text())) == [WITHIN, SIMILAR, BETWEEN]
+    assert "| between similar classes | 2 |" in (tmp_path / "table.md").read_text()
+    result, text = call("pairs", run, "--dataset", "digits", "--other", 1, "--out", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "give --classes A B" in text
+
+
 def test_a_saliency_model(tmp_path):
     path = save_model(create_saliency("dinet", "resnet10t").eval(), tmp_path / "model.pt")
     data = small_osie(tmp_path / "osie", images=4, height=64, width=64)
@@ -201,7 +223,9 @@ def test_several_networks_are_compared_by_classes(run, tmp_path):
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
     for name in ("congruency", "similarity"):
-        assert [found["within a class"][name], found["between classes"][name]] == [[value] * 3 for value in alone[name]]
+        assert {kind: values[name] for kind, values in found.items()} == {
+            kind: [value] * 3 for kind, value in alone[name].items()
+        }
     table = (tmp_path / "table.md").read_text()
     assert "| within a class | 3 |" in table
     assert "the same for all networks" in table

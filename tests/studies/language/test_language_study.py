@@ -16,7 +16,7 @@ from congruency.language import LanguageSetup
 from congruency.studies.language.runner import LanguageRunner
 from congruency.studies.language.study import RATES, SETUPS, LanguageJob, language_study
 from congruency.studies.store import RunResult
-from congruency.studies.tuned import steps_saved
+from congruency.studies.tuned import Choice, steps_saved
 from congruency.training import METHODS, Correction, choose_methods, read_record
 
 SETUP = SETUPS["tiny"]
@@ -66,8 +66,8 @@ def test_the_best_rate_is_of_the_lowest_mean():
         "dcl-10, 0.1": [3.0, 3.0], "dcl-10, 0.2": [math.nan, math.nan], "dcl-10, 0.4": [2.9, 3.0],
     }  # fmt: skip
     results = {row: {"seed": [0.0, 1.0], "validation loss": values} for row, values in losses.items()}
-    found = study.best_rates(results)
-    assert found == {"baseline": 0.2, "dcl-10": 0.4}
+    found = study.best(results)
+    assert found == {"baseline": Choice("baseline", 0.2), "dcl-10": Choice("dcl-10", 0.4)}
     compared = study.comparison(found, [7, 8])
     assert "Chosen from 0.1, 0.2, 0.4 on 2 seeds of their own, 6 runs per method." in compared.lead
     assert [(row.name, row.against, row.jobs[0].setup.learning_rate) for row in compared.rows] == [
@@ -98,7 +98,7 @@ def test_steps_saved():
 
 def test_steps_saved_are_paired():
     tuned = language_study("tiny", SETUP, choose_methods(["dcl-10"]), (0.1,))
-    study = tuned.comparison({"baseline": 0.1, "dcl-10": 0.1})
+    study = tuned.comparison({name: Choice(name, 0.1) for name in ("baseline", "dcl-10")})
     plain, dcl = (row.jobs[0].digest() for row in study.rows)
     finished = {
         (plain, 0): RunResult({}, curve(4.0, 3.0, 2.0)), (plain, 1): RunResult({}, curve(4.0, 2.0, 1.0)),

@@ -15,14 +15,22 @@ __all__ = ["tuned"]
 
 
 def tuned(
-    table: Annotated[Literal["cifar10_resnet9", "cifar100_resnet9", "tiny_lite0"], typer.Argument(
-        help="cifar10_resnet9, cifar100_resnet9: from scratch, SGD. tiny_lite0: EfficientNet-Lite0 fine-tuned on Tiny "
-        "ImageNet, AdamW.",
+    table: Annotated[Literal[
+        "cifar10_resnet9", "cifar100_resnet9", "cifar10_resnext29", "cifar10_densenet100", "tiny_lite0",
+        "tiny_lite0_sgd", "tiny_lite0_scratch", "tiny_resnet50", "tiny_resnet50_scratch", "tiny_resnet101",
+        "tiny_resnet101_scratch",
+    ], typer.Argument(
+        help="A data set and a network. On CIFAR from scratch with SGD, on Tiny ImageNet fine-tuned with SGD (Lite0: "
+        "AdamW) or from scratch.",
     )],
     seeds: options.Seeds = 10,
     first_seed: options.FirstSeed = 0,
     tuning_seeds: options.TuningSeeds = 2,
     rows: options.MethodRows = None,
+    screen: Annotated[bool, option(
+        "Rows are families (gem, cautious, dcl, concentrate, concentrate-update, anchor, anchor-update, anchor-start, "
+        "l2sp): the tuning chooses each one's window, margin or strength with the rate.", name="--screen",
+    )] = False,
     rate: options.Rates = None,
     data: options.Data = None,
     dataset: options.Dataset = None,
@@ -46,7 +54,8 @@ def tuned(
 
     Every method first runs with every learning rate of one grid, on seeds of
     their own; then all methods are compared at their best rates on fresh
-    seeds. The same command resumes after an interruption.
+    seeds. With --screen a method's own setting is tuned too, in as many runs
+    for all. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-tuned-{table}")).absolute()
     check_folder(folder, "--out")
@@ -60,20 +69,26 @@ def tuned(
         import torch
 
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
-        from congruency.studies.classification.tuned import ROWS, TUNED, tuned_study
+        from congruency.studies.classification.tuned import TUNED, tuned_study
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine, made_by, remarks
-        from congruency.studies.tuned import FIRST_TUNING_SEED, conduct_tuned
-        from congruency.training import choose_methods
+        from congruency.studies.store import Store
+        from congruency.studies.tuned import FIRST_TUNING_SEED, Methods, conduct_tuned
+        from congruency.training import choose_families, choose_methods
 
         machine = choose_machine(table, device, precision, compile)
         settings: dict[str, Any] = {
             "study": "tuned", "table": table, "base": Path(dataset).name if dataset else None,
             "changes": {name: value for name, value in changes.items() if value is not None},
             "machine": asdict(machine),
+            **({"screen": True} if screen else {}),
         }  # fmt: skip
-        study = tuned_study(table, choose_methods(rows or ROWS), tuple(dict.fromkeys(rate or ())), settings["changes"])
-        notes = [] if dataset else remarks([TUNED[table].data.name], options.data_folder(data))
+        if not screen and (Store(folder).settings() or {}).get("screen"):
+            raise ValueError(f"{folder} holds a comparison of families; give --screen, or another --out")
+        own = TUNED[table]
+        methods: Methods = choose_families(rows or own.families) if screen else choose_methods(rows or own.rows)
+        study = tuned_study(table, methods, tuple(dict.fromkeys(rate or ())), settings["changes"])
+        notes = [] if dataset else remarks([own.data.name], options.data_folder(data))
         instead = f", {settings['base']} instead of its images" if dataset else ""
         study = replace(study, title=f"{study.title}{instead}", lead=" ".join([study.lead, *notes]))
         runner = ClassificationRunner(
@@ -87,7 +102,7 @@ def tuned(
             elsewhere=ray is not None or processes > 1,
         )
         code = conduct_tuned(
-            study, lambda own: replace(runner, folder=own), folder, seeds=range(first_seed, first_seed + seeds),
+            study, lambda where: replace(runner, folder=where), folder, seeds=range(first_seed, first_seed + seeds),
             tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
             remembered={"device_name": machine.device_name, "torch": torch.__version__}, made=made_by,
             command=command_line(),

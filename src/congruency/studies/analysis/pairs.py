@@ -21,7 +21,7 @@ from congruency.files import write_together
 from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
 from congruency.report.charts import heat_map
-from congruency.report.numbers import fixed
+from congruency.report.numbers import fixed, listed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
 from congruency.report.tables import Table
@@ -33,11 +33,11 @@ from congruency.studies.results import RESULTS_FILE, Results, comparisons
 from congruency.studies.results import to_json as results_json
 
 __all__ = [
-    "BETWEEN", "WITHIN", "Kind", "Pairs", "compare", "compose_several", "findings", "kinds", "means", "summary",
-    "write", "write_several",
+    "BETWEEN", "SIMILAR", "WITHIN", "Kind", "Pairs", "compare", "compose_several", "findings", "kinds", "means",
+    "summary", "write", "write_several",
 ]  # fmt: skip
 
-WITHIN, BETWEEN = "within a class", "between classes"
+WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between classes"
 _MEASURES = ("congruency", "similarity")
 _ACROSS = 5  # pictures beside a reference
 
@@ -108,22 +108,38 @@ def summary(pairs: Pairs, most: int = 30) -> Table:
     return Table(caption, ["Pair", "Pairs", "Congruency", "std", "Similarity", "std"], rows)
 
 
-def means(pairs: Pairs) -> dict[str, tuple[float, float]] | None:
-    """Return both cosines, mean within a class and mean between classes; None where there are no such pairs."""
-    of = torch.tensor([pairs.labels.index(label) for label in pairs.labels])
-    upper = torch.ones(len(of), len(of)).triu(1).bool()
-    within, between = (of[:, None] == of) & upper, (of[:, None] != of) & upper
-    if not within.any() or not between.any():
+def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dict[str, float]] | None:
+    """Return both cosines, their means within a class and between classes; None where there are no such pairs.
+
+    Args:
+        similar: Two classes that are alike, with a mean of their own; between classes are then the pairs of the first
+            one with all others, as in the paper's subsets of Figure 8.
+    """
+    masks = _masks(pairs.labels, similar)
+    if not all(mask.any() for mask in masks.values()):
         return None
-    matrices = {name: getattr(pairs, name) for name in _MEASURES}
-    return {name: (float(m[within].nanmean()), float(m[between].nanmean())) for name, m in matrices.items()}
+    return {
+        name: {kind: float(getattr(pairs, name)[mask].nanmean()) for kind, mask in masks.items()} for name in _MEASURES
+    }
 
 
-def findings(pairs: Pairs) -> list[str]:
+def _masks(labels: Sequence[str], similar: tuple[str, str] | None) -> dict[str, Tensor]:
+    """The pairs of each kind, (n, n), each pair once."""
+    of = torch.tensor([labels.index(label) for label in labels])
+    upper = torch.ones(len(of), len(of)).triu(1).bool()
+    same = of[:, None] == of
+    if similar is None:
+        return {WITHIN: same & upper, BETWEEN: ~same & upper}
+    first, second = (of == labels.index(label) for label in similar)
+    of_the_first, alike = first[:, None] ^ first, second[:, None] | second
+    return {WITHIN: same & upper, SIMILAR: of_the_first & alike & upper, BETWEEN: of_the_first & ~alike & upper}
+
+
+def findings(pairs: Pairs, similar: tuple[str, str] | None = None) -> list[str]:
     """Say whether samples of one class agree more than those of two, by both measures."""
     parts = [
-        f"{name} {fixed(inside, 4)} within a class and {fixed(between, 4)} between classes"
-        for name, (inside, between) in (means(pairs) or {}).items()
+        f"{name} {listed([f'{fixed(value, 4)} {kind}' for kind, value in values.items()])}"
+        for name, values in (means(pairs, similar) or {}).items()
     ]
     return [f"Mean {'; '.join(parts)}."] if parts else []
 
@@ -206,10 +222,12 @@ def to_json(pairs: Pairs) -> str:
     return json.dumps(made, indent=1) + "\n"
 
 
-def write(samples: Samples, pairs: Pairs, out: Path, command: str) -> list[Path]:
+def write(
+    samples: Samples, pairs: Pairs, out: Path, command: str, similar: tuple[str, str] | None = None
+) -> list[Path]:
     """Write the page of one network, with matrices and pictures beside their references, and ``results.json``."""
     page = Page(
-        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs),
+        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs, similar),
         figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
         notes=_NOTES, made=provenance(),
     )  # fmt: skip
@@ -220,7 +238,7 @@ _STUDY: Study[Any] = Study(
     name="pairs",
     title=_TITLE,
     lead="",
-    rows=(Row(name=WITHIN, jobs=(), against=BETWEEN), Row(name=BETWEEN, jobs=())),
+    rows=(),
     columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
     caption="Means over all pairs of samples; one seed per network. Congruency: the cosine of two samples' "
     "gradients in the last layer. Similarity: that of the images.",
@@ -229,19 +247,19 @@ _STUDY: Study[Any] = Study(
 """The comparison over several networks, one seed per network."""
 
 
-def results_of(every: Sequence[Pairs]) -> Results:
-    """Return the means over both kinds of pairs, one value per network.
+def results_of(every: Sequence[Pairs], similar: tuple[str, str] | None = None) -> Results:
+    """Return the means over each kind of pairs, one value per network.
 
     Raises:
         ValueError: the samples are not of several classes, with several samples of each.
     """
-    found = [values for pairs in every if (values := means(pairs)) is not None]
+    found = [values for pairs in every if (values := means(pairs, similar)) is not None]
     if len(found) < len(every):
         raise ValueError("several networks are compared by classes: give --classes A B, or more --samples")
     seeds = [float(i) for i in range(len(every))]
     return {
-        kind: {"seed": seeds, **{name: [values[name][place] for values in found] for name in _MEASURES}}
-        for place, kind in enumerate((WITHIN, BETWEEN))
+        kind: {"seed": seeds, **{name: [values[name][kind] for values in found] for name in _MEASURES}}
+        for kind in found[0][_MEASURES[0]]
     }
 
 
@@ -250,12 +268,13 @@ def compose_several(lead: str, results: Results, command: str, figures: Sequence
 
     Its findings are those of the paired tests; where all networks gave the same, as they do for the images, the means.
     """
-    study = replace(_STUDY, lead=lead)
+    rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == BETWEEN else BETWEEN) for kind in results)
+    study = replace(_STUDY, lead=lead, rows=rows)
     note = f"Of the first network. {_FIGURES_NOTE}"
     page = compose_study(study, results, command=command, figures=figures, figures_note=note)
     same = [
-        f"{column.heading} is {fixed(results[WITHIN][column.key][0], 4)} within a class and "
-        f"{fixed(results[BETWEEN][column.key][0], 4)} between classes, the same for all networks."
+        f"{column.heading} is {listed([f'{fixed(results[kind][column.key][0], 4)} {kind}' for kind in results])}, "
+        "the same for all networks."
         for column in study.columns
         if math.isnan(comparisons(study, results)[WITHIN, column.key].difference.p)
     ]
@@ -264,13 +283,18 @@ def compose_several(lead: str, results: Results, command: str, figures: Sequence
 
 
 def write_several(
-    samples: Samples, every: Sequence[Pairs], out: Path, command: str, trained: Sequence[str]
+    samples: Samples,
+    every: Sequence[Pairs],
+    out: Path,
+    command: str,
+    trained: Sequence[str],
+    similar: tuple[str, str] | None = None,
 ) -> tuple[Page, list[Path]]:
     """Write ``index.html``, ``results.json`` and ``table.md``; ``samples`` are of the first network.
 
     ``trained`` are the commands that trained the networks, where they are known.
     """
-    results = results_of(every)
+    results = results_of(every, similar)
     commands = "\n    ".join([*trained, command])
     page = compose_several(_lead(samples), results, commands, _figures(samples, every[0]))
     contents = {"index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page)}

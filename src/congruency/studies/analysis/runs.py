@@ -37,6 +37,7 @@ _BY_METHOD: dict[str, dict[str, Any]] = {
         "scope": "head",
     },
     "cautious": {"scope": "all"},
+    "l2sp": {"scope": "all"},
 }  # fmt: skip
 _OF_METHODS = {setting.name: setting.default for setting in fields(Correction)}
 
@@ -57,7 +58,7 @@ class Run:
 
     Attributes:
         name: where it was read from, for messages.
-        method: in words; ``kind`` is its own name: ``baseline``, ``gem``, ``dcl`` or ``cautious``.
+        method: in words; ``kind`` is its own name: ``baseline``, ``gem``, ``dcl``, ``cautious`` or ``l2sp``.
         settings, correction, machine: what else was run, how gradients were corrected, and the device and versions.
         steps, epochs: the lines of the record; ``planned`` is how many epochs it was to have.
         scores: its scores after training, by metric, if it has some.
@@ -223,6 +224,7 @@ def later_settings(method: Mapping[str, Any]) -> dict[str, Any]:
         *(of_dcl if name == "dcl" else ()),
         *(of_cautious if name == "cautious" or method.get("cautious") else ()),
         *(("cautious",) if name != "cautious" else ()),
+        *(("strength", "head_strength") if name == "l2sp" else ()),
     }
     return {
         key: method[key]
@@ -246,7 +248,7 @@ def method_name(method: Mapping[str, Any]) -> str:
     """
     name, own = str(method["name"]), correction(method)
     usual = correction({"name": name})
-    text = {"baseline": "baseline", "cautious": "Cautious"}.get(name, name.upper())
+    text = {"baseline": "baseline", "cautious": "Cautious", "l2sp": "L2-SP"}.get(name, name.upper())
     if name == "dcl":
         window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
         text += f"-{'∞' if window is None else window}-{references} {mode}"

@@ -14,7 +14,10 @@ from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
-__all__ = ["CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "fast_setup", "grid", "lite_setup"]
+__all__ = [
+    "CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "fast_setup", "grid", "lite_setup",
+    "tiny_scratch_setup",
+]  # fmt: skip
 
 Variant = tuple[Mode, float]
 
@@ -91,11 +94,7 @@ def _cifar100_noisy() -> Study[ImageJob]:
 def _tiny_subset() -> Study[ImageJob]:
     """The windows of the paper's ResNet-101 and EfficientNet on this set: 60 and 8."""
     data = Data(name="tiny_imagenet", classes=200)
-    tuned = lite_setup()
-    scratch = replace(
-        tuned, model="torchvision/resnet50", epochs=20, batch_size=128, learning_rate=0.1, weight_decay=5e-4,
-        augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64), warmup=4, pretrained=None,
-    )  # fmt: skip
+    tuned, scratch = lite_setup(), tiny_scratch_setup()
     rows = (
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (60,), ("head",)), scratch, data, "ResNet-50 from scratch"),
         *_rows(_methods((_EQUATIONS, _PUBLISHED), (8,), ("head",)), tuned, data, "EfficientNet-Lite0 fine-tuned"),
@@ -125,6 +124,14 @@ def lite_setup() -> Setup:
         model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6, batch_size=64,
         learning_rate=0.01, nesterov=True, weight_decay=1e-4, schedule="cosine", warmup=1, smoothing=0.1,
         pretrained="installed", drop_last=True, evaluation_batch_size=500,
+    )  # fmt: skip
+
+
+def tiny_scratch_setup() -> Setup:
+    """ResNet-50 from scratch on Tiny ImageNet, on its images of 64 pixels."""
+    return replace(
+        lite_setup(), model="torchvision/resnet50", epochs=20, batch_size=128, learning_rate=0.1, weight_decay=5e-4,
+        augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64), warmup=4, pretrained=None,
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class Machine:
             measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
             evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
             record_steps=record_steps if job.steps is None else 1,
-            checkpoint_epochs=0 if job.short else 1,
+            checkpoint_epochs=0 if job.short else 5 if job.curves else 1,
         )
 
     @property
@@ -257,7 +257,7 @@ def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
         task = made(place)
         count = sum(parameter.numel() for parameter in task.model.parameters())
         method = job.method
-        copies = {"baseline": 0, "dcl": method.references, "gem": method.memory, "cautious": 0}[method.name]
+        copies = {"dcl": method.references, "gem": method.memory, "l2sp": 1}.get(method.name, 0)
         copies += method.correct == "update" or method.cautious or method.name == "cautious"  # the weights before
         corrected = sum(parameter.numel() for parameter in parameters_of(task.model, method.scope)) if copies else 0
         millions.append((count + copies * corrected) / 1e6)
