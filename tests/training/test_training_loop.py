@@ -394,7 +394,7 @@ def test_configuration_is_checked(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "ewc"}, "method must be one of 'baseline', 'dcl', 'gem', 'cautious', got 'ewc'"),
+        ({"name": "ewc"}, "method must be one of 'baseline', 'dcl', 'gem', 'cautious', 'l2sp', got 'ewc'"),
         ({"window": 0}, "window must be a whole number of at least 1 or None, got 0"),
         ({"margin": -1.0}, "margin must be finite and at least 0"),
         ({"scope": "body"}, "scope must be one of 'head', 'all'"),
