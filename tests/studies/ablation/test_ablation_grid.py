@@ -151,7 +151,7 @@ def test_the_page_says_what_is_clear_what_failed_and_what_never_corrects(study):
     assert lines["DCL-inf-2"] == [GRID[-1].name, "0, 2 failed", "-", "-", "-", "-"]
     assert lines["baseline"][1:] == ["4", "10.12 ± 1.36", "-", "-", "0"]
     assert lines["DCL-2-1"][3].startswith("-2.00 ± 0.1")
-    assert lines["DCL-2-2"][3:5] == ["-", "-"]
+    assert lines["DCL-2-2"][3:5] == ["identical to the baseline", "-"]
     sentences = " ".join(page.findings)
     better = "DCL-2-1, concentrate, margin 0, head"
     assert f"{better}, against baseline: Test error falls by 2.00 points (p < 0.001)." in sentences
