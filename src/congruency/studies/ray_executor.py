@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from congruency._validate import installing
 from congruency.studies.console import plain_warnings
 from congruency.studies.executor import Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
 from congruency.studies.plan import JobT, Run
@@ -112,5 +113,5 @@ def _library() -> Any:
     except ModuleNotFoundError as reason:
         if (reason.name or "").partition(".")[0] != "ray":
             raise
-        raise ValueError("ray is missing; install congruency[cluster], or leave --ray out") from None
+        raise ValueError(f"ray is missing; leave --ray out, or {installing('cluster')}") from None
     return ray

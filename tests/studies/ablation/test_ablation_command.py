@@ -257,7 +257,7 @@ def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     result = call("ablate", *SMALL, *GRID, "--ray", "local", "--out", tmp_path)
     assert result.exit_code == 2
-    assert "ray is missing; install congruency[cluster], or leave --ray out" in said(result)
+    assert "ray is missing; leave --ray out, or pip install '.[cluster]' in a checkout" in said(result)
 
 
 def test_under_torchrun_it_says_that_it_starts_its_own_processes(tmp_path, monkeypatch):
