@@ -197,6 +197,10 @@ def test_runs_that_cannot_show_a_difference_say_so():
     assert len(json.loads(unescape(difference_charts(study, equal)[0].chart.split("'")[1]))["samples"]) == 1
     printed = tuple(replace(row, paper={"error": float(len(row.name))}) for row in study.rows)
     assert summary_table(replace(study, rows=printed), equal).rows[1][5] == "6.00; 4.00"
+    times = {name: {**metrics, "speed": [float(len(name))] * 3} for name, metrics in equal.items()}
+    for speed, rows in ((True, 2), (False, 3)):
+        column = Column(key="speed", speed=speed)
+        assert len(summary_table(replace(study, extras=(column,)), times).rows) == rows, "speeds are not compared"
     one_seed = {name: {"seed": [0.0], "error": [5.0]} for name in ("plain", *others)}
     assert len(summary_table(study, one_seed).rows) == 3, "one seed may be equal by chance"
     mixed = summary_table(study, RESULTS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,14 @@ from congruency.cli.options import (
     refined,
 )
 from congruency.cli.options import method as _method
+from congruency.cli.runs import check_folder_free, check_same, report, shown
 from congruency.cli.terminal import check_accelerator, check_folder, given, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.classification.image_options import ImageOptions
     from congruency.classification.task import Images, Setup
     from congruency.report.tables import Table
-    from congruency.training import Result, TrainingConfig
+    from congruency.training import TrainingConfig
 
 __all__ = ["train"]
 
@@ -247,17 +248,15 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
     from congruency.classification.image_options import augmentation, read_sets
     from congruency.classification.models import check
     from congruency.classification.optimizers import check_optimizer
-    from congruency.classification.task import Setup, build, ordered
+    from congruency.classification.task import Setup, build, describe, ordered
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin
     from congruency.training import train as train_loop
     from congruency.training.processes import first_process
-    from congruency.training.record import RECORD_NAME
 
     check(settings["model"])
     check_optimizer(settings["optimizer"])
-    if not resume and (out / RECORD_NAME).exists():
-        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    held = check_folder_free(out, resume)
     console = Console(quiet=not first_process(), highlight=False)
     with plain_warnings(first_process()):
         sets = read_sets(images)
@@ -265,29 +264,15 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
         setup = ordered(
             Setup(augmentation=made, seed=config.seed, accumulate=config.accumulate, **settings), config.method
         )
-        if resume and (out / RECORD_NAME).exists():
-            _check_same(out, setup, sets)
+        if held:
+            check_same(out, describe(setup, *sets), {field.name: field.default for field in fields(Setup)})
         console.print(_introduction(config, setup, sets), markup=False)
         origin = Origin(command=typed(), data=images.source if images.known else Path(images.source).name)
         result = train_loop(build(setup, *sets), config, out, resume=resume, origin=origin)
     if first_process():
-        _report(result, console)
+        table = partial(_summary, measured=config.measure)
+        report(result, config.method, table, console)
     return result.exit_code
-
-
-def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
-    """Refuse to resume another run; the loop checks its own settings itself."""
-    from congruency._validate import changes
-    from congruency.classification.task import Setup, describe
-    from congruency.training import read_record
-
-    began = read_record(out).run.get("task", {})
-    here = json.loads(json.dumps(describe(setup, *sets)))
-    usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
-    different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
-    if different:
-        listed = "; ".join(changes(began, {name: here[name] for name in different}))
-        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
 
 
 def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
@@ -315,29 +300,7 @@ def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Imag
     )
 
 
-def _report(result: Result, console: Any) -> None:
-    from congruency.report.tables import to_rich
-    from congruency.training import read_record
-
-    record = read_record(result.record)
-    if record.epochs:
-        console.print(to_rich(_summary(record.epochs, record.run["config"].get("measure", "head"))))
-    if not result.finished:
-        console.print(_stopped(result), markup=False)
-    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
-    if result.checkpoint is not None:
-        console.print(f"weights: {result.checkpoint} (also for --pretrained)", markup=False, soft_wrap=True)
-
-
-def _stopped(result: Result) -> str:
-    again = "the same command with --resume"
-    if result.resumes_at == result.steps:
-        return f"stopped; {again} resumes where it stopped"
-    where = f"resumes from the last one, of step {result.resumes_at}" if result.resumes_at else "starts again"
-    return f"stopped at step {result.steps}, whose checkpoint could not be written; {again} {where}"
-
-
-def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
+def _summary(epochs: Sequence[Mapping[str, Any]], measured: str) -> Table:
     """The last epochs, at most ten; the record has all."""
     from congruency.report.tables import Table
 
@@ -346,16 +309,10 @@ def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
     for line in epochs[-10:]:
         evaluation = line["evaluation"] or {}
         rows.append([
-            str(line["epoch"] + 1), _shown(line.get("loss"), 4), _shown(line.get("error")),
-            _shown(evaluation.get("error")), _shown(evaluation.get("top5_error")), _shown(line.get("congruency"), 3),
-            _shown(100 * line["corrected_share"], 0), _shown(line["samples_per_second"], 0),
+            str(line["epoch"] + 1), shown(line.get("loss"), 4), shown(line.get("error")),
+            shown(evaluation.get("error")), shown(evaluation.get("top5_error")), shown(line.get("congruency"), 3),
+            shown(100 * line["corrected_share"], 0), shown(line["samples_per_second"], 0),
         ])  # fmt: skip
     whose = {"head": "the last layer's", "all": "the whole network's"}.get(measured)
     caption = f"Congruency: of {whose} gradients with the gradient accumulated from the start." if whose else ""
     return Table(caption, columns, rows)
-
-
-def _shown(value: float | None, digits: int = 2) -> str:
-    from congruency.report.numbers import fixed
-
-    return fixed(float("nan") if value is None else value, digits)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,12 +12,13 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
+from congruency.cli.runs import check_folder_free, check_same, report, shown
 from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.language import LanguageSetup
     from congruency.report.tables import Table
-    from congruency.training import Result, TrainingConfig
+    from congruency.training import TrainingConfig
 
 __all__ = ["train_lm"]
 
@@ -134,19 +135,16 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
     from congruency.language import build, describe, read_corpus
     from congruency.studies.analysis.runs import method_name
     from congruency.studies.console import plain_warnings, typed
-    from congruency.training import Origin, read_record, train
+    from congruency.training import Origin, train
     from congruency.training.processes import first_process
-    from congruency.training.record import RECORD_NAME
 
-    held = (out / RECORD_NAME).exists()
-    if held and not resume:
-        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    held = check_folder_free(out, resume)
     console = Console(quiet=not first_process(), highlight=False)
     words = method_name(config.method.settings())
     with plain_warnings(first_process()):
         text = read_corpus(corpus)
         if held:
-            _check_same(out, read_record(out).run.get("task", {}), describe(setup, text))
+            check_same(out, describe(setup, text))
         console.print(
             f"GPT of width {setup.shape.width} and {setup.shape.layers} layers on {len(text.train):,} bytes of "
             f"{text.name}, validated on {len(text.held_out):,}; {setup.steps} steps of {setup.batch_size} windows of "
@@ -157,37 +155,12 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
             build(setup, text), config, out, resume=resume, origin=Origin(command=typed(), data=text.name, row=method)
         )
     if first_process():
-        _report(result, setup, console)
+        report(result, config.method, partial(_summary, context=setup.shape.context), console)
     return result.exit_code
 
 
-def _check_same(out: Path, began: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to resume another run; the loop checks its own settings itself."""
-    here = json.loads(json.dumps(here))
-    different = [name for name in here if name in began and began[name] != here[name]]
-    if different:
-        listed = "; ".join(f"{name} was {began[name]!r} and is {here[name]!r}" for name in different)
-        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
-
-
-def _report(result: Result, setup: LanguageSetup, console: Any) -> None:
-    from congruency.report.tables import to_rich
-    from congruency.training import read_record
-
-    epochs = read_record(result.record).epochs
-    if epochs:
-        console.print(to_rich(_summary(epochs, setup.shape.context)))
-    if not result.finished:
-        console.print("stopped; the same command with --resume resumes where it stopped", markup=False)
-    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
-
-
-def _summary(epochs: list[dict[str, Any]], context: int) -> Table:
-    from congruency.report.numbers import fixed
+def _summary(epochs: Sequence[Mapping[str, Any]], context: int) -> Table:
     from congruency.report.tables import Table
-
-    def shown(value: float | None, digits: int) -> str:
-        return fixed(float("nan") if value is None else value, digits)
 
     rows = [
         [

@@ -271,7 +271,7 @@ def ablation_study(base: Base, axes: Axes) -> Study[ImageJob]:
         rows=rows,
         columns=tuple(TEST_ERROR if key == TEST_ERROR.key else Column(key=key, title=f"{key}, %") for key in keys),
         notes=_NOTES,
-        extras=tuple(column for column in extras(rows) if column.scale != 1),
+        extras=tuple(column for column in extras(rows) if not column.speed),
         holm=True,
     )
 

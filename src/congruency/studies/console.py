@@ -83,8 +83,11 @@ def typed() -> str | None:
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
 
+    said: set[str] = set()
+
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if shown:
+        if shown and str(message) not in said:
+            said.add(str(message))
             print(f"warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

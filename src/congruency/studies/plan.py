@@ -62,6 +62,7 @@ class Column:
         scale: values are multiplied by it when shown.
         compared: whether rows are compared in it, seed by seed.
         in_table: whether the table shows it; if not, only the findings name it.
+        speed: it is a speed, which differs between runs that are equal otherwise.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Column:
     scale: float = 1.0
     compared: bool = True
     in_table: bool = True
+    speed: bool = False
 
     @property
     def heading(self) -> str:

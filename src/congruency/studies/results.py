@@ -134,9 +134,9 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
 def merged_rows(study: Study[JobT], results: Results) -> dict[str, list[Row[JobT]]]:
     """Return the rows of every line of a table, by its name: rows whose values are equal seed by seed share one.
 
-    The values are those shown (not times, say), over two seeds or more, of rows that are compared with the same one.
+    The values are those shown (no speeds), over two seeds or more, of rows that are compared with the same one.
     """
-    shown = {"seed", *(column.key for column in (*study.columns, *study.extras))}
+    shown = {"seed", *(column.key for column in (*study.columns, *study.extras) if not column.speed)}
     lines: dict[str, list[Row[JobT]]] = {}
     for row in study.rows:
         values = {name: list(each) for name, each in results.get(row.name, {}).items() if name in shown}

@@ -128,13 +128,15 @@ def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: 
 
 def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
     """A folder holds one run."""
+    from congruency._validate import changes
     from congruency.saliency.task import SCORES_FILE
 
     finished = out / SCORES_FILE
     if finished.is_file():
         found = json.loads(finished.read_text(encoding="utf-8"))
-        if (found["recipe"], found["seed"]) != (recipe, seed):
-            raise ValueError(f"{out} holds another finished run; choose another --out")
+        here = json.loads(json.dumps({"recipe": recipe, "seed": seed}))
+        if different := changes(found, here):
+            raise ValueError(f"{out} holds another finished run ({'; '.join(different)}); choose another --out")
 
 
 def _sets(

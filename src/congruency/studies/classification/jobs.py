@@ -133,7 +133,7 @@ def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
 def extra_columns(labels: Iterable[str] = ("",)) -> tuple[Column, ...]:
     """Return the columns without comparison: the share of corrected steps and the speed, per label of a job."""
     return tuple(
-        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0)
+        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0, speed=scale == 1)
         for label in labels
         for key, title, scale in (("corrected_share", "corrected, %", 100), ("images_per_second", "images/s", 1))
     )

@@ -38,7 +38,7 @@ VALIDATION_LOSS = Column(key="validation loss", title="Validation loss", unit="n
 
 _EXTRAS = (
     Column(key="corrected_share", title="Corrected, %", scale=100, digits=0),
-    Column(key="bytes_per_second", title="kB/s", scale=0.001, digits=0),
+    Column(key="bytes_per_second", title="kB/s", scale=0.001, digits=0, speed=True),
 )
 _NOTES = (("Validation loss", "Cross entropy of the next byte on fixed windows of held-out files, in nats per byte."),)
 
