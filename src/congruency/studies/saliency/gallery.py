@@ -145,8 +145,9 @@ th[aria-sort=descending] button::after { content: " \\25BC"; }
 img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
 footer { margin-top: 1rem; font-size: 0.9rem; }
 @media (max-width: 45rem) {  /* a phone: two pictures beside each other, the scores below them */
-  table, tbody { display: block; }
+  table, thead, tbody { display: block; }
   tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0.4rem; padding: 0.6rem; border-top: 1px solid var(--line); }
+  thead tr { display: flex; border: 0; }
   th, td { border: 0; padding: 0; text-align: left; }
   th[scope=row], td[colspan] { grid-column: 1 / -1; overflow-wrap: anywhere; }
   thead th:not([aria-sort]), td[colspan] { display: none; }
