@@ -12,8 +12,6 @@ import typer
 from congruency.cli import options
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["ablate"]
-
 _grid = partial(options.option, panel="The grid (each takes several values: --window 5 10 none)")
 _training = partial(options.option, panel="What is trained")
 _NONE = ("none", "inf")

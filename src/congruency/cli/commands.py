@@ -8,8 +8,6 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "Group", "ManyValuesCommand", "spread"]
-
 _NUMBER = re.compile(r"-\.?\d")
 
 

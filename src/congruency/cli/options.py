@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from congruency.studies.executor import Place
     from congruency.training import Correction
 
-__all__ = [
-    "ORDERS", "SETS", "BatchSize", "BlockNames", "Blocks", "Budget", "CaptureFlag", "CautiousFlag", "CompileFlag",
-    "Corpus", "Correct", "Corrects", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "Floor", "LearningRate",
-    "MaskDecay", "MaxRescale", "MethodRows", "Mode", "Model", "ModelSize", "Modes", "OrderName", "OrderSeed",
-    "Precision", "PrecisionName", "Pretrained", "Processes", "Rates", "Ray", "Rescale", "Returning", "Rows", "Scope",
-    "Scopes", "Seeds", "TF32Flag", "TableOut", "Threads", "TuningSeeds", "YesNo", "check_order_seed", "data_folder",
-    "dataset_path", "floor_of", "method", "option", "place_of", "refined", "where",
-]  # fmt: skip
-
 
 def option(
     help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from congruency.training import Result
     from congruency.training.config import Correction
 
-__all__ = ["check_folder_free", "check_same", "report", "shown"]
-
 _NAMES = {"dcl": "DCL", "gem": "GEM", "cautious": "Cautious"}
 
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from congruency.report.tables import Table
     from congruency.training import TrainingConfig
 
-__all__ = ["train"]
-
 _schedule = partial(option, panel="How long and how fast")
 _images = partial(option, panel="The data")
 _machine = partial(option, panel="The machine")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from congruency.report.tables import Table
     from congruency.training import TrainingConfig
 
-__all__ = ["train_lm"]
-
 _schedule = partial(option, panel="How long and how fast")
 _machine = partial(option, panel="The machine")
 

@@ -30,11 +30,6 @@ from congruency.studies.statistics import mean_interval
 from congruency.studies.store import RunResult
 from congruency.training.config import LATER_FIELDS, Correction, Scope
 
-__all__ = [
-    "BASELINE", "DEFAULTS", "MARGINS", "Axes", "Base", "Cell", "ablation_study", "cells", "curves", "from_options",
-    "from_recipe",
-]  # fmt: skip
-
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
 }  # fmt: skip

@@ -20,8 +20,6 @@ from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import print_table
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
-__all__ = ["FAILED_EXIT_CODE", "Derived", "Figures", "conduct"]
-
 FAILED_EXIT_CODE = 1
 
 

@@ -25,8 +25,6 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["Notify", "command_line", "paper_form", "plain_warnings", "progress", "typed"]
-
 Notify = Callable[[str, float, float], None]
 """Called with what was done last or is being done, how much is done, and how much there is in all."""
 

@@ -22,8 +22,6 @@ from congruency.studies.statistics import paired_difference
 from congruency.studies.store import Failure
 from congruency.studies.summary import findings, summary_table
 
-__all__ = ["compose", "difference_charts", "provenance", "to_page_markdown", "write"]
-
 _ROWS_PER_CHART = 6
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Column", "Job", "JobT", "PaperNumber", "Row", "Run", "Study", "pick"]
-
 PaperNumber = float | tuple[float, float]
 """A number of the paper, or a mean and a standard deviation over its runs."""
 

@@ -16,8 +16,6 @@ from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, Store
 from congruency.training.processes import StopSignal
 
-__all__ = ["execute_on_ray"]
-
 _OBJECT_STORE_BYTES = 128 * 2**20  # runs return a few numbers, data is read from files
 _SECONDS_BETWEEN_LOOKS = 0.5
 

@@ -13,11 +13,6 @@ from congruency.studies.plan import JobT, Row, Study
 from congruency.studies.statistics import Difference, holm, paired_difference
 from congruency.studies.store import RunResult
 
-__all__ = [
-    "RESULTS_FILE", "Comparison", "Results", "collect", "comparisons", "merged_rows",
-    "paired", "read_results", "seeds_of", "to_json",
-]  # fmt: skip
-
 Results = dict[str, dict[str, list[float]]]
 """``{row: {metric: [one value per seed]}}``; the metric ``"seed"`` names the seeds."""
 

@@ -19,8 +19,6 @@ from congruency._validate import changes
 from congruency.files import write_together
 from congruency.studies.plan import Job, JobT, Run
 
-__all__ = ["Failure", "RunResult", "Store"]
-
 _SETTINGS, _FINISHED, _FAILED, _ATTEMPTS = "settings.json", "finished.jsonl", "failed.json", "attempts.jsonl"
 
 

@@ -15,8 +15,6 @@ from congruency.studies.results import Comparison, Results, comparisons, merged_
 from congruency.studies.statistics import Difference, mean_interval
 from congruency.studies.store import Failure
 
-__all__ = ["as_paragraphs", "findings", "print_table", "summary_table"]
-
 Compared = Mapping[tuple[str, str], Comparison]
 _SIGNIFICANT = 0.05
 _MOST_NAMED = 8

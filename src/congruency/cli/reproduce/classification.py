@@ -11,8 +11,6 @@ import typer
 from congruency.cli import options
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["classification"]
-
 _machine = partial(options.option, panel="How runs are computed")
 
 

@@ -11,8 +11,6 @@ from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder, interruptible
 
-__all__ = ["continual"]
-
 
 def continual(
     table: Annotated[Literal["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"], typer.Argument(

@@ -11,8 +11,6 @@ from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["language"]
-
 
 def language(
     table: Annotated[Literal["tiny", "medium", "10m", "100m"], typer.Argument(

@@ -12,8 +12,6 @@ from congruency.cli.options import option
 from congruency.cli.saliency.options import Capture, Order, OrderSeed
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["saliency"]
-
 
 def saliency(
     table: Annotated[Literal["salicon", "osie"], typer.Argument(

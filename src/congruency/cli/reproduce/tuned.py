@@ -11,8 +11,6 @@ from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["tuned"]
-
 
 def tuned(
     table: Annotated[Literal["cifar10_resnet9", "cifar100_resnet9", "tiny_lite0"], typer.Argument(

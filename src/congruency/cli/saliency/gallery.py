@@ -12,8 +12,6 @@ from congruency.cli.saliency.options import Device, device_named
 from congruency.cli.saliency.score import Metric
 from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
-__all__ = ["gallery"]
-
 
 def gallery(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],

@@ -14,8 +14,6 @@ from congruency.cli.options import option
 from congruency.cli.saliency.options import METHOD_HELP, Capture, Height, Order, OrderSeed, Width
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
-__all__ = ["osie"]
-
 
 class Model(str, Enum):
     """The saliency models; typer has no lists of Literal."""

@@ -21,8 +21,6 @@ from congruency.cli.terminal import interruptible, plain_errors
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores
 
-__all__ = ["Metric", "score"]
-
 
 class Metric(str, Enum):
     """The metrics by name; typer has no lists of Literal."""

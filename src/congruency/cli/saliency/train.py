@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
     from congruency.saliency.data.preprocessing import Preprocessing
 
-__all__ = ["train"]
-
 REFERENCES_FILE = "references.json"
 
 
