@@ -13,7 +13,7 @@ from torch.nn import functional
 from congruency._validate import installing
 from congruency.files import replacing
 from congruency.modules import unwrap
-from congruency.pretrained import has_published_names, load_fitting, read_weights, timm_names
+from congruency.pretrained import check_reachable, has_published_names, load_fitting, read_weights, timm_names
 from congruency.saliency.data.preprocessing import Preprocessing
 
 __all__ = [
@@ -110,6 +110,8 @@ def _network(name: str, stride: int, pretrained: bool) -> Any:
         import timm
     except ImportError as reason:
         raise ImportError(f"the saliency models need timm: {installing('experiments')}") from reason
+    if pretrained:
+        check_reachable(name)
     options: dict[str, Any] = {} if stride == 32 else {"output_stride": stride}
     try:
         network: Any = timm.create_model(name, pretrained=pretrained, features_only=True, out_indices=(-1,), **options)

@@ -49,6 +49,7 @@ def saliency(
     check_accelerator(device)
     place = options.place_of(processes, threads, ray)
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        from congruency.pretrained import check_reachable
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes
         from congruency.studies.saliency.runner import DATA_SETS, SaliencyRunner, Sets, conduct_saliency, find_set
@@ -59,6 +60,8 @@ def saliency(
             "backbone": backbone, "epochs": epochs, "batch": batch_size, "lr": lr, "sample_order": order,
             "order_seed": order_seed,
         }  # fmt: skip
+        if pretrained == "download":
+            check_reachable(backbone)
         weights = None if pretrained in ("none", "download") else Path(pretrained).absolute()
         recipes = table_recipes(table, rows or (), weights=weights, pretrained=pretrained != "none", **changes)
         places = tuple(find_set(name, data).absolute() for name in DATA_SETS[table])

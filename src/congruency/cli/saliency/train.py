@@ -76,6 +76,7 @@ def train(
     check_folder(out, "--out")
     check_accelerator(device)
     with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
+        from congruency.pretrained import check_reachable
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, train_network
         from congruency.studies.console import typed
@@ -88,6 +89,8 @@ def train(
             aspect=aspect,
         )  # fmt: skip
         make_loss(recipe.effective_loss)
+        if recipe.pretrained:
+            check_reachable(str(recipe.backbone))  # before the data are read
         train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing, pixels_per_degree)
         prepared, asked = train_set.preprocessing, recipe.preprocessing
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
