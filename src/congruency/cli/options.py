@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,42 +47,16 @@ ORDERS = (
 """What --order takes."""
 
 
-class Modes(str, Enum):
-    """The modes, for an option that may be repeated: typer knows no lists of literals."""
+def several(help: str, *choices: str, panel: str | None = None) -> Any:
+    """An option that may be repeated, with some of these words: typer knows no lists of literals."""
 
-    concentrate = "concentrate"
-    anchor = "anchor"
+    def check(words: list[str] | None) -> list[str] | None:
+        for word in words or []:
+            if word not in choices:
+                raise typer.BadParameter(f"{word!r} is not one of {', '.join(map(repr, choices))}")
+        return words
 
-
-class Scopes(str, Enum):
-    """The scopes, for an option that may be repeated."""
-
-    head = "head"
-    all = "all"
-
-
-class Corrects(str, Enum):
-    """What is corrected, for an option that may be repeated."""
-
-    gradient = "gradient"
-    update = "update"
-
-
-class BlockNames(str, Enum):
-    """The blocks, for an option that may be repeated."""
-
-    joint = "joint"
-    group = "group"
-    tensor = "tensor"
-    row = "row"
-    element = "element"
-
-
-class YesNo(str, Enum):
-    """A switch, for an option that may be repeated."""
-
-    yes = "yes"
-    no = "no"
+    return option(help, "|".join(choices), panel=panel, callback=check)
 
 
 Floor = Annotated[str | None, method(

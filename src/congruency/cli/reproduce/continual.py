@@ -14,6 +14,7 @@ from congruency.cli.terminal import check_device, check_folder, interruptible
 
 def continual(
     table: Annotated[Literal["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"], typer.Argument(
+        metavar="TABLE",
         help="The paper's mnist_r (rotations), mnist_p (permutations) or icifar100; split_mnist or split_cifar10.",
     )],
     seeds: options.Seeds = 5,

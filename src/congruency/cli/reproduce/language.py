@@ -14,7 +14,7 @@ from congruency.cli.terminal import check_accelerator, check_folder, interruptib
 
 def language(
     table: Annotated[Literal["tiny", "medium", "10m", "100m"], typer.Argument(
-        help="Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
+        metavar="SIZE", help="Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
     )],
     seeds: options.Seeds = 8,
     first_seed: options.FirstSeed = 0,

@@ -15,7 +15,7 @@ from congruency.cli.terminal import check_accelerator, check_folder, interruptib
 
 def saliency(
     table: Annotated[Literal["salicon", "osie"], typer.Argument(
-        help="salicon (scored on its validation set) or osie (scored on MIT1003).",
+        metavar="TABLE", help="salicon (scored on its validation set) or osie (scored on MIT1003).",
     )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,

@@ -14,6 +14,7 @@ from congruency.cli.terminal import check_accelerator, check_folder, interruptib
 
 def tuned(
     table: Annotated[Literal["cifar10_resnet9", "cifar100_resnet9", "tiny_lite0"], typer.Argument(
+        metavar="TABLE",
         help="cifar10_resnet9, cifar100_resnet9: from scratch, SGD. tiny_lite0: EfficientNet-Lite0 fine-tuned on Tiny "
         "ImageNet, AdamW.",
     )],

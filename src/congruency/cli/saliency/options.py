@@ -31,6 +31,9 @@ AspectName = Annotated[Literal["stretch", "pad"] | None, option(
 ModelName = Literal["dinet", "salicon", "dinet4"]
 
 
+METRICS = ("NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG")
+
+
 def device_named(name: str) -> str:
     """Return the device of this name, refused where PyTorch cannot use it; ``"auto"`` takes a GPU if there is one."""
     import torch
