@@ -30,6 +30,7 @@ def option(
 where = partial(option, panel="Where runs are executed")
 method = partial(option, panel="The method")
 runs = partial(option, panel="How each run is trained")
+machine = partial(option, panel="The machine")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
@@ -140,13 +141,13 @@ Budget = Annotated[Literal["paper", "small"], option(
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
-Precision = Annotated[PrecisionName, runs("Number format of training; bf16 and 16 are mixed precision.")]
+Precision = Annotated[PrecisionName, machine("Number format of training; bf16 and 16 are mixed precision.")]
 OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
-CaptureFlag = Annotated[bool, runs(
+CaptureFlag = Annotated[bool, machine(
     "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
 )]  # fmt: skip
-CompileFlag = Annotated[bool, runs("Run the network through torch.compile.", name="--compile")]
-TF32Flag = Annotated[bool, runs("Let a GPU round float32 products to TF32.", name="--tf32")]
+CompileFlag = Annotated[bool, machine("Run the network through torch.compile.", name="--compile")]
+TF32Flag = Annotated[bool, machine("Let a GPU round float32 products to TF32.", name="--tf32")]
 Corpus = Annotated[str, option(
     "Text to train on: stdlib (the sources of Python's standard library), a folder of text files, or one file.",
     "stdlib|PATH",
@@ -154,6 +155,21 @@ Corpus = Annotated[str, option(
 ModelSize = Annotated[Literal["tiny", "medium", "10m", "100m"], option(
     "Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
 )]  # fmt: skip
+Resume = Annotated[bool, option(
+    "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+)]  # fmt: skip
+RunOut = Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")]
+Strategy = Annotated[Literal["auto", "ddp", "fsdp"], machine(
+    "How several processes share the model; start them by torchrun -m congruency train ...",
+)]  # fmt: skip
+Measure = Annotated[Literal["head", "all", "none"], machine(
+    "The parameters whose congruency and magnitude are recorded.",
+)]  # fmt: skip
+CheckpointSteps = Annotated[int | None, machine(
+    "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
+)]  # fmt: skip
+TensorBoard = Annotated[bool, machine("Write TensorBoard's logs too.", name="--tensorboard")]
+ProgressFlag = Annotated[bool | None, machine("Show a progress bar. (default: in a terminal)")]
 Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
 Threads = Annotated[int | None, where(
     "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,

@@ -11,28 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import (
-    ORDERS,
-    SETS,
-    Blocks,
-    CautiousFlag,
-    Correct,
-    Data,
-    Device,
-    Floor,
-    MaskDecay,
-    MaxRescale,
-    Mode,
-    OrderName,
-    OrderSeed,
-    PrecisionName,
-    Rescale,
-    Returning,
-    Scope,
-    check_order_seed,
-    option,
-    refined,
-)
+from congruency.cli import options
+from congruency.cli.options import ORDERS, SETS, machine, option
 from congruency.cli.options import method as _method
 from congruency.cli.runs import check_folder_free, check_same, report, shown
 from congruency.cli.terminal import check_accelerator, check_folder, given, interrupted, interruptible, plain_errors
@@ -45,7 +25,6 @@ if TYPE_CHECKING:
 
 _schedule = partial(option, panel="How long and how fast")
 _images = partial(option, panel="The data")
-_machine = partial(option, panel="The machine")
 
 _DCL = ("window", "references", "offset", "mode")
 _CORRECTING = ("margin", "trigger")
@@ -64,29 +43,29 @@ _USERS = {
 def train(
     context: typer.Context,
     dataset: Annotated[str, option(f"{SETS}.", "SET|PATH")],
-    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
-    data: Data = None,
+    out: options.RunOut,
+    data: options.Data = None,
     model: Annotated[str, option(
         "resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any name of"
         " timm (resnet50, ...); or torchvision/<name>.", "NAME",
     )] = "resnet9",
-    resume: Annotated[bool, option(
-        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
-    )] = False,
+    resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
-    order: Annotated[OrderName, option(ORDERS)] = "seed",
-    order_seed: OrderSeed = None,
+    order: Annotated[options.OrderName, option(ORDERS)] = "seed",
+    order_seed: options.OrderSeed = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
         "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
         "present gradient (Cautious).",
     )] = "baseline",
-    scope: Annotated[Scope, _method("Correct the whole network, or the last layer (head), as in the paper.")] = "all",
+    scope: Annotated[options.Scope, _method(
+        "Correct the whole network, or the last layer (head), as in the paper.",
+    )] = "all",
     window: Annotated[int | None, _method(
         "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
     )] = None,
     references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
     offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
-    mode: Annotated[Mode, _method(
+    mode: Annotated[options.Mode, _method(
         "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
         "code, which pulls back (with --margin 0.5 --offset 1).",
     )] = "concentrate",
@@ -96,15 +75,15 @@ def train(
     trigger: Annotated[Literal["always", "violated"] | None, _method(
         "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
     )] = None,
-    floor: Floor = None,
-    returning: Returning = None,
-    correct: Correct = None,
-    blocks: Blocks = None,
+    floor: options.Floor = None,
+    returning: options.Returning = None,
+    correct: options.Correct = None,
+    blocks: options.Blocks = None,
     memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
-    cautious: CautiousFlag = None,
-    rescale: Rescale = None,
-    max_rescale: MaxRescale = None,
-    mask_decay: MaskDecay = None,
+    cautious: options.CautiousFlag = None,
+    rescale: options.Rescale = None,
+    max_rescale: options.MaxRescale = None,
+    mask_decay: options.MaskDecay = None,
     epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
     batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
     optimizer: Annotated[str, _schedule("sgd, adamw, or any name of timm.optim, such as lion.", "NAME")] = "sgd",
@@ -143,28 +122,20 @@ def train(
     )] = None,
     stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
     workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
-    device: Device = "auto",
-    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
-        "How several processes share the model; start them by torchrun -m congruency train ...",
-    )] = "auto",
-    precision: Annotated[PrecisionName, _machine("Number format of training; bf16 and 16 are mixed precision.")] = "32",
-    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
-    capture: Annotated[bool, _machine(
-        "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
-    )] = False,
-    channels_last: Annotated[bool, _machine(
+    device: options.Device = "auto",
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32",
+    compile: options.CompileFlag = False,
+    capture: options.CaptureFlag = False,
+    channels_last: Annotated[bool, machine(
         "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
     )] = False,
-    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
-    measure: Annotated[Literal["head", "all", "none"], _machine(
-        "The parameters whose congruency and magnitude are recorded.",
-    )] = "head",
-    evaluate_every: Annotated[int, _machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
-    checkpoint_steps: Annotated[int | None, _machine(
-        "Checkpoint every so many steps, and at the end of every epoch.", "STEPS", min=1,
-    )] = None,
-    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
-    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+    tf32: options.TF32Flag = False,
+    measure: options.Measure = "head",
+    evaluate_every: Annotated[int, machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    checkpoint_steps: options.CheckpointSteps = None,
+    tensorboard: options.TensorBoard = False,
+    progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL, GEM or Cautious.
 
@@ -180,7 +151,7 @@ def train(
     """
     check_folder(out, "--out")
     _refuse_without_effect(context)
-    check_order_seed(order, order_seed)
+    options.check_order_seed(order, order_seed)
     check_accelerator(device)
     if capture:
         _check_capture(device)
@@ -198,7 +169,7 @@ def train(
             window=window, offset=offset, mode=mode, margin=margin, trigger=trigger, memory=memory,
             floor=DEFAULT_FLOOR if method == "dcl" else None,
         )  # fmt: skip
-        chosen = refined(
+        chosen = options.refined(
             base, floor, returning=returning, correct=correct, blocks=blocks, cautious=cautious, rescale=rescale,
             max_rescale=max_rescale, mask_decay=mask_decay,
         )  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from congruency.training import TrainingConfig
 
 _schedule = partial(option, panel="How long and how fast")
-_machine = partial(option, panel="The machine")
 
 
 def train_lm(
-    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
+    out: options.RunOut,
     corpus: Corpus = "stdlib",
     model: ModelSize = "tiny",
     context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
@@ -45,9 +44,7 @@ def train_lm(
     rescale: options.Rescale = None,
     max_rescale: options.MaxRescale = None,
     mask_decay: options.MaskDecay = None,
-    resume: Annotated[bool, option(
-        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
-    )] = False,
+    resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights and batches.", "N", min=0)] = 0,
     steps: Annotated[int, _schedule("Optimizer steps.", "N", min=1)] = 1000,
     batch_size: Annotated[int, _schedule("Windows of text per step, over all processes.", "N", min=1)] = 64,
@@ -66,21 +63,15 @@ def train_lm(
         "STEPS", min=1,
     )] = None,
     device: Device = "auto",
-    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
-        "How several processes share the model; start them by torchrun -m congruency train-lm ...",
-    )] = "auto",
+    strategy: options.Strategy = "auto",
     precision: Precision = "32",
     compile: CompileFlag = False,
     capture: CaptureFlag = False,
     tf32: TF32Flag = False,
-    measure: Annotated[Literal["head", "all", "none"], _machine(
-        "The parameters whose congruency and magnitude are recorded.",
-    )] = "head",
-    checkpoint_steps: Annotated[int | None, _machine(
-        "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
-    )] = None,
-    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
-    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+    measure: options.Measure = "head",
+    checkpoint_steps: options.CheckpointSteps = None,
+    tensorboard: options.TensorBoard = False,
+    progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
     """Train a byte-level GPT with AdamW, plainly or with a correction.
 
