@@ -97,8 +97,6 @@ def test_a_download_without_a_network_fails_at_once(model, tmp_path, monkeypatch
     if model == "resnet18":  # saliency networks say so before they look at the data
         words = ["saliency", "train", tmp_path, "--pretrained", "download", "--backbone", model, "--device", "cpu"]
         refused(call(*words, "--out", tmp_path / "out"), "weights of resnet18 cannot be downloaded")
-        words = ["reproduce", "saliency", "salicon", "--data", tmp_path, "--device", "cpu"]
-        refused(call(*words, "--out", tmp_path / "out"), "weights of resnet50 cannot be downloaded")
 
 
 def test_a_server_that_answers_is_asked(monkeypatch):

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 _grid = partial(options.option, panel="The grid (each takes several values: --window 5 10 none)")
 _training = partial(options.option, panel="What is trained")
@@ -96,16 +95,13 @@ def ablate(
     reported, is tried again the next time, and does not stop the others.
     """
     out = out.absolute()
-    check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
     windows = _windows(window or ())
     _check(recipe, dataset, pretrained, size)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
         "pretrained": pretrained,
     }  # fmt: skip
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(out, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
@@ -118,7 +114,6 @@ def ablate(
 
         if process_count() > 1:
             raise ValueError("ablate starts its own processes; call it without torchrun")
-        place = options.place_of(processes, threads, ray)
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(mode or ()), "scopes": tuple(scope or ()),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.studies.executor import Place
@@ -241,6 +244,17 @@ def dataset_path(dataset: str | None) -> str | None:
     from congruency.datasets import SETS as KNOWN
 
     return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+
+
+@contextmanager
+def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
+    """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
+    check_folder(out, "--out")
+    if ray is None:
+        check_accelerator(device)
+    place = place_of(processes, threads, ray)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        yield place
 
 
 def place_of(processes: int, threads: int | None, ray: str | None) -> Place:

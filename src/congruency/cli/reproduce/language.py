@@ -9,7 +9,6 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 
 def language(
@@ -45,10 +44,7 @@ def language(
     seeds. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-language-{table}")).absolute()
-    check_folder(folder, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import replace
 
         from congruency.studies.console import command_line, typed

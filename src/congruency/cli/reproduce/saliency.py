@@ -10,7 +10,6 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.saliency.options import Capture, Order, OrderSeed
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 
 def saliency(
@@ -45,10 +44,7 @@ def saliency(
     after an interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")
-    check_folder(folder, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from congruency.pretrained import check_reachable
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes
@@ -60,11 +56,11 @@ def saliency(
             "backbone": backbone, "epochs": epochs, "batch": batch_size, "lr": lr, "sample_order": order,
             "order_seed": order_seed,
         }  # fmt: skip
-        if pretrained == "download":
-            check_reachable(backbone)
         weights = None if pretrained in ("none", "download") else Path(pretrained).absolute()
         recipes = table_recipes(table, rows or (), weights=weights, pretrained=pretrained != "none", **changes)
         places = tuple(find_set(name, data).absolute() for name in DATA_SETS[table])
+        if pretrained == "download":
+            check_reachable(backbone)  # before the data are read
         runner = SaliencyRunner(
             sets=Sets(table, places), out=folder.absolute(), accelerator=device, precision=precision, capture=capture,
             origin=Origin(command=typed(), data=DATA_SETS[table][0], table=table),

@@ -9,7 +9,6 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 
 def tuned(
@@ -48,12 +47,8 @@ def tuned(
     seeds. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-tuned-{table}")).absolute()
-    check_folder(folder, "--out")
-    if ray is None:
-        check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
     changes = {"model": model, "epochs": epochs, "batch_size": batch_size, "pretrained": pretrained}
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict, replace
 
         import torch

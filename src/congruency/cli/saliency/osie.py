@@ -11,7 +11,6 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option, several
 from congruency.cli.saliency.options import METHOD_HELP, Capture, Height, Order, OrderSeed, Width
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 
 def osie(
@@ -61,10 +60,7 @@ def osie(
     the rows, with intervals and paired tests. The same command resumes after an
     interruption.
     """
-    check_folder(out, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(out, device, processes, threads, ray) as place:
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes
         from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency
