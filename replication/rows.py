@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from congruency.saliency.task import Recipe
-from congruency.studies.ablation import BASELINE, Axes, cells
+from congruency.studies.ablation import BASELINE, Axes, cell_name, cells
 from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
@@ -149,7 +149,7 @@ def _classification(study: Study[Any]) -> Rows:
 def _ablation(axes: Axes) -> Rows:
     yield Row(name=BASELINE, jobs=(), settings=correction_settings(_BASELINE))
     for cell in cells(axes):
-        yield Row(name=cell.name, jobs=(), against=BASELINE, settings=correction_settings(cell.method))
+        yield Row(name=cell_name(cell), jobs=(), against=BASELINE, settings=correction_settings(cell))
 
 
 def _saliency(recipes: Sequence[Recipe]) -> Rows:

@@ -1,6 +1,7 @@
 """A real browser for the tests of pages: headless Chromium, driven through the pipe of its debugging protocol."""
 
 import base64
+import io
 import json
 import os
 import select
@@ -10,7 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 INSTALL = "brew install chromium" if sys.platform == "darwin" else "apt-get install chromium chromium-driver"
@@ -125,3 +128,44 @@ class Browser:
         self._process.wait(timeout=20)
         os.close(self._out)
         os.close(self._in)
+
+
+ALL_VIEWS = tuple((width, dark) for width in (1400, 420) for dark in (False, True))
+_CLIPPED = """
+[...document.querySelectorAll('.chart > svg text')].filter((each) => {
+  const [box, whole] = [each, each.closest('svg')].map((one) => one.getBoundingClientRect());
+  return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1 || box.bottom > whole.bottom + 1);
+}).map((each) => each.textContent)
+"""
+_IMAGES = """
+[...document.images].map((each) => each.getBoundingClientRect()).filter((box) => box.width > 20)
+  .map((box) => [box.x + scrollX, box.y + scrollY, box.width, box.height])
+"""
+
+
+def check_page(browser, path: Path, views=ALL_VIEWS) -> None:
+    """What every page keeps: nothing wider than the screen, no label cut off, no white picture in the dark."""
+    for width, dark in views:
+        where = (path.name, width, "dark" if dark else "light")
+        browser.complaints.clear()
+        browser.open(path, width=width, dark=dark, phone=width < 600)
+        assert browser.complaints == [], where
+        assert browser.run("document.documentElement.scrollWidth") <= width, where
+        assert browser.run(_CLIPPED) == [], where
+        browser.run("document.querySelectorAll('img').forEach((each) => { each.loading = 'eager'; })")
+        deadline = time.monotonic() + 20
+        while not browser.run("[...document.images].every((each) => each.complete)") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for box in browser.run(_IMAGES) if dark else []:
+            assert white_frame(browser, box) < 0.9, (*where, box)
+
+
+def white_frame(browser, box) -> float:
+    """The white share of the frame of a picture, its outermost fiftieth."""
+    clip = dict(zip(("x", "y", "width", "height"), box, strict=True), scale=1)
+    shot = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+    with Image.open(io.BytesIO(base64.b64decode(shot["data"]))) as image:
+        pixels = np.asarray(image.convert("L"))
+    edge = max(2, min(pixels.shape) // 50)
+    frame = np.concatenate([pixels[:edge].ravel(), pixels[-edge:].ravel(), pixels[:, :edge].ravel()])
+    return float((frame > 235).mean())

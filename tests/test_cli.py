@@ -223,7 +223,7 @@ def test_a_core_installation_says_what_to_install(missing, monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 1
     error = capsys.readouterr().err
-    assert "pip install '.[experiments]' in a checkout" in error
+    assert "pip install '.[experiments]' in a checkout of congruency" in error
     assert error.count("\n") == 1
 
 

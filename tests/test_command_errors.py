@@ -11,8 +11,7 @@ import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-from congruency import cli
-from congruency.classification import models
+from congruency import cli, pretrained
 from congruency.cli.terminal import interrupted
 from congruency.studies import bench
 
@@ -95,6 +94,9 @@ def test_a_download_without_a_network_fails_at_once(model, tmp_path, monkeypatch
     result = call(*words, "--epochs", 1, "--device", "cpu", "--out", tmp_path / "out")
     refused(result, f"weights of {model} cannot be downloaded .*Name or service not known.*give a weights file")
     assert not (tmp_path / "out").exists()
+    if model == "resnet18":  # saliency networks say so before they look at the data
+        words = ["saliency", "train", tmp_path, "--pretrained", "download", "--backbone", model, "--device", "cpu"]
+        refused(call(*words, "--out", tmp_path / "out"), "weights of resnet18 cannot be downloaded")
 
 
 def test_a_server_that_answers_is_asked(monkeypatch):
@@ -102,7 +104,7 @@ def test_a_server_that_answers_is_asked(monkeypatch):
         raise urllib.error.HTTPError(url, 404, "Not Found", {}, io.BytesIO())
 
     monkeypatch.setattr(urllib.request, "urlopen", answers)
-    models._check_reachable("resnet18", "https://example.org")
+    pretrained.check_reachable("resnet18", "https://example.org")
 
 
 def test_resuming_with_other_settings_names_what_changed(tmp_path):

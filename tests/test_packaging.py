@@ -148,5 +148,5 @@ def check_command(python):
     done = run(python.parent / "congruency", "demo", env=clean(), cwd=python.parent)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("congruency: typer is missing; the command needs the extra: pip install")
+    assert done.stderr.startswith("congruency: the command needs typer: pip install")
     assert done.stderr.count("\n") == 1

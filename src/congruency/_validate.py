@@ -11,10 +11,15 @@ from torch import Tensor
 
 __all__ = [
     "changes", "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter",
-    "check_params", "check_parts", "check_whole", "differs", "is_count",
+    "check_params", "check_parts", "check_whole", "differs", "installing", "is_count",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)
+
+
+def installing(extra: str) -> str:
+    """Return how an extra is installed, for errors: the package is on no index yet."""
+    return f"pip install '.[{extra}]' in a checkout of congruency, or 'FILE.whl[{extra}]' of its wheel"
 
 
 def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:

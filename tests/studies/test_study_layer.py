@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from toy_study import ToyRunner, toy_study
 
 from congruency.studies.conduct import conduct
 from congruency.studies.executor import Place, execute
+from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Run, Study, pick
 from congruency.studies.results import collect, comparisons, paired, read_results, to_json
 from congruency.studies.store import Failure, RunResult, Store
@@ -172,7 +174,7 @@ def test_comparisons_are_corrected_by_holm_and_name_what_is_identical():
     assert same.p == 1
     table = summary_table(study, RESULTS)
     assert table.columns == ["Row", "Seeds", "Error, %", "Error against"]
-    assert [row[3] for row in table.rows] == ["-", "-0.97 ± 0.14 (p 0.001)", "identical"]
+    assert [row[3] for row in table.rows] == ["-", "-0.97 ± 0.14 (p 0.001)", "identical to plain"]
     sentences = findings(study, RESULTS)
     assert sentences[0] == "better, against plain: Error falls by 0.97 points (p 0.001)."
     assert sentences[1] == "Identical on every seed to the row they are compared with: same."
@@ -185,12 +187,22 @@ def test_runs_that_cannot_show_a_difference_say_so():
     others = ("better", "same")
     results = {name: {**RESULTS["plain"], "seconds": [float(len(name))] * 3} for name in ("plain", *others)}
     table = summary_table(study, results)
-    assert [row[3:5] for row in table.rows[1:]] == [["identical", "-"]] * 2
+    assert [row[:1] + row[3:5] for row in table.rows[1:]] == [["better (same as: same)", "identical to plain", "-"]]
     (sentence,) = findings(study, results)
     assert sentence.startswith("Nothing differs: on every seed every row is identical")
     assert "p <" not in sentence
     equal = {**RESULTS, "same": RESULTS["better"]}
-    assert findings(study, equal)[0].startswith("better; same (equal to each other), against plain: Error falls")
+    assert findings(study, equal)[0].startswith("better (same as: same), against plain: Error falls")
+    assert [row[0] for row in summary_table(study, equal).rows] == ["plain", "better (same as: same)"]
+    assert len(json.loads(unescape(difference_charts(study, equal)[0].chart.split("'")[1]))["samples"]) == 1
+    printed = tuple(replace(row, paper={"error": float(len(row.name))}) for row in study.rows)
+    assert summary_table(replace(study, rows=printed), equal).rows[1][5] == "6.00; 4.00"
+    times = {name: {**metrics, "speed": [float(len(name))] * 3} for name, metrics in equal.items()}
+    for speed, rows in ((True, 2), (False, 3)):
+        column = Column(key="speed", speed=speed)
+        assert len(summary_table(replace(study, extras=(column,)), times).rows) == rows, "speeds are not compared"
+    one_seed = {name: {"seed": [0.0], "error": [5.0]} for name in ("plain", *others)}
+    assert len(summary_table(study, one_seed).rows) == 3, "one seed may be equal by chance"
     mixed = summary_table(study, RESULTS)
     assert [row[4] for row in mixed.rows] == ["-", "0.002", "-"]
 

@@ -2,9 +2,6 @@
 
 import difflib
 import importlib
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,16 @@ from torch import Tensor, nn
 import congruency._torchvision_compat  # noqa: F401
 from congruency.classification.networks import DenseNet, ResNet9, ResNeXt, convnet, mlp, resnet18_cifar
 from congruency.modules import head
-from congruency.pretrained import PACKAGES, has_published_names, installed, load_fitting, read_weights, timm_names
+from congruency.pretrained import (
+    PACKAGES,
+    check_reachable,
+    download_failed,
+    has_published_names,
+    installed,
+    load_fitting,
+    read_weights,
+    timm_names,
+)
 
 Shape = tuple[int, int, int]
 
@@ -104,13 +110,13 @@ def _timm(name: str, classes: int, shape: Shape, download: bool) -> nn.Module:
     if settings is not None and settings.fixed_input_size:
         options["img_size"] = shape[1:]
     if download:
-        _check_reachable(name, importlib.import_module("huggingface_hub.constants").ENDPOINT)
+        check_reachable(name)
     try:
         network: nn.Module = timm.create_model(name, pretrained=download, **options)
     except Exception as reason:
         if not download:
             raise
-        raise _download_failed(name, reason) from reason
+        raise download_failed(name, reason) from reason
     return network
 
 
@@ -123,11 +129,11 @@ def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Mo
     settings = {"aux_logits": False, "init_weights": True} if short in special else {}
     network: nn.Module = models.get_model(short, weights=None, num_classes=classes, **settings)
     if download:
-        _check_reachable(name, "https://download.pytorch.org")
+        check_reachable(name, "https://download.pytorch.org")
         try:
             weights = models.get_model_weights(short)["DEFAULT"].get_state_dict(progress=False)
         except Exception as reason:
-            raise _download_failed(name, reason) from reason
+            raise download_failed(name, reason) from reason
         kept = {key: value for key, value in weights.items() if not (settings and key.startswith(("aux", "AuxLogits")))}
         _load_weights(network, kept, f"torchvision's {short}")
     return network
@@ -156,23 +162,3 @@ def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str
 
 def _torchvision_models() -> Any:
     return importlib.import_module("torchvision.models")
-
-
-def _check_reachable(name: str, server: str) -> None:
-    """Fail in seconds where there is no network: the libraries that download would try for a minute."""
-    try:
-        urllib.request.urlopen(server, timeout=5).close()
-    except urllib.error.HTTPError:
-        return  # it answered
-    except OSError as reason:
-        if os.environ.get("HF_HUB_OFFLINE"):
-            return  # the caller wants what was downloaded before
-        raise _download_failed(name, reason, "; for weights downloaded before set HF_HUB_OFFLINE=1") from reason
-
-
-def _download_failed(name: str, reason: Exception, hint: str = "") -> ConnectionError:
-    packaged = ", or pretrained='installed'" if name in PACKAGES else ""
-    return ConnectionError(
-        f"the weights of {name} cannot be downloaded ({reason}); "
-        f"give a weights file{packaged}, or train from scratch with pretrained=None{hint}"
-    )

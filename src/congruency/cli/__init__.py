@@ -28,8 +28,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        install = "pip install '.[experiments]' in a checkout, or 'FILE.whl[experiments]' of a wheel"
-        print(f"congruency: {error.name} is missing; the command needs the extra: {install}", file=sys.stderr)
+        from congruency._validate import installing
+
+        print(f"congruency: the command needs {error.name}: {installing('experiments')}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("congruency: interrupted", file=sys.stderr)

@@ -10,13 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["ablate"]
 
 _grid = partial(options.option, panel="The grid (each takes several values: --window 5 10 none)")
 _training = partial(options.option, panel="What is trained")
 _NONE = ("none", "inf")
+_choice = partial(options.several, panel=_grid.keywords["panel"])
 
 
 def ablate(
@@ -31,28 +29,29 @@ def ablate(
     references: Annotated[list[int] | None, _grid(
         "Reference points of DCL. (default: 1 2 3 5)", "N", min=1, max=64,
     )] = None,
-    mode: Annotated[list[options.Modes] | None, _grid(
-        "The paper's equations, or its published code. (default: concentrate)",
+    mode: Annotated[list[str] | None, _choice(
+        "The paper's equations, or its published code. (default: concentrate)", "concentrate", "anchor",
     )] = None,
     margin: Annotated[list[float] | None, _grid(
         "Lower bound of the multiplier of every constraint. (default: 0 for concentrate, 0.5 for anchor)",
         "NUMBER", min=0.0,
     )] = None,
-    scope: Annotated[list[options.Scopes] | None, _grid(
-        "Correct the last layer, as in the paper, or the whole network. (default: head)",
+    scope: Annotated[list[str] | None, _choice(
+        "Correct the last layer, as in the paper, or the whole network. (default: head)", "head", "all",
     )] = None,
     floor: Annotated[list[str] | None, _grid(
         "Floors of congruency, such as 0.1 0.3; none: the paper's form. (default: none)", "NUMBER|none",
     )] = None,
-    returning: Annotated[list[options.YesNo] | None, _grid(
+    returning: Annotated[list[str] | None, _choice(
         "With a floor: whether steps are corrected only after a step that did not move away from the reference. "
-        "(default: yes)",
+        "(default: yes)", "yes", "no",
     )] = None,
-    correct: Annotated[list[options.Corrects] | None, _grid(
-        "Correct the gradient, or the update that the optimizer makes of it. (default: gradient)",
+    correct: Annotated[list[str] | None, _choice(
+        "Correct the gradient, or the update that the optimizer makes of it. (default: gradient)", "gradient", "update",
     )] = None,
-    blocks: Annotated[list[options.BlockNames] | None, _grid(
+    blocks: Annotated[list[str] | None, _choice(
         "One problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
+        "joint", "group", "tensor", "row", "element",
     )] = None,
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
@@ -96,16 +95,13 @@ def ablate(
     reported, is tried again the next time, and does not stop the others.
     """
     out = out.absolute()
-    check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
     windows = _windows(window or ())
     _check(recipe, dataset, pretrained, size)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
         "pretrained": pretrained,
     }  # fmt: skip
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(out, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
@@ -118,14 +114,12 @@ def ablate(
 
         if process_count() > 1:
             raise ValueError("ablate starts its own processes; call it without torchrun")
-        place = options.place_of(processes, threads, ray)
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
-            "modes": tuple(each.value for each in mode or ()), "scopes": tuple(each.value for each in scope or ()),
+            "modes": tuple(mode or ()), "scopes": tuple(scope or ()),
             "floors": tuple(map(options.floor_of, floor or ())),
-            "returning": tuple(each.value == "yes" for each in returning or ()),
-            "corrects": tuple(each.value for each in correct or ()),
-            "blocks": tuple(each.value for each in blocks or ()),
+            "returning": tuple(each == "yes" for each in returning or ()), "corrects": tuple(correct or ()),
+            "blocks": tuple(blocks or ()),
         }  # fmt: skip
         if recipe is not None:
             base = from_recipe(recipe, budget, dataset, per_class, changes)

@@ -10,8 +10,6 @@ import typer
 from congruency.cli.options import option
 from congruency.cli.terminal import check_device, check_folder, interruptible, plain_errors
 
-__all__ = ["bench"]
-
 _QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
 
 

@@ -10,8 +10,6 @@ from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import command_line
 
-__all__ = ["bound"]
-
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 1.75, 1.9)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "Group", "ManyValuesCommand", "spread"]
-
 _NUMBER = re.compile(r"-\.?\d")
 
 
@@ -31,6 +29,12 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group of commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does, with the commands that there are where there is none of this name."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"there is no command {args[0]!r} here; choose one of {', '.join(self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """As typer does, ``--help`` included."""

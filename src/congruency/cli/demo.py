@@ -10,8 +10,6 @@ import typer
 from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible
 
-__all__ = ["demo"]
-
 
 def demo(
     seeds: Annotated[int, option("Runs of each method, from different weights.", "N", min=1)] = 6,

@@ -10,8 +10,6 @@ from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import command_line
 
-__all__ = ["illustrate"]
-
 
 def illustrate(
     function: Annotated[Literal["paper", "rosenbrock", "himmelblau", "ravine", "waves"], option(

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+
 if TYPE_CHECKING:
     from congruency.studies.executor import Place
     from congruency.training import Correction
-
-__all__ = [
-    "ORDERS", "SETS", "BatchSize", "BlockNames", "Blocks", "Budget", "CaptureFlag", "CautiousFlag", "CompileFlag",
-    "Corpus", "Correct", "Corrects", "Data", "Dataset", "Device", "Epochs", "FirstSeed", "Floor", "LearningRate",
-    "MaskDecay", "MaxRescale", "MethodRows", "Mode", "Model", "ModelSize", "Modes", "OrderName", "OrderSeed",
-    "Precision", "PrecisionName", "Pretrained", "Processes", "Rates", "Ray", "Rescale", "Returning", "Rows", "Scope",
-    "Scopes", "Seeds", "TF32Flag", "TableOut", "Threads", "TuningSeeds", "YesNo", "check_order_seed", "data_folder",
-    "dataset_path", "floor_of", "method", "option", "place_of", "refined", "where",
-]  # fmt: skip
 
 
 def option(
@@ -40,6 +33,7 @@ def option(
 where = partial(option, panel="Where runs are executed")
 method = partial(option, panel="The method")
 runs = partial(option, panel="How each run is trained")
+machine = partial(option, panel="The machine")
 
 Mode = Literal["concentrate", "anchor"]
 Scope = Literal["head", "all"]
@@ -57,42 +51,16 @@ ORDERS = (
 """What --order takes."""
 
 
-class Modes(str, Enum):
-    """The modes, for an option that may be repeated: typer knows no lists of literals."""
+def several(help: str, *choices: str, panel: str | None = None) -> Any:
+    """An option that may be repeated, with some of these words: typer knows no lists of literals."""
 
-    concentrate = "concentrate"
-    anchor = "anchor"
+    def check(words: list[str] | None) -> list[str] | None:
+        for word in words or []:
+            if word not in choices:
+                raise typer.BadParameter(f"{word!r} is not one of {', '.join(map(repr, choices))}")
+        return words
 
-
-class Scopes(str, Enum):
-    """The scopes, for an option that may be repeated."""
-
-    head = "head"
-    all = "all"
-
-
-class Corrects(str, Enum):
-    """What is corrected, for an option that may be repeated."""
-
-    gradient = "gradient"
-    update = "update"
-
-
-class BlockNames(str, Enum):
-    """The blocks, for an option that may be repeated."""
-
-    joint = "joint"
-    group = "group"
-    tensor = "tensor"
-    row = "row"
-    element = "element"
-
-
-class YesNo(str, Enum):
-    """A switch, for an option that may be repeated."""
-
-    yes = "yes"
-    no = "no"
+    return option(help, "|".join(choices), panel=panel, callback=check)
 
 
 Floor = Annotated[str | None, method(
@@ -176,13 +144,13 @@ Budget = Annotated[Literal["paper", "small"], option(
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
-Precision = Annotated[PrecisionName, runs("Number format of training; bf16 and 16 are mixed precision.")]
+Precision = Annotated[PrecisionName, machine("Number format of training; bf16 and 16 are mixed precision.")]
 OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
-CaptureFlag = Annotated[bool, runs(
+CaptureFlag = Annotated[bool, machine(
     "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
 )]  # fmt: skip
-CompileFlag = Annotated[bool, runs("Run the network through torch.compile.", name="--compile")]
-TF32Flag = Annotated[bool, runs("Let a GPU round float32 products to TF32.", name="--tf32")]
+CompileFlag = Annotated[bool, machine("Run the network through torch.compile.", name="--compile")]
+TF32Flag = Annotated[bool, machine("Let a GPU round float32 products to TF32.", name="--tf32")]
 Corpus = Annotated[str, option(
     "Text to train on: stdlib (the sources of Python's standard library), a folder of text files, or one file.",
     "stdlib|PATH",
@@ -190,6 +158,21 @@ Corpus = Annotated[str, option(
 ModelSize = Annotated[Literal["tiny", "medium", "10m", "100m"], option(
     "Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
 )]  # fmt: skip
+Resume = Annotated[bool, option(
+    "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+)]  # fmt: skip
+RunOut = Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")]
+Strategy = Annotated[Literal["auto", "ddp", "fsdp"], machine(
+    "How several processes share the model; start them by torchrun -m congruency train ...",
+)]  # fmt: skip
+Measure = Annotated[Literal["head", "all", "none"], machine(
+    "The parameters whose congruency and magnitude are recorded.",
+)]  # fmt: skip
+CheckpointSteps = Annotated[int | None, machine(
+    "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
+)]  # fmt: skip
+TensorBoard = Annotated[bool, machine("Write TensorBoard's logs too.", name="--tensorboard")]
+ProgressFlag = Annotated[bool | None, machine("Show a progress bar. (default: in a terminal)")]
 Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
 Threads = Annotated[int | None, where(
     "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,
@@ -261,6 +244,17 @@ def dataset_path(dataset: str | None) -> str | None:
     from congruency.datasets import SETS as KNOWN
 
     return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+
+
+@contextmanager
+def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
+    """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
+    check_folder(out, "--out")
+    if ray is None:
+        check_accelerator(device)
+    place = place_of(processes, threads, ray)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        yield place
 
 
 def place_of(processes: int, threads: int | None, ray: str | None) -> Place:

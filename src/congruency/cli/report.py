@@ -11,8 +11,6 @@ from congruency.cli.options import option
 from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
 from congruency.studies.console import command_line
 
-__all__ = ["report"]
-
 
 def report(
     runs: Annotated[

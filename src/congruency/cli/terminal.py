@@ -8,11 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-__all__ = [
-    "INTERRUPTED", "check_accelerator", "check_device", "check_folder", "given", "interrupted", "interruptible",
-    "plain_errors", "show",
-]  # fmt: skip
-
 INTERRUPTED = 130
 """The exit code that a shell expects of a command ended by Ctrl-C."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -11,42 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import (
-    ORDERS,
-    SETS,
-    Blocks,
-    CautiousFlag,
-    Correct,
-    Data,
-    Device,
-    Floor,
-    MaskDecay,
-    MaxRescale,
-    Mode,
-    OrderName,
-    OrderSeed,
-    PrecisionName,
-    Rescale,
-    Returning,
-    Scope,
-    check_order_seed,
-    option,
-    refined,
-)
+from congruency.cli import options
+from congruency.cli.options import ORDERS, SETS, machine, option
 from congruency.cli.options import method as _method
+from congruency.cli.runs import check_folder_free, check_same, report, shown
 from congruency.cli.terminal import check_accelerator, check_folder, given, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.classification.image_options import ImageOptions
     from congruency.classification.task import Images, Setup
     from congruency.report.tables import Table
-    from congruency.training import Result, TrainingConfig
-
-__all__ = ["train"]
+    from congruency.training import TrainingConfig
 
 _schedule = partial(option, panel="How long and how fast")
 _images = partial(option, panel="The data")
-_machine = partial(option, panel="The machine")
 
 _DCL = ("window", "references", "offset", "mode")
 _CORRECTING = ("margin", "trigger")
@@ -65,29 +43,29 @@ _USERS = {
 def train(
     context: typer.Context,
     dataset: Annotated[str, option(f"{SETS}.", "SET|PATH")],
-    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
-    data: Data = None,
+    out: options.RunOut,
+    data: options.Data = None,
     model: Annotated[str, option(
         "resnet9 (fast, for small images), resnet18_cifar, resnext29_16x64, densenet100_12, convnet, mlp; any name of"
         " timm (resnet50, ...); or torchvision/<name>.", "NAME",
     )] = "resnet9",
-    resume: Annotated[bool, option(
-        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
-    )] = False,
+    resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
-    order: Annotated[OrderName, option(ORDERS)] = "seed",
-    order_seed: OrderSeed = None,
+    order: Annotated[options.OrderName, option(ORDERS)] = "seed",
+    order_seed: options.OrderSeed = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
         "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
         "present gradient (Cautious).",
     )] = "baseline",
-    scope: Annotated[Scope, _method("Correct the whole network, or the last layer (head), as in the paper.")] = "all",
+    scope: Annotated[options.Scope, _method(
+        "Correct the whole network, or the last layer (head), as in the paper.",
+    )] = "all",
     window: Annotated[int | None, _method(
         "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
     )] = None,
     references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
     offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
-    mode: Annotated[Mode, _method(
+    mode: Annotated[options.Mode, _method(
         "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
         "code, which pulls back (with --margin 0.5 --offset 1).",
     )] = "concentrate",
@@ -97,15 +75,15 @@ def train(
     trigger: Annotated[Literal["always", "violated"] | None, _method(
         "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
     )] = None,
-    floor: Floor = None,
-    returning: Returning = None,
-    correct: Correct = None,
-    blocks: Blocks = None,
+    floor: options.Floor = None,
+    returning: options.Returning = None,
+    correct: options.Correct = None,
+    blocks: options.Blocks = None,
     memory: Annotated[int, _method("Samples in GEM's memory.", "N", min=1)] = 1,
-    cautious: CautiousFlag = None,
-    rescale: Rescale = None,
-    max_rescale: MaxRescale = None,
-    mask_decay: MaskDecay = None,
+    cautious: options.CautiousFlag = None,
+    rescale: options.Rescale = None,
+    max_rescale: options.MaxRescale = None,
+    mask_decay: options.MaskDecay = None,
     epochs: Annotated[int, _schedule("Passes over the images.", "N", min=1)] = 30,
     batch_size: Annotated[int, _schedule("Images per batch, over all processes.", "N", min=1)] = 128,
     optimizer: Annotated[str, _schedule("sgd, adamw, or any name of timm.optim, such as lion.", "NAME")] = "sgd",
@@ -144,28 +122,20 @@ def train(
     )] = None,
     stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
     workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
-    device: Device = "auto",
-    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
-        "How several processes share the model; start them by torchrun -m congruency train ...",
-    )] = "auto",
-    precision: Annotated[PrecisionName, _machine("Number format of training; bf16 and 16 are mixed precision.")] = "32",
-    compile: Annotated[bool, _machine("Run the network through torch.compile.", name="--compile")] = False,
-    capture: Annotated[bool, _machine(
-        "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
-    )] = False,
-    channels_last: Annotated[bool, _machine(
+    device: options.Device = "auto",
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32",
+    compile: options.CompileFlag = False,
+    capture: options.CaptureFlag = False,
+    channels_last: Annotated[bool, machine(
         "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
     )] = False,
-    tf32: Annotated[bool, _machine("Let a GPU round float32 products to TF32.", name="--tf32")] = False,
-    measure: Annotated[Literal["head", "all", "none"], _machine(
-        "The parameters whose congruency and magnitude are recorded.",
-    )] = "head",
-    evaluate_every: Annotated[int, _machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
-    checkpoint_steps: Annotated[int | None, _machine(
-        "Checkpoint every so many steps, and at the end of every epoch.", "STEPS", min=1,
-    )] = None,
-    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
-    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+    tf32: options.TF32Flag = False,
+    measure: options.Measure = "head",
+    evaluate_every: Annotated[int, machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    checkpoint_steps: options.CheckpointSteps = None,
+    tensorboard: options.TensorBoard = False,
+    progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL, GEM or Cautious.
 
@@ -181,7 +151,7 @@ def train(
     """
     check_folder(out, "--out")
     _refuse_without_effect(context)
-    check_order_seed(order, order_seed)
+    options.check_order_seed(order, order_seed)
     check_accelerator(device)
     if capture:
         _check_capture(device)
@@ -199,7 +169,7 @@ def train(
             window=window, offset=offset, mode=mode, margin=margin, trigger=trigger, memory=memory,
             floor=DEFAULT_FLOOR if method == "dcl" else None,
         )  # fmt: skip
-        chosen = refined(
+        chosen = options.refined(
             base, floor, returning=returning, correct=correct, blocks=blocks, cautious=cautious, rescale=rescale,
             max_rescale=max_rescale, mask_decay=mask_decay,
         )  # fmt: skip
@@ -247,17 +217,15 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
     from congruency.classification.image_options import augmentation, read_sets
     from congruency.classification.models import check
     from congruency.classification.optimizers import check_optimizer
-    from congruency.classification.task import Setup, build, ordered
+    from congruency.classification.task import Setup, build, describe, ordered
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin
     from congruency.training import train as train_loop
     from congruency.training.processes import first_process
-    from congruency.training.record import RECORD_NAME
 
     check(settings["model"])
     check_optimizer(settings["optimizer"])
-    if not resume and (out / RECORD_NAME).exists():
-        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    held = check_folder_free(out, resume)
     console = Console(quiet=not first_process(), highlight=False)
     with plain_warnings(first_process()):
         sets = read_sets(images)
@@ -265,29 +233,15 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
         setup = ordered(
             Setup(augmentation=made, seed=config.seed, accumulate=config.accumulate, **settings), config.method
         )
-        if resume and (out / RECORD_NAME).exists():
-            _check_same(out, setup, sets)
+        if held:
+            check_same(out, describe(setup, *sets), {field.name: field.default for field in fields(Setup)})
         console.print(_introduction(config, setup, sets), markup=False)
         origin = Origin(command=typed(), data=images.source if images.known else Path(images.source).name)
         result = train_loop(build(setup, *sets), config, out, resume=resume, origin=origin)
     if first_process():
-        _report(result, console)
+        table = partial(_summary, measured=config.measure)
+        report(result, config.method, table, console)
     return result.exit_code
-
-
-def _check_same(out: Path, setup: Setup, sets: tuple[Images, Images]) -> None:
-    """Refuse to resume another run; the loop checks its own settings itself."""
-    from congruency._validate import changes
-    from congruency.classification.task import Setup, describe
-    from congruency.training import read_record
-
-    began = read_record(out).run.get("task", {})
-    here = json.loads(json.dumps(describe(setup, *sets)))
-    usual = {field.name: field.default for field in fields(Setup)}  # of a record older than a setting
-    different = [name for name in here if name != "workers" and began.get(name, usual.get(name)) != here[name]]
-    if different:
-        listed = "; ".join(changes(began, {name: here[name] for name in different}))
-        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
 
 
 def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
@@ -315,29 +269,7 @@ def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Imag
     )
 
 
-def _report(result: Result, console: Any) -> None:
-    from congruency.report.tables import to_rich
-    from congruency.training import read_record
-
-    record = read_record(result.record)
-    if record.epochs:
-        console.print(to_rich(_summary(record.epochs, record.run["config"].get("measure", "head"))))
-    if not result.finished:
-        console.print(_stopped(result), markup=False)
-    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
-    if result.checkpoint is not None:
-        console.print(f"weights: {result.checkpoint} (also for --pretrained)", markup=False, soft_wrap=True)
-
-
-def _stopped(result: Result) -> str:
-    again = "the same command with --resume"
-    if result.resumes_at == result.steps:
-        return f"stopped; {again} resumes where it stopped"
-    where = f"resumes from the last one, of step {result.resumes_at}" if result.resumes_at else "starts again"
-    return f"stopped at step {result.steps}, whose checkpoint could not be written; {again} {where}"
-
-
-def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
+def _summary(epochs: Sequence[Mapping[str, Any]], measured: str) -> Table:
     """The last epochs, at most ten; the record has all."""
     from congruency.report.tables import Table
 
@@ -346,16 +278,10 @@ def _summary(epochs: list[dict[str, Any]], measured: str) -> Table:
     for line in epochs[-10:]:
         evaluation = line["evaluation"] or {}
         rows.append([
-            str(line["epoch"] + 1), _shown(line.get("loss"), 4), _shown(line.get("error")),
-            _shown(evaluation.get("error")), _shown(evaluation.get("top5_error")), _shown(line.get("congruency"), 3),
-            _shown(100 * line["corrected_share"], 0), _shown(line["samples_per_second"], 0),
+            str(line["epoch"] + 1), shown(line.get("loss"), 4), shown(line.get("error")),
+            shown(evaluation.get("error")), shown(evaluation.get("top5_error")), shown(line.get("congruency"), 3),
+            shown(100 * line["corrected_share"], 0), shown(line["samples_per_second"], 0),
         ])  # fmt: skip
     whose = {"head": "the last layer's", "all": "the whole network's"}.get(measured)
     caption = f"Congruency: of {whose} gradients with the gradient accumulated from the start." if whose else ""
     return Table(caption, columns, rows)
-
-
-def _shown(value: float | None, digits: int = 2) -> str:
-    from congruency.report.numbers import fixed
-
-    return fixed(float("nan") if value is None else value, digits)

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from congruency.cli import options
 from congruency.cli.options import CaptureFlag, CompileFlag, Corpus, Device, ModelSize, Precision, TF32Flag, option
+from congruency.cli.runs import check_folder_free, check_same, report, shown
 from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.language import LanguageSetup
     from congruency.report.tables import Table
-    from congruency.training import Result, TrainingConfig
-
-__all__ = ["train_lm"]
+    from congruency.training import TrainingConfig
 
 _schedule = partial(option, panel="How long and how fast")
-_machine = partial(option, panel="The machine")
 
 
 def train_lm(
-    out: Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")],
+    out: options.RunOut,
     corpus: Corpus = "stdlib",
     model: ModelSize = "tiny",
     context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
@@ -46,9 +44,7 @@ def train_lm(
     rescale: options.Rescale = None,
     max_rescale: options.MaxRescale = None,
     mask_decay: options.MaskDecay = None,
-    resume: Annotated[bool, option(
-        "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
-    )] = False,
+    resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights and batches.", "N", min=0)] = 0,
     steps: Annotated[int, _schedule("Optimizer steps.", "N", min=1)] = 1000,
     batch_size: Annotated[int, _schedule("Windows of text per step, over all processes.", "N", min=1)] = 64,
@@ -67,21 +63,15 @@ def train_lm(
         "STEPS", min=1,
     )] = None,
     device: Device = "auto",
-    strategy: Annotated[Literal["auto", "ddp", "fsdp"], _machine(
-        "How several processes share the model; start them by torchrun -m congruency train-lm ...",
-    )] = "auto",
+    strategy: options.Strategy = "auto",
     precision: Precision = "32",
     compile: CompileFlag = False,
     capture: CaptureFlag = False,
     tf32: TF32Flag = False,
-    measure: Annotated[Literal["head", "all", "none"], _machine(
-        "The parameters whose congruency and magnitude are recorded.",
-    )] = "head",
-    checkpoint_steps: Annotated[int | None, _machine(
-        "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
-    )] = None,
-    tensorboard: Annotated[bool, _machine("Write TensorBoard's logs too.", name="--tensorboard")] = False,
-    progress: Annotated[bool | None, _machine("Show a progress bar. (default: in a terminal)")] = None,
+    measure: options.Measure = "head",
+    checkpoint_steps: options.CheckpointSteps = None,
+    tensorboard: options.TensorBoard = False,
+    progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
     """Train a byte-level GPT with AdamW, plainly or with a correction.
 
@@ -134,19 +124,16 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
     from congruency.language import build, describe, read_corpus
     from congruency.studies.analysis.runs import method_name
     from congruency.studies.console import plain_warnings, typed
-    from congruency.training import Origin, read_record, train
+    from congruency.training import Origin, train
     from congruency.training.processes import first_process
-    from congruency.training.record import RECORD_NAME
 
-    held = (out / RECORD_NAME).exists()
-    if held and not resume:
-        raise FileExistsError(f"{out} already holds a run; give --resume to continue it, or another --out")
+    held = check_folder_free(out, resume)
     console = Console(quiet=not first_process(), highlight=False)
     words = method_name(config.method.settings())
     with plain_warnings(first_process()):
         text = read_corpus(corpus)
         if held:
-            _check_same(out, read_record(out).run.get("task", {}), describe(setup, text))
+            check_same(out, describe(setup, text))
         console.print(
             f"GPT of width {setup.shape.width} and {setup.shape.layers} layers on {len(text.train):,} bytes of "
             f"{text.name}, validated on {len(text.held_out):,}; {setup.steps} steps of {setup.batch_size} windows of "
@@ -157,37 +144,12 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
             build(setup, text), config, out, resume=resume, origin=Origin(command=typed(), data=text.name, row=method)
         )
     if first_process():
-        _report(result, setup, console)
+        report(result, config.method, partial(_summary, context=setup.shape.context), console)
     return result.exit_code
 
 
-def _check_same(out: Path, began: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to resume another run; the loop checks its own settings itself."""
-    here = json.loads(json.dumps(here))
-    different = [name for name in here if name in began and began[name] != here[name]]
-    if different:
-        listed = "; ".join(f"{name} was {began[name]!r} and is {here[name]!r}" for name in different)
-        raise ValueError(f"{out} holds another run ({listed}); give its options, or another --out")
-
-
-def _report(result: Result, setup: LanguageSetup, console: Any) -> None:
-    from congruency.report.tables import to_rich
-    from congruency.training import read_record
-
-    epochs = read_record(result.record).epochs
-    if epochs:
-        console.print(to_rich(_summary(epochs, setup.shape.context)))
-    if not result.finished:
-        console.print("stopped; the same command with --resume resumes where it stopped", markup=False)
-    console.print(f"record: {result.record}", markup=False, soft_wrap=True)
-
-
-def _summary(epochs: list[dict[str, Any]], context: int) -> Table:
-    from congruency.report.numbers import fixed
+def _summary(epochs: Sequence[Mapping[str, Any]], context: int) -> Table:
     from congruency.report.tables import Table
-
-    def shown(value: float | None, digits: int) -> str:
-        return fixed(float("nan") if value is None else value, digits)
 
     rows = [
         [

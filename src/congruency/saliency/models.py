@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from congruency._validate import installing
 from congruency.files import replacing
 from congruency.modules import unwrap
-from congruency.pretrained import has_published_names, load_fitting, read_weights, timm_names
+from congruency.pretrained import check_reachable, has_published_names, load_fitting, read_weights, timm_names
 from congruency.saliency.data.preprocessing import Preprocessing
 
 __all__ = [
@@ -108,7 +109,9 @@ def _network(name: str, stride: int, pretrained: bool) -> Any:
     try:
         import timm
     except ImportError as reason:
-        raise ImportError("the saliency models need timm; install congruency[experiments]") from reason
+        raise ImportError(f"the saliency models need timm: {installing('experiments')}") from reason
+    if pretrained:
+        check_reachable(name)
     options: dict[str, Any] = {} if stride == 32 else {"output_stride": stride}
     try:
         network: Any = timm.create_model(name, pretrained=pretrained, features_only=True, out_indices=(-1,), **options)

@@ -18,6 +18,7 @@ from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.scorer import resized
 
 _HEADING = 28  # characters per line above an image
+_PAPER, _INK = "#18212b", "#e8edf3"  # of the pictures: dark, which is easy on the eyes on light pages too
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
     for heading, maps in columns.items():
         if len(maps) != len(images):
             raise ValueError(f"column {heading!r} has {len(maps)} maps for {len(images)} images")
-    figure = Figure(figsize=(2.6 * (1 + len(columns)), 2.1 * len(images)), layout="constrained")
+    figure = Figure(figsize=(2.6 * (1 + len(columns)), 2.1 * len(images)), layout="constrained", facecolor=_PAPER)
     grid = figure.subplots(len(images), 1 + len(columns), squeeze=False)
     for i, image in enumerate(images):
         shown = [image, *(overlay(image, maps[i]) for maps in columns.values())]
@@ -166,8 +167,8 @@ def example_page(images: Sequence[Tensor], columns: Mapping[str, Sequence[Tensor
             axes.imshow(panel.permute(1, 2, 0).cpu().numpy())
             axes.set_axis_off()
             if i == 0:
-                axes.set_title(fill(heading, _HEADING), fontsize=9)
+                axes.set_title(fill(heading, _HEADING), fontsize=9, color=_INK)
     path = Path(path)
     with replacing(path) as file:
-        figure.savefig(file, dpi=100, format=path.suffix.removeprefix(".") or "png")
+        figure.savefig(file, dpi=100, facecolor=_PAPER, format=path.suffix.removeprefix(".") or "png")
     return path

@@ -30,11 +30,6 @@ from congruency.studies.statistics import mean_interval
 from congruency.studies.store import RunResult
 from congruency.training.config import LATER_FIELDS, Correction, Scope
 
-__all__ = [
-    "BASELINE", "DEFAULTS", "MARGINS", "Axes", "Base", "Cell", "ablation_study", "cells", "curves", "from_options",
-    "from_recipe",
-]  # fmt: skip
-
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
 }  # fmt: skip
@@ -162,63 +157,6 @@ _NOTES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One choice of DCL's settings.
-
-    Attributes:
-        window: beta_w, None for infinity.
-        references: N_r.
-        mode: the paper's equations, or its published code, which records a reference after the step (offset 1).
-    """
-
-    window: int | None
-    references: int
-    mode: Mode = "concentrate"
-    margin: float = 0.0
-    scope: Scope = "head"
-    floor: float | None = None
-    returning: bool = True
-    correct: Correct = "gradient"
-    blocks: Blocks = "joint"
-
-    @property
-    def name(self) -> str:
-        """As the paper writes it, with what it does not say."""
-        return f"DCL-{_window_name(self.window)}-{self.references}, {_variant_name(self.variant)}"
-
-    @property
-    def variant(self) -> Variant:
-        return _variant(self.method.settings())
-
-    @property
-    def method(self) -> Correction:
-        """The same, for the training loop."""
-        return Correction(
-            name="dcl",
-            scope=self.scope,
-            references=self.references,
-            window=self.window,
-            offset=int(self.mode == "anchor" and self.window != 1),  # a window of one step has no room for an offset
-            mode=self.mode,
-            margin=self.margin,
-            floor=self.floor,
-            returning=self.returning,
-            correct=self.correct,
-            blocks=self.blocks,
-        )
-
-    @property
-    def inactive(self) -> str:
-        """Why no step is corrected, where that is so; else empty."""
-        if self.window is None or self.window > self.references + 1:
-            return ""
-        if self.window <= self.references:
-            return "the window is over before all references are recorded"
-        returning = self.floor is not None and self.returning
-        return "the window is over before a step back toward the references is possible" if returning else ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Axes:
     """The values of the grid; every combination is a cell.
 
@@ -239,8 +177,11 @@ class Axes:
     blocks: tuple[Blocks, ...] = ("joint",)
 
 
-def cells(axes: Axes) -> list[Cell]:
-    """Return every combination once: references within windows within scopes, modes, margins and other settings."""
+def cells(axes: Axes) -> list[Correction]:
+    """Return every combination once: references within windows within scopes, modes, margins and other settings.
+
+    The anchor records a reference after the step, as the paper's published code does (offset 1).
+    """
     made = []
     for scope, mode in itertools.product(axes.scopes, axes.modes):
         margins = axes.margins or (MARGINS[mode],)
@@ -249,12 +190,28 @@ def cells(axes: Axes) -> list[Cell]:
         ):
             floored = None if mode == "anchor" or blocks == "element" else floor
             made.append(
-                Cell(
-                    window=window, references=references, mode=mode, margin=margin, scope=scope, floor=floored,
-                    returning=returning or floored is None, correct=correct, blocks=blocks,
+                Correction(
+                    name="dcl", window=window, references=references, mode=mode, margin=margin, scope=scope,
+                    floor=floored, returning=returning or floored is None, correct=correct, blocks=blocks,
+                    offset=int(mode == "anchor" and window != 1),  # a window of one step has no room for an offset
                 )
             )  # fmt: skip
     return list(dict.fromkeys(made))
+
+
+def cell_name(cell: Correction) -> str:
+    """As the paper writes it, with what it does not say."""
+    return f"DCL-{_window_name(cell.window)}-{cell.references}, {_variant_name(_variant(cell.settings()))}"
+
+
+def inactive(cell: Correction) -> str:
+    """Why no step is corrected, where that is so; else empty."""
+    if cell.window is None or cell.window > cell.references + 1:
+        return ""
+    if cell.window <= cell.references:
+        return "the window is over before all references are recorded"
+    returning = cell.floor is not None and cell.returning
+    return "the window is over before a step back toward the references is possible" if returning else ""
 
 
 def ablation_study(base: Base, axes: Axes) -> Study[ImageJob]:
@@ -271,14 +228,16 @@ def ablation_study(base: Base, axes: Axes) -> Study[ImageJob]:
         rows=rows,
         columns=tuple(TEST_ERROR if key == TEST_ERROR.key else Column(key=key, title=f"{key}, %") for key in keys),
         notes=_NOTES,
-        extras=tuple(column for column in extras(rows) if column.scale != 1),
+        extras=tuple(column for column in extras(rows) if not column.speed),
         holm=True,
     )
 
 
-def _row(base: Base, cell: Cell) -> Row[ImageJob]:
-    jobs = tuple(replace(job, method=cell.method) for job in base.jobs)
-    return Row(name=cell.name, jobs=jobs, against=BASELINE, settings=settings_of(jobs), inactive=cell.inactive)
+def _row(base: Base, cell: Correction) -> Row[ImageJob]:
+    jobs = tuple(replace(job, method=cell) for job in base.jobs)
+    return Row(
+        name=cell_name(cell), jobs=jobs, against=BASELINE, settings=settings_of(jobs), inactive=inactive(cell)
+    )  # fmt: skip
 
 
 def _window_name(window: int | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
@@ -20,25 +20,14 @@ from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import print_table
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
-__all__ = ["FAILED_EXIT_CODE", "Derived", "Figures", "conduct"]
-
 FAILED_EXIT_CODE = 1
 
 
-class Figures(Protocol[JobT]):
-    """Makes a study's charts from its results and, where it keeps arrays, from its finished runs."""
-
-    def __call__(
-        self, study: Study[JobT], results: Results, finished: Mapping[tuple[str, int], RunResult]
-    ) -> tuple[Sequence[Figure], str]:
-        """Return the charts and how to read them."""
-
-
-class Derived(Protocol[JobT]):
-    """Adds columns to a study's results that a run alone does not have."""
-
-    def __call__(self, study: Study[JobT], results: Results, finished: Mapping[tuple[str, int], RunResult]) -> Results:
-        """Return the results with further columns."""
+Finished = Mapping[tuple[str, int], RunResult]
+Figures = Callable[[Study[JobT], Results, Finished], tuple[Sequence[Figure], str]]
+"""Makes a study's charts, and says how to read them, from its results and its finished runs."""
+Derived = Callable[[Study[JobT], Results, Finished], Results]
+"""Adds columns to a study's results that a run alone does not have."""
 
 
 def conduct(

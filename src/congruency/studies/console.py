@@ -25,8 +25,6 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["Notify", "command_line", "paper_form", "plain_warnings", "progress", "typed"]
-
 Notify = Callable[[str, float, float], None]
 """Called with what was done last or is being done, how much is done, and how much there is in all."""
 
@@ -83,8 +81,11 @@ def typed() -> str | None:
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
 
+    said: set[str] = set()
+
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if shown:
+        if shown and str(message) not in said:
+            said.add(str(message))
             print(f"warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

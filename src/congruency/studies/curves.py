@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from congruency.report.charts import Series
 from congruency.studies.statistics import mean_interval
 
-__all__ = ["mean_series"]
-
 
 def mean_series(name: str, x: Sequence[float], runs: Mapping[int, Sequence[float]]) -> Series:
     """Return the mean over the seeds at every x, with the margin of its 95 % interval.

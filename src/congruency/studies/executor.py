@@ -25,8 +25,6 @@ from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
 from congruency.training.processes import StopSignal, first_process, process_count
 
-__all__ = ["Batch", "Outcome", "Place", "Runner", "Stopped", "attempt", "execute"]
-
 Batch = tuple[Run[JobT], ...]
 """Runs that are executed together: one, or several where a runner trains them as one batch."""
 

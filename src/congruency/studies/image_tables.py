@@ -20,8 +20,6 @@ from congruency.studies.plan import Study
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import process_count
 
-__all__ = ["TITLES", "choose_machine", "made_by", "named_study", "remarks", "sets_of", "study_of"]
-
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
 _PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
 _SHARED = " Within a seed all rows begin with the same weights and see the same batches."

@@ -17,12 +17,10 @@ from congruency.report import charts
 from congruency.report.page import Figure, Page, render
 from congruency.report.tables import to_markdown
 from congruency.studies.plan import Column, JobT, Study
-from congruency.studies.results import RESULTS_FILE, Results, paired, to_json
+from congruency.studies.results import RESULTS_FILE, Results, merged_rows, paired, to_json
 from congruency.studies.statistics import paired_difference
 from congruency.studies.store import Failure
 from congruency.studies.summary import findings, summary_table
-
-__all__ = ["compose", "difference_charts", "provenance", "to_page_markdown", "write"]
 
 _ROWS_PER_CHART = 6
 
@@ -92,8 +90,8 @@ def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
     made = []
     for column in (column for column in study.columns if column.compared and column.in_table):
         samples = [
-            _sample(row.name, pair, column)
-            for row in study.rows
+            _sample(label, pair, column)
+            for label, (row, *_) in merged_rows(study, results).items()
             if row.against is not None
             and (pair := paired(results, row.name, row.against, column.key)) is not None
             and len(pair[0]) > 1

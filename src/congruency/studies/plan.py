@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Column", "Job", "JobT", "PaperNumber", "Row", "Run", "Study", "pick"]
-
 PaperNumber = float | tuple[float, float]
 """A number of the paper, or a mean and a standard deviation over its runs."""
 
@@ -62,6 +60,7 @@ class Column:
         scale: values are multiplied by it when shown.
         compared: whether rows are compared in it, seed by seed.
         in_table: whether the table shows it; if not, only the findings name it.
+        speed: it is a speed, which differs between runs that are equal otherwise.
     """
 
     key: str
@@ -72,6 +71,7 @@ class Column:
     scale: float = 1.0
     compared: bool = True
     in_table: bool = True
+    speed: bool = False
 
     @property
     def heading(self) -> str:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from congruency._validate import installing
 from congruency.studies.console import plain_warnings
 from congruency.studies.executor import Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, Store
 from congruency.training.processes import StopSignal
-
-__all__ = ["execute_on_ray"]
 
 _OBJECT_STORE_BYTES = 128 * 2**20  # runs return a few numbers, data is read from files
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -112,5 +111,5 @@ def _library() -> Any:
     except ModuleNotFoundError as reason:
         if (reason.name or "").partition(".")[0] != "ray":
             raise
-        raise ValueError("ray is missing; install congruency[cluster], or leave --ray out") from None
+        raise ValueError(f"ray is missing; leave --ray out, or {installing('cluster')}") from None
     return ray

@@ -9,13 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from congruency.studies.plan import JobT, Study
+from congruency.studies.plan import JobT, Row, Study
 from congruency.studies.statistics import Difference, holm, paired_difference
 from congruency.studies.store import RunResult
-
-__all__ = [
-    "RESULTS_FILE", "Comparison", "Results", "collect", "comparisons", "paired", "read_results", "seeds_of", "to_json",
-]  # fmt: skip
 
 Results = dict[str, dict[str, list[float]]]
 """``{row: {metric: [one value per seed]}}``; the metric ``"seed"`` names the seeds."""
@@ -128,6 +124,25 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
     ]
     adjusted = holm([one.p for one in made])
     return {(one.row, one.column): replace(one, adjusted=p) for one, p in zip(made, adjusted, strict=True)}
+
+
+def merged_rows(study: Study[JobT], results: Results) -> dict[str, list[Row[JobT]]]:
+    """Return the rows of every line of a table, by its name: rows whose values are equal seed by seed share one.
+
+    The values are those shown (no speeds), over two seeds or more, of rows that are compared with the same one.
+    """
+    shown = {"seed", *(column.key for column in (*study.columns, *study.extras) if not column.speed)}
+    lines: dict[str, list[Row[JobT]]] = {}
+    for row in study.rows:
+        values = {name: list(each) for name, each in results.get(row.name, {}).items() if name in shown}
+        merged = row.against is not None and len(values.get("seed", [])) > 1
+        key = repr((row.against, bool(row.inactive), sorted(values.items()))) if merged else row.name
+        lines.setdefault(key, []).append(row)
+    return {_merged_name(*(row.name for row in rows)): rows for rows in lines.values()}
+
+
+def _merged_name(first: str, *others: str) -> str:
+    return f"{first} (same as: {'; '.join(others)})" if others else first
 
 
 def _is_row(metrics: Any) -> bool:

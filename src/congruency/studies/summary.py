@@ -10,12 +10,10 @@ from rich.console import Console
 
 from congruency.report.numbers import NOTHING, fixed, p_value, with_margin
 from congruency.report.tables import Table, to_rich
-from congruency.studies.plan import Column, JobT, PaperNumber, Run, Study
-from congruency.studies.results import Comparison, Results, comparisons, seeds_of
+from congruency.studies.plan import Column, JobT, PaperNumber, Row, Run, Study
+from congruency.studies.results import Comparison, Results, comparisons, merged_rows, seeds_of
 from congruency.studies.statistics import Difference, mean_interval
 from congruency.studies.store import Failure
-
-__all__ = ["as_paragraphs", "findings", "print_table", "summary_table"]
 
 Compared = Mapping[tuple[str, str], Comparison]
 _SIGNIFICANT = 0.05
@@ -25,7 +23,8 @@ _MOST_NAMED = 8
 def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
     """Return one line per row: every column with its paired difference and the paper's number where there are some.
 
-    Results that are no rows of the study (bounds) follow at the end; ``failed`` counts the failed runs of a row.
+    Rows that are equal to each other share a line. Results that are no rows of the study (bounds) follow at the end;
+    ``failed`` counts the failed runs of a row.
     """
     compared = comparisons(study, results)
     columns = [column for column in study.columns if column.in_table]
@@ -40,14 +39,20 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
             header += [f"{_short(column)} against", *(["Holm's p"] if study.holm else [])]
         header += [f"{_short(column)}, paper"] if column.key in printed else []
         groups.append(range(first, len(header)))
-    lines = []
+    lines, lost = [], failed or {}
     named = {row.name: row for row in study.rows}
-    for name in [row.name for row in study.rows if row.name in results or not row.jobs or (failed or {}).get(row.name)]:
-        row, metrics = named[name], results.get(name, {})
-        line = [name, _seeds(metrics, (failed or {}).get(name, 0))]
+    for label, rows in merged_rows(study, results).items():
+        row, metrics, failures = rows[0], results.get(rows[0].name, {}), sum(lost.get(each.name, 0) for each in rows)
+        if not metrics and row.jobs and not failures:
+            continue
+        line = [label, _seeds(metrics, failures)]
         for column in columns:
-            line += _cells(column, metrics, compared.get((name, column.key)), study.holm, column.key in any_compared)
-            line += [_printed(row.paper.get(column.key), column)] if column.key in printed else []
+            estimate = mean_interval([column.scale * value for value in metrics.get(column.key, [])])
+            line.append(with_margin(estimate.mean, estimate.margin, column.digits))
+            if column.key in any_compared:
+                one = compared.get((row.name, column.key))
+                line += _against(row, one, column, column.key in metrics)[: 1 + study.holm]
+            line += [_printed([each.paper.get(column.key) for each in rows], column)] if column.key in printed else []
         lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
     for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
         line = [name, NOTHING]
@@ -57,20 +62,6 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         lines.append([*line, *(NOTHING for _ in extras)])
     caption = _caption(study, bool(compared), bool(printed))
     return Table(caption, [*header, *(extra.heading for extra in extras)], lines, groups)
-
-
-def _equal_rows(study: Study[JobT], results: Results) -> dict[str, str]:
-    """Rows whose values all are those of an earlier one, seed by seed, each with the first of its kind."""
-    shown = {"seed", *(column.key for column in (*study.columns, *study.extras))}  # not times, say
-    found: dict[str, str] = {}
-    first: dict[str, str] = {}
-    for row in study.rows:
-        values = {name: list(each) for name, each in results.get(row.name, {}).items() if name in shown}
-        if row.against is not None and not row.inactive and len(values.get("seed", [])) > 1:
-            key = repr((row.against, sorted(values.items())))
-            if first.setdefault(key, row.name) != row.name:
-                found[row.name] = first[key]
-    return found
 
 
 def _short(column: Column) -> str:
@@ -95,35 +86,27 @@ def _seeds(metrics: Mapping[str, Sequence[float]], lost: int) -> str:
     return f"{count}, {lost} failed" if lost else count
 
 
-def _cells(
-    column: Column, metrics: Mapping[str, Sequence[float]], one: Comparison | None, with_holm: bool, compared: bool,
-) -> list[str]:  # fmt: skip
-    estimate = mean_interval([column.scale * value for value in metrics.get(column.key, [])])
-    cells = [with_margin(estimate.mean, estimate.margin, column.digits)]
-    if compared:
-        cells.append(_difference(one, column))
-        tested = one is not None and not one.identical  # no spread, nothing to test
-        cells += [p_value(one.adjusted if one is not None and tested else math.nan)] if with_holm else []
-    return cells
-
-
-def _difference(one: Comparison | None, column: Column) -> str:
+def _against(row: Row[JobT], one: Comparison | None, column: Column, known: bool) -> list[str]:
+    """The paired difference, and its p-value by Holm; a row without any difference says so."""
+    if known and (row.inactive or (one is not None and one.identical)):
+        whom = "the baseline" if row.against == "baseline" else row.against
+        return [f"identical to {whom}", NOTHING]  # no spread, nothing to test
     if one is None or not math.isfinite(one.difference.mean):
-        return NOTHING
-    if one.identical:
-        return "identical"
+        return [NOTHING, NOTHING]
     found: Difference = one.difference
     text = with_margin(column.scale * found.mean, column.scale * found.margin, column.digits, sign=True)
-    return f"{text} (p {p_value(found.p)})" if math.isfinite(found.p) else text
+    return [f"{text} (p {p_value(found.p)})" if math.isfinite(found.p) else text, p_value(one.adjusted)]
 
 
-def _printed(number: PaperNumber | None, column: Column) -> str:
-    if number is None:
-        return NOTHING
+def _printed(numbers: Sequence[PaperNumber | None], column: Column) -> str:
+    """The paper's numbers of the rows of a line."""
     digits = column.digits if column.paper_digits is None else column.paper_digits
-    if isinstance(number, tuple):
-        return f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})"
-    return f"{number:.{digits}f}"
+    shown = [
+        f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})" if isinstance(number, tuple) else f"{number:.{digits}f}"
+        for number in numbers
+        if number is not None
+    ]
+    return "; ".join(shown) or NOTHING
 
 
 def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
@@ -176,10 +159,8 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
     if not tested:
         return ["Nothing could be compared: that needs two seeds or more of a row and of the one it is compared with."]
     sentences, unclear, identical = [], [], []
-    equal = _equal_rows(study, results)
-    for row in (row for row in study.rows if row.name not in equal):
-        names = [row.name, *(name for name, first in equal.items() if first == row.name)]
-        label = row.name if len(names) == 1 else f"{'; '.join(names)} (equal to each other)"
+    for label, rows in merged_rows(study, results).items():
+        row = rows[0]
         own = {
             column: one for column in study.columns if (one := compared.get((row.name, column.key))) in tested and one
         }
@@ -189,7 +170,7 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
             others = [f"no clear change of {', '.join(rest)}"] if rest else []
             sentences.append(f"{label}, against {row.against}: {'; '.join([*clear, *others])}.")
         elif own and all(one.identical for one in own.values()):
-            identical += names
+            identical += [each.name for each in rows]
         elif own:
             unclear.append(label)
     if unclear:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from congruency._validate import installing
 from congruency.training.config import TrainingConfig
 from congruency.training.processes import process_count
 
@@ -25,7 +26,7 @@ def make_fabric(config: TrainingConfig) -> Fabric:
     try:
         from lightning.fabric import Fabric
     except ModuleNotFoundError as reason:
-        raise ImportError("training needs lightning; install congruency[experiments]") from reason
+        raise ImportError(f"training needs lightning: {installing('experiments')}") from reason
     cuda = torch.cuda.is_available()
     if config.accelerator == "cuda" and not cuda:
         raise ValueError("accelerator 'cuda' needs a GPU, and torch sees none; use 'cpu' or 'auto'")

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from congruency._validate import installing
+
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 
 
@@ -98,9 +100,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as reason:
-            raise ImportError(
-                "tensorboard is not installed; install congruency[experiments], or leave it off"
-            ) from reason
+            raise ImportError(f"tensorboard is missing; leave it off, or {installing('experiments')}") from reason
         self._folder = folder
         self._writer: Any = None
         with self._surviving():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from congruency import cli
 from congruency.classification import task
-from congruency.cli import train as train_command
+from congruency.cli import runs
 from congruency.training import Correction, Result, load_checkpoint, read_record, without_times
 
 SMALL = ["--dataset", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
@@ -50,6 +50,8 @@ def test_a_network_is_trained_and_summarised(tmp_path, words):
     assert len(record.epochs) == 2
     assert record.epochs[1]["loss"] < record.epochs[0]["loss"]
     assert record.run["config"]["method"]["name"] == words[1]
+    idle = words[1] != "baseline" and not any(line["corrected_share"] for line in record.epochs)
+    assert ("corrected no step, so this was plain training" in said(result)) == idle
     assert load_checkpoint(next(iter((tmp_path / "run" / "checkpoints").iterdir())))["model"]
 
 
@@ -78,7 +80,7 @@ def test_a_stopped_run_is_resumed_to_the_same_end(tmp_path, monkeypatch):
 def test_a_stopped_run_without_its_checkpoint_says_where_it_resumes(tmp_path):
     record = tmp_path / "record.jsonl"
     sentences = [
-        train_command._stopped(Result(False, 1, 182, {}, record, None, True, resumes_at)) for resumes_at in (182, 45, 0)
+        runs._stopped(Result(False, 1, 182, {}, record, None, True, resumes_at)) for resumes_at in (182, 45, 0)
     ]
     assert sentences[0] == "stopped; the same command with --resume resumes where it stopped"
     assert "stopped at step 182, whose checkpoint could not be written" in sentences[1]

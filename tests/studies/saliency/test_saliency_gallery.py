@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from browser import Browser, needs_browser
+from browser import Browser, check_page, needs_browser
 from PIL import Image
 from saliency_data import picture
 from typer.testing import CliRunner
@@ -87,8 +87,7 @@ def test_rows_are_sorted_in_a_browser(gallery, tmp_path):
         assert order(browser) == ["<b>1.png", "2.png", "10.png", "bare.png"]
         numbers = browser.run("[...document.querySelectorAll('tbody.images tr')].map(r => r.cells[5].textContent)")
         assert numbers[1] == f"{scores['2.png']['NSS']:.4f}"
-        browser.open(page, width=390, height=800, phone=True)
-        assert browser.run("document.documentElement.scrollWidth") <= 390
+        check_page(browser, page)
         browser.open(page, dark=True)
         assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(16, 22, 29)"
         assert browser.complaints == []

@@ -14,8 +14,6 @@ from congruency.cli.reproduce.language import language
 from congruency.cli.reproduce.saliency import saliency
 from congruency.cli.reproduce.tuned import tuned
 
-__all__ = ["app"]
-
 app = typer.Typer(
     cls=Group,
     help="Run a table of the paper, or one of our own studies, with as many seeds as you like.\n\n"

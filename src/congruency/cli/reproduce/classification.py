@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from congruency.cli import options
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["classification"]
 
 _machine = partial(options.option, panel="How runs are computed")
 
@@ -61,16 +58,12 @@ def classification(
     congruency reproduce classification cifar10_grid --data FOLDER --seeds 10
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
-    check_folder(folder, "--out")
-    if ray is None:
-        check_accelerator(device)
     options.check_order_seed(order, order_seed)
-    place = options.place_of(processes, threads, ray)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "pretrained": pretrained,
         "sample_order": order, "order_seed": order_seed,
     }  # fmt: skip
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
         import torch

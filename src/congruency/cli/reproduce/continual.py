@@ -9,13 +9,12 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.terminal import check_device, check_folder, interruptible
-
-__all__ = ["continual"]
+from congruency.cli.saliency.options import Device, device_named
 
 
 def continual(
     table: Annotated[Literal["mnist_r", "mnist_p", "icifar100", "split_mnist", "split_cifar10"], typer.Argument(
+        metavar="TABLE",
         help="The paper's mnist_r (rotations), mnist_p (permutations) or icifar100; split_mnist or split_cifar10.",
     )],
     seeds: options.Seeds = 5,
@@ -48,7 +47,7 @@ def continual(
         "Search instead, on held-out seeds: learning rate and strength of a loss, GEM's margin, or GEM's margin and "
         "DCL's window together.",
     )] = None,
-    device: Annotated[str, option("cpu, cuda, cuda:1, ...", "DEVICE", name="--device")] = "cpu",
+    device: Device = "cpu",
     processes: options.Processes = 1,
     threads: options.Threads = None,
     ray: options.Ray = None,
@@ -60,10 +59,8 @@ def continual(
     interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")
-    check_folder(folder, "--out")
-    check_device(device, "--device")
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"):
+    device = device_named(device)
+    with options.studying(folder, device, processes, threads, ray) as place:
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line
         from congruency.studies.continual.figures import continual_figures
@@ -74,31 +71,28 @@ def continual(
         from congruency.studies.results import collect
         from congruency.studies.store import Store
 
-        try:
-            settings = StreamSettings(
-                table=table, dataset=dataset, labels=labels, model=model, scenario=scenario, tasks=tasks,
-                samples=samples, memory=memory, policy=policy,
-            )  # fmt: skip
-            study = tuning_study(tune, settings) if tune else part_study(settings, rows or (), part, against)
-            code = conduct(
-                study,
-                ContinualRunner(settings, folder.absolute(), data, device),
-                range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(tune, settings),
-                folder,
-                place=place,
-                settings=settings.described(),
-                command=command_line(),
-                made=f"computed on {device}",
-                figures=continual_figures,
-            )
-            if tune is not None and code == 0:
-                from rich.console import Console
+        settings = StreamSettings(
+            table=table, dataset=dataset, labels=labels, model=model, scenario=scenario, tasks=tasks,
+            samples=samples, memory=memory, policy=policy,
+        )  # fmt: skip
+        study = tuning_study(tune, settings) if tune else part_study(settings, rows or (), part, against)
+        code = conduct(
+            study,
+            ContinualRunner(settings, folder.absolute(), data, device),
+            range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(tune, settings),
+            folder,
+            place=place,
+            settings=settings.described(),
+            command=command_line(),
+            made=f"computed on {device}",
+            figures=continual_figures,
+        )
+        if tune is not None and code == 0:
+            from rich.console import Console
 
-                from congruency.report.tables import to_rich
+            from congruency.report.tables import to_rich
 
-                ranking, path = rank(tune, study, collect(study, Store(folder).load()), folder)
-                Console().print(to_rich(ranking))
-                typer.echo(f"written to {path}")
-        except (ValueError, FileNotFoundError) as error:
-            raise typer.BadParameter(str(error)) from None
+            ranking, path = rank(tune, study, collect(study, Store(folder).load()), folder)
+            Console().print(to_rich(ranking))
+            typer.echo(f"written to {path}")
     raise typer.Exit(code)

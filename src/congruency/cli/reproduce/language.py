@@ -9,14 +9,11 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["language"]
 
 
 def language(
     table: Annotated[Literal["tiny", "medium", "10m", "100m"], typer.Argument(
-        help="Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
+        metavar="SIZE", help="Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
     )],
     seeds: options.Seeds = 8,
     first_seed: options.FirstSeed = 0,
@@ -47,10 +44,7 @@ def language(
     seeds. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-language-{table}")).absolute()
-    check_folder(folder, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import replace
 
         from congruency.studies.console import command_line, typed

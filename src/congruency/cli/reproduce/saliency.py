@@ -10,14 +10,11 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.saliency.options import Capture, Order, OrderSeed
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["saliency"]
 
 
 def saliency(
     table: Annotated[Literal["salicon", "osie"], typer.Argument(
-        help="salicon (scored on its validation set) or osie (scored on MIT1003).",
+        metavar="TABLE", help="salicon (scored on its validation set) or osie (scored on MIT1003).",
     )],
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
@@ -47,10 +44,8 @@ def saliency(
     after an interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")
-    check_folder(folder, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
+        from congruency.pretrained import check_reachable
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes
         from congruency.studies.saliency.runner import DATA_SETS, SaliencyRunner, Sets, conduct_saliency, find_set
@@ -64,6 +59,8 @@ def saliency(
         weights = None if pretrained in ("none", "download") else Path(pretrained).absolute()
         recipes = table_recipes(table, rows or (), weights=weights, pretrained=pretrained != "none", **changes)
         places = tuple(find_set(name, data).absolute() for name in DATA_SETS[table])
+        if pretrained == "download":
+            check_reachable(backbone)  # before the data are read
         runner = SaliencyRunner(
             sets=Sets(table, places), out=folder.absolute(), accelerator=device, precision=precision, capture=capture,
             origin=Origin(command=typed(), data=DATA_SETS[table][0], table=table),

@@ -9,9 +9,6 @@ import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["tuned"]
 
 
 def tuned(
@@ -20,6 +17,7 @@ def tuned(
         "tiny_lite0_sgd", "tiny_lite0_scratch", "tiny_resnet50", "tiny_resnet50_scratch", "tiny_resnet101",
         "tiny_resnet101_scratch",
     ], typer.Argument(
+        metavar="TABLE",
         help="A data set and a network. On CIFAR from scratch with SGD, on Tiny ImageNet fine-tuned with SGD (Lite0: "
         "AdamW) or from scratch.",
     )],
@@ -58,12 +56,8 @@ def tuned(
     for all. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-tuned-{table}")).absolute()
-    check_folder(folder, "--out")
-    if ray is None:
-        check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
     changes = {"model": model, "epochs": epochs, "batch_size": batch_size, "pretrained": pretrained}
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict, replace
 
         import torch

@@ -13,8 +13,6 @@ from congruency.cli.saliency.prepare import prepare
 from congruency.cli.saliency.score import score
 from congruency.cli.saliency.train import train
 
-__all__ = ["app"]
-
 app = typer.Typer(
     cls=Group,
     help="Predict where people look, score saliency maps, and compare corrections in saliency networks.",

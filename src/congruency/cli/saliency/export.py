@@ -10,8 +10,6 @@ import typer
 from congruency.cli.saliency.options import check_file
 from congruency.cli.terminal import interruptible, plain_errors
 
-__all__ = ["export"]
-
 
 def export(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],

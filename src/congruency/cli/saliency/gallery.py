@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from congruency.cli.options import option
-from congruency.cli.saliency.options import Device, device_named
-from congruency.cli.saliency.score import Metric
+from congruency.cli.options import option, several
+from congruency.cli.saliency.options import METRICS, Device, device_named
 from congruency.cli.terminal import check_folder, interruptible, plain_errors
-
-__all__ = ["gallery"]
 
 
 def gallery(
@@ -21,8 +18,8 @@ def gallery(
         metavar="DATASET", help="A data set: OSIE, MIT1003, SALICON, or a folder of images with fixations.csv.",
     )],
     out: Annotated[Path, option("The page, index.html, and its pictures.", "FOLDER")] = Path("gallery"),
-    metric: Annotated[list[Metric] | None, option(
-        "Show this metric; may be repeated. (default: NSS, sAUC, AUC, CC, KL)",
+    metric: Annotated[list[str] | None, several(
+        "Show this metric; may be repeated. (default: NSS, sAUC, AUC, CC, KL)", *METRICS,
     )] = None,
     split: Annotated[str | None, option(
         "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
@@ -41,7 +38,7 @@ def gallery(
         if not dataset.is_dir():
             raise ValueError(f"{dataset} is not a folder; the page shows images, so give the folder of the data set")
         data = open_scored(maps, dataset, split)
-        names = [one.value for one in metric] if metric else ["NSS", "sAUC", "AUC", "CC", "KL"]
+        names = metric or ["NSS", "sAUC", "AUC", "CC", "KL"]
         scores = score_maps(maps, data, names, sigma=sigma, device=place)
         page = write_gallery(out, maps, data, scores, sigma=sigma, command=command_line())
     typer.echo(f"{len(data)} images. The page: {page}")

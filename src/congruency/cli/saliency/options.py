@@ -10,12 +10,6 @@ import typer
 from congruency.cli.options import ORDERS, OrderName, option
 from congruency.cli.terminal import check_accelerator, check_folder
 
-__all__ = [
-    "METHOD_HELP", "AspectName", "BatchSize", "Capture", "Device", "Height", "ModelName", "Order", "OrderSeed",
-    "PixelsPerDegree", "Width",
-    "check_file", "device_named",
-]  # fmt: skip
-
 METHOD_HELP = (
     "baseline, GEM, Cautious, or DCL-W-N with window W (or inf) and N references, such as DCL-120-1; with 'anchor', "
     "'floor' or 'update' after it: the paper's code, a floor, the update projected."
@@ -35,6 +29,9 @@ AspectName = Annotated[Literal["stretch", "pad"] | None, option(
     "Images of other proportions: stretched, or padded with black.",
 )]  # fmt: skip
 ModelName = Literal["dinet", "salicon", "dinet4"]
+
+
+METRICS = ("NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG")
 
 
 def device_named(name: str) -> str:

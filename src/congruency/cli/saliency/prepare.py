@@ -11,8 +11,6 @@ from congruency.cli.options import option
 from congruency.cli.saliency.options import PixelsPerDegree, check_file
 from congruency.cli.terminal import interruptible, plain_errors
 
-__all__ = ["prepare"]
-
 
 def prepare(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="The folder of a data set.")],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-__all__ = ["reference_lines"]
-
 
 def reference_lines(
     scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]], who: str

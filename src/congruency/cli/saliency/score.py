@@ -7,34 +7,18 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.options import option
-from congruency.cli.saliency.options import Device, PixelsPerDegree, check_file, device_named
+from congruency.cli.options import option, several
+from congruency.cli.saliency.options import METRICS, Device, PixelsPerDegree, check_file, device_named
 from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.saliency.score_maps import MapScores
-
-__all__ = ["Metric", "score"]
-
-
-class Metric(str, Enum):
-    """The metrics by name; typer has no lists of Literal."""
-
-    NSS = "NSS"
-    SAUC = "sAUC"
-    AUC = "AUC"
-    CC = "CC"
-    AUC_JUDD = "AUC-Judd"
-    KL = "KL"
-    SIM = "SIM"
-    IG = "IG"
 
 
 def score(
@@ -44,7 +28,9 @@ def score(
         help="A data set (OSIE, MIT1003, CAT2000, SALICON, or a folder of images with fixations.csv), or a CSV or JSON "
         "file of fixation points alone.",
     )],
-    metric: Annotated[list[Metric] | None, option("Only this metric; may be repeated. (default: all)")] = None,
+    metric: Annotated[list[str] | None, several(
+        "Only this metric; may be repeated. (default: all)", *METRICS,
+    )] = None,
     protocol: Annotated[Literal["exact", "mit", "salicon"], option(
         "Metrics exact, or as the mit or salicon benchmark computes them.",
     )] = "exact",
@@ -79,10 +65,9 @@ def score(
     from congruency.saliency.baselines import reference_scores
     from congruency.saliency.data.points import check_sigma
     from congruency.saliency.score_maps import open_scored, score_maps
-    from congruency.saliency.scorer import METRICS
 
     with interruptible("interrupted"), plain_errors():
-        names = [one.value for one in metric] if metric else METRICS
+        names = metric or list(METRICS)
         if sigma is not None:
             check_sigma(sigma)
         data = open_scored(maps, fixations, split, pixels_per_degree=pixels_per_degree)

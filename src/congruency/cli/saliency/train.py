@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from congruency.saliency.data.prepared import Prepared
     from congruency.saliency.data.preprocessing import Preprocessing
 
-__all__ = ["train"]
-
 REFERENCES_FILE = "references.json"
 
 
@@ -78,6 +76,7 @@ def train(
     check_folder(out, "--out")
     check_accelerator(device)
     with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
+        from congruency.pretrained import check_reachable
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, train_network
         from congruency.studies.console import typed
@@ -90,6 +89,8 @@ def train(
             aspect=aspect,
         )  # fmt: skip
         make_loss(recipe.effective_loss)
+        if recipe.pretrained:
+            check_reachable(str(recipe.backbone))  # before the data are read
         train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing, pixels_per_degree)
         prepared, asked = train_set.preprocessing, recipe.preprocessing
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
@@ -128,13 +129,15 @@ def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: 
 
 def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
     """A folder holds one run."""
+    from congruency._validate import changes
     from congruency.saliency.task import SCORES_FILE
 
     finished = out / SCORES_FILE
     if finished.is_file():
         found = json.loads(finished.read_text(encoding="utf-8"))
-        if (found["recipe"], found["seed"]) != (recipe, seed):
-            raise ValueError(f"{out} holds another finished run; choose another --out")
+        here = json.loads(json.dumps({"recipe": recipe, "seed": seed}))
+        if different := changes(found, here):
+            raise ValueError(f"{out} holds another finished run ({'; '.join(different)}); choose another --out")
 
 
 def _sets(

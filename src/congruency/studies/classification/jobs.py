@@ -19,7 +19,7 @@ from congruency.training.task import Build
 
 __all__ = [
     "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "changed_job", "correction_settings",
-    "describe_changes", "extra_columns", "extras", "settings_of",
+    "describe_changes", "extras", "settings_of",
 ]  # fmt: skip
 
 ImageSets = tuple[Images, Images | None]
@@ -126,15 +126,10 @@ def correction_settings(method: Correction) -> dict[str, Any]:
 
 
 def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
-    """Return the columns without comparison of these rows."""
-    return extra_columns(dict.fromkeys(job.label for row in rows for job in row.jobs))
-
-
-def extra_columns(labels: Iterable[str] = ("",)) -> tuple[Column, ...]:
-    """Return the columns without comparison: the share of corrected steps and the speed, per label of a job."""
+    """Return the columns without comparison: the share of corrected steps and the speed, per label of the jobs."""
     return tuple(
-        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0)
-        for label in labels
+        Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0, speed=scale == 1)
+        for label in dict.fromkeys(job.label for row in rows for job in row.jobs)
         for key, title, scale in (("corrected_share", "corrected, %", 100), ("images_per_second", "images/s", 1))
     )
 

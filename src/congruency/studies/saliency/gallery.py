@@ -26,6 +26,7 @@ from congruency.studies.page import provenance
 
 __all__ = ["error_map", "write_gallery"]
 
+_NONE, _MORE, _LESS = np.array([24, 33, 43]), np.array([255, 110, 80]), np.array([80, 160, 255])  # of errors
 _PANELS = ("image", "people", "prediction", "error")
 _WIDTH = 240  # pixels of a panel
 
@@ -92,14 +93,13 @@ def error_map(saliency: Tensor, truth: Tensor) -> Tensor:
 
 
 def _panels(viewing: Viewing, saliency: Tensor, sigma: float | None) -> dict[str, np.ndarray]:
-    from matplotlib import colormaps
-
     frame = viewing.height, viewing.width
     image, saliency = read_image(viewing.image), resized(saliency.nan_to_num(posinf=0.0).unsqueeze(0), frame)[0]
     truth = density(fixation_counts([viewing.points], frame), viewing.sigma if sigma is None else sigma)[0]
-    error = colormaps["RdBu_r"]((error_map(saliency, truth).numpy() + 1) / 2)[..., :3]
+    error = error_map(saliency, truth)[..., None].numpy()
+    coloured = _NONE + error.clip(min=0) * (_MORE - _NONE) - error.clip(max=0) * (_LESS - _NONE)
     pictures = [image, overlay(image, truth), overlay(image, saliency)]
-    shown = [*(each.permute(1, 2, 0).numpy() for each in pictures), (255 * error).round().astype(np.uint8)]
+    shown = [*(each.permute(1, 2, 0).numpy() for each in pictures), coloured.round().astype(np.uint8)]
     return dict(zip(_PANELS, shown, strict=True))
 
 
@@ -144,6 +144,16 @@ th[aria-sort=ascending] button::after { content: " \\25B2"; }
 th[aria-sort=descending] button::after { content: " \\25BC"; }
 img { display: block; border-radius: 4px; width: clamp(8rem, 12vw, 15rem); height: auto; }
 footer { margin-top: 1rem; font-size: 0.9rem; }
+@media (max-width: 45rem) {  /* a phone: two pictures beside each other, the scores below them */
+  table, thead, tbody { display: block; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0.4rem; padding: 0.6rem; border-top: 1px solid var(--line); }
+  thead tr { display: flex; border: 0; }
+  th, td { border: 0; padding: 0; text-align: left; }
+  th[scope=row], td[colspan] { grid-column: 1 / -1; overflow-wrap: anywhere; }
+  thead th:not([aria-sort]), td[colspan] { display: none; }
+  td[data-column]::before { content: attr(data-column) " "; color: var(--ink-soft); }
+  img { width: 100%; }
+}
 """
 
 _BODY = Template("""<h1>$title</h1>
