@@ -54,7 +54,7 @@ def theirs(streams: list[Stream], name: str, python: str, threads: int) -> list[
 
 
 def orders(streams: list[Stream]) -> tuple[float, float]:
-    """What shuffled passes over ER's memory gain over random draws: mean and standard error of the paired difference."""
+    """What shuffled passes over ER's memory gain over random draws: mean of the paired difference, standard error."""
     configs = [replace(LEARNERS["ER"], replay_order=order) for order in ("random", "passes")]
     accuracy = run_together(streams, configs, batch=BATCH, memory=MEMORY).scores().accuracy
     gains = accuracy[:, 1] - accuracy[:, 0]
