@@ -18,6 +18,7 @@ LOSSES = [  # other than the cross entropy of the batch
     LearnerConfig("LwF 3", "lwf", temperature=3.0, lr=0.05),
     LearnerConfig("ER", "er"),
     LearnerConfig("ER ring", "er", replay="ring"),
+    LearnerConfig("ER passes", "er", replay="ring", replay_order="passes"),
     LearnerConfig("DER", "der", strength=0.3),
     LearnerConfig("DER++", "derpp", strength=0.3, beta=0.7),
     LearnerConfig("joint", "joint"),

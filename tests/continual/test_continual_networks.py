@@ -8,7 +8,9 @@ import torch
 from small_streams import digits, even_digits, plain
 from torch import nn
 
+from congruency.constraints import EpisodicMemory
 from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
+from congruency.continual.learners.constrained import LoopedMemory
 
 
 def test_perceptron_starts_xavier_uniform_with_zero_biases():
@@ -114,3 +116,37 @@ def test_the_mask_is_that_of_the_evaluated_task():
         inputs = digits()[1].images[:50].double() / 255
         guesses = set(one.predict(inputs, task, made.mask(task).double())[0].tolist())
         assert guesses <= set(made.tasks[task].classes)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["shared classes", "own classes"])
+def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked):
+    """With batch normalisation, over steps and tasks; on a GPU the third step of a task replays its CUDA graph."""
+    torch.manual_seed(0)
+    model = NarrowResNet18(6, filters=3).to(device, torch.float64).train()
+    model.unused = nn.Parameter(torch.zeros(2, device=device, dtype=torch.float64))
+    memories = [kind(model, size=4) for kind in (EpisodicMemory, LoopedMemory)]
+    for task in range(3):
+        mask = torch.full((6,), -math.inf, dtype=torch.float64, device=device)
+        mask[2 * task : 2 * task + 2] = 0
+        inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device)
+        labels = 2 * task + torch.randint(2, (5,), device=device)
+        for step in range(4):
+            for memory in memories:
+                memory.observe(inputs[step:], labels[step:], task, mask if masked else None)
+            before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            expected, found = (memory.gradients() for memory in memories)
+            assert list(found) == list(expected)
+            for name, gradient in expected.items():
+                assert gradient.shape[0] == task
+                torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-11)
+            for name, buffer in model.named_buffers():
+                assert torch.equal(buffer, before[name])
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.02 * torch.randn_like(parameter)
+
+
+def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():
+    for model, kind in ((NarrowResNet18(6, filters=3), LoopedMemory), (mlp((9, 4, 2)), EpisodicMemory)):
+        one = learner(plain("gem"), Setting(lambda share, model=model: model, 3, memory=4))
+        assert type(one.constraints.memory) is kind

@@ -21,6 +21,7 @@ METHODS = [
 OWN_STATE = [
     *(plain(kind) for kind in ("mas", "lwf", "er", "der", "derpp", "joint")),
     LearnerConfig("ring", "er", replay="ring", constraints="gem"),
+    LearnerConfig("passes", "er", replay_order="passes"),
 ]
 TASKS, GROUPS = 4, 4
 SETTINGS = {"hidden": (9,), "memory": 12}

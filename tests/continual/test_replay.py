@@ -128,6 +128,49 @@ def test_a_ring_replays_the_last_samples_of_past_tasks():
         slow.kept += [(x, y, None, None) for x, y in zip(inputs[-8:], labels[-8:], strict=True)]
 
 
+@pytest.mark.parametrize("replay", ["ring", "reservoir"])
+def test_passes_replay_every_sample_once_before_any_again(replay):
+    """A memory of 12, then 24 samples in draws of 10: the last draw of a pass has what is left of it."""
+    slots = ReplaySlots(12, 3, replay, seed=5, order="passes")
+    assert slots.draw(10) is None
+    for task in range(1, 3):
+        for _ in range(2):
+            slots.observe(6)
+        slots.finish()
+        slots.begin(task)
+        drawn = [slots.draw(10) for _ in range(2 * (task + 1) + 1)]  # two passes, and the first draw of a third
+        half = task + 1
+        for one in (drawn[:half], drawn[half:-1]):
+            assert [len(each) for each in one] == ([10, 2] if task == 1 else [10, 10, 4])
+            assert sorted(np.concatenate(one)) == list(range(12 * task))
+        assert not np.array_equal(np.concatenate(drawn[:half]), np.concatenate(drawn[half:-1]))
+        again = ReplaySlots(12, 3, replay, seed=5, order="passes")
+        again.load(slots.owners, slots.offsets, slots.seen)
+        again.begin(task)
+        assert np.array_equal(again.draw(10), drawn[0])  # a task can be resumed
+
+
+def test_passes_are_learned_as_batches_of_the_memory():
+    """The loss is the mean over the samples of both, however many the memory gives."""
+    stream, config = turned(40), plain("er", replay="ring", replay_order="passes")
+    one, slow = learner(config, setting(stream, (7,), memory=8)), Slow(stream, 8)
+    for task in range(3):
+        slow.begin(task)
+        one.begin(task, None)
+        left = []
+        for inputs, labels in slow.batches(task):
+            left = left or list(slow.draws.permutation(len(slow.kept)))
+            replayed, left = [slow.kept[i] for i in left[:10]], left[10:]
+            losses = [of_sample(one.model, x, y, None) for x, y in zip(inputs, labels, strict=True)]
+            losses += [of_sample(one.model, x, y, None) for x, y, _, _ in replayed]
+            expected = weights(one.model) - LR * gradient_of(sum(losses) / len(losses), one.model)
+            one.observe(inputs, labels)
+            torch.testing.assert_close(weights(one.model), expected, rtol=1e-9, atol=1e-12)
+        inputs, labels = slow.samples(task)
+        one.finish(inputs, labels)
+        slow.kept += [(x, y, None, None) for x, y in zip(inputs[-8:], labels[-8:], strict=True)]
+
+
 def test_a_reservoir_is_a_uniform_sample_of_the_stream():
     """How often each of 60 samples is kept in 12 slots, over 2000 streams: chi-square."""
     counts, runs = np.zeros(60), 2000
@@ -339,6 +382,8 @@ def test_tasks_of_different_sizes(memory):
         ({"kind": "gem", "constraints": "dcl"}, "kind 'gem' takes no further constraints, got 'dcl'"),
         ({"kind": "joint", "constraints": "gem"}, "kind 'joint' takes no further constraints, got 'gem'"),
         ({"kind": "der", "replay": "ring"}, "DER stores outputs while it learns, in a reservoir"),
+        ({"kind": "er", "replay_order": "sorted"}, "replay_order must be one of 'random', 'passes', got 'sorted'"),
+        ({"kind": "der", "replay_order": "passes"}, "DER draws at random; replay_order='passes' is for kind 'er'"),
         ({"kind": "der", "strength": -1.0}, "strength must be finite and at least 0, got -1.0"),
         ({"kind": "derpp", "beta": math.inf}, "beta must be finite and at least 0, got inf"),
         ({"kind": "lwf", "temperature": 0.0}, "temperature must be positive, got 0.0"),

@@ -28,10 +28,10 @@ def test_nss_by_hand():
 def test_nss_is_the_mean_zscore_at_the_fixations():
     saliency, fixations = problem(fixations=40)
     expected = [
-        np.repeat(stats.zscore(s.numpy().ravel()), f.numpy().ravel().astype(int)).mean()
+        np.repeat(stats.zscore(s.double().numpy().ravel()), f.numpy().ravel().astype(int)).mean()
         for s, f in zip(saliency, fixations, strict=True)
     ]
-    np.testing.assert_allclose(nss(saliency, fixations), expected, rtol=1e-5)
+    np.testing.assert_allclose(nss(saliency, fixations), expected, rtol=1e-6, atol=1e-6)
 
 
 def scaled(array):
@@ -196,6 +196,16 @@ def test_a_nan_or_a_negative_value_is_not_hidden():
     logits[0, 0, 0] = -1
     for score in (kl(logits, density), sim(logits, density), information_gain(logits, fixations, density)):
         assert score.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("values", [[-1.0, -2.0, -1.0, -3.0], [0.5, -0.5, 0.25, -0.25], [3.0, -1.0, -1.0, 0.0]])
+def test_no_sum_hides_a_negative_value(values):
+    """Of all values, of values that cancel, and of some: neither map is a distribution."""
+    wrong, right = torch.tensor(values).view(1, 2, 2), densities(images=1, height=2, width=2)
+    for score in (kl, sim):
+        assert score(wrong, right).isnan().all()
+        assert score(right, wrong).isnan().all()
+        assert score(torch.zeros_like(right), wrong).isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64])

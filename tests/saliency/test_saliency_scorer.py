@@ -302,10 +302,9 @@ def test_the_human_ceiling_is_the_score_of_the_population(viewers):
                 means[name] += value / 3
         for name, value in human_ceiling(viewed, METRICS).items():
             found[name] += value / 3
-    for name in set(METRICS) - {"AUC-Judd"}:  # whose negatives are the pixels that one viewer did not look at
+    for name in METRICS:
         gap = abs(people[name] - expected[name])
         assert abs(found[name] - expected[name]) < max(0.6 * gap, 0.006), name  # the AUCs of 36 images scatter by that
-    assert found["AUC-Judd"] == pytest.approx(found["AUC"], abs=0.01)
 
 
 def test_cc_is_corrected_for_attenuation():

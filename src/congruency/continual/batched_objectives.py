@@ -114,7 +114,7 @@ class ER(Objective):
         tasks: int,
     ) -> None:  # fmt: skip
         super().__init__(network, configs, start, seeds, size, tasks)
-        self._slots = [ReplaySlots(size, tasks, configs[0].replay, seed) for seed in seeds]
+        self._slots = [ReplaySlots(size, tasks, configs[0].replay, seed, configs[0].replay_order) for seed in seeds]
         self._samples: tuple[Tensor, ...] = ()  # inputs, labels and, where tasks have masks, masks: (S, slots, ...)
         self._now: Batch | None = None
         self._drawn: list[Tensor] = []

@@ -88,7 +88,8 @@ def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:
     """Indices of the learners that advance together: those that need the same work at every step."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, config in enumerate(configs):
-        key = (config.objective, config.replays and config.replay, config.has_episodes, config.constrained_by == "agem")
+        replay = (config.replay, config.replay_order) if config.replays else None
+        key = (config.objective, replay, config.has_episodes, config.constrained_by == "agem")
         groups.setdefault(key, []).append(i)
     return list(groups.values())
 

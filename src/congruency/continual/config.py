@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from congruency._validate import check_choice, check_margin
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
-from congruency.continual.replay import Replay
+from congruency.continual.replay import Replay, ReplayOrder
 from congruency.corrector import Trigger
 
 Constraints = Literal["none", "gem", "agem", "dcl", "dcl_memory"]
@@ -44,6 +44,7 @@ class LearnerConfig:
         beta: weight of the replayed labels in DER++.
         temperature: of LwF's distillation.
         replay: which samples ER keeps: a ``"reservoir"`` of the stream, or the last of each past task (``"ring"``).
+        replay_order: how ER draws from them: at ``"random"``, or in shuffled ``"passes"`` over them, as Avalanche does.
         constraints: on the steps of a kind that has none of its own: a memory's, DCL's, or both.
         cautious: apply :class:`congruency.Cautious` to the optimizer, which must have momentum for that to matter.
     """
@@ -62,6 +63,7 @@ class LearnerConfig:
     beta: float = 0.5
     temperature: float = 2.0
     replay: Replay = "reservoir"
+    replay_order: ReplayOrder = "random"
     constraints: Constraints = "none"
     cautious: bool = False
 
@@ -72,6 +74,7 @@ class LearnerConfig:
         check_choice("trigger", self.trigger, get_args(Trigger))
         check_margin(self.memory_margin)
         check_choice("replay", self.replay, get_args(Replay))
+        check_choice("replay_order", self.replay_order, get_args(ReplayOrder))
         check_choice("constraints", self.constraints, get_args(Constraints))
         for name, value in (("strength", self.strength), ("beta", self.beta)):
             if not 0 <= value < math.inf:
@@ -82,6 +85,8 @@ class LearnerConfig:
             raise ValueError(f"kind {self.kind!r} takes no further constraints, got {self.constraints!r}")
         if self.kind in ("der", "derpp") and self.replay != "reservoir":
             raise ValueError("DER stores outputs while it learns, in a reservoir; replay='ring' is for kind 'er'")
+        if self.kind in ("der", "derpp") and self.replay_order != "random":
+            raise ValueError("DER draws at random; replay_order='passes' is for kind 'er'")
         if self.has_references:
             References(
                 self.references, window=self.window, offset=self.offset, mode=self.mode, margin=self.reference_margin

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from congruency._validate import check_choice
 
-__all__ = ["Places", "Replay", "ReplaySlots"]
+__all__ = ["Places", "Replay", "ReplayOrder", "ReplaySlots"]
 
 Replay = Literal["reservoir", "ring"]
+ReplayOrder = Literal["random", "passes"]
 Places = tuple[list[int], list[int]]
 """Slots, and the sample that goes to each."""
 
@@ -23,14 +24,18 @@ class ReplaySlots:
     slot j drawn from 0..t if there is such a slot. At any time the memory is a uniform sample of the stream so far, the
     present task included. ``"ring"``: the last ``size`` samples of each past task.
 
+    Samples are drawn with replacement (order ``"random"``) or in shuffled ``"passes"`` over the memory, a new one when
+    the last has ended or a task begins; the last draw of a pass has what is left of it, as a DataLoader's last batch.
+
     What is drawn in a task depends on ``seed`` and the task alone, so that an interrupted run can resume at a task.
     """
 
-    def __init__(self, size: int, tasks: int, policy: Replay, seed: int) -> None:
+    def __init__(self, size: int, tasks: int, policy: Replay, seed: int, order: ReplayOrder = "random") -> None:
         check_choice("replay", policy, get_args(Replay))
+        check_choice("replay_order", order, get_args(ReplayOrder))
         if size < 1:
             raise ValueError(f"a memory must hold at least one sample per task, got size {size}")
-        self.size, self.policy, self.seed = size, policy, seed
+        self.size, self.policy, self.seed, self.order = size, policy, seed, order
         self.filled = self.seen = 0
         self.owners = np.full(size * tasks, -1)  # task of the sample in each slot, -1 for none
         self.offsets = np.zeros(size * tasks, dtype=np.int64)  # its place in its task
@@ -39,11 +44,19 @@ class ReplaySlots:
     def begin(self, task: int) -> None:
         """Start a task."""
         self._task, self._of_task = task, 0
+        self._left: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # of the present pass
         self._draws, self._insertions = (np.random.RandomState([self.seed, task, use]) for use in (1, 2))
 
     def draw(self, count: int) -> NDArray[np.int64] | None:
-        """``count`` slots, drawn with replacement; None while the memory is empty."""
-        return self._draws.randint(self.filled, size=count) if self.filled else None
+        """``count`` slots, or what is left of a pass; None while the memory is empty."""
+        if not self.filled:
+            return None
+        if self.order == "random":
+            return self._draws.randint(self.filled, size=count)
+        if not len(self._left):
+            self._left = self._draws.permutation(self.filled)
+        drawn, self._left = self._left[:count], self._left[count:]
+        return drawn
 
     def observe(self, count: int) -> Places:
         """The slots that samples of a batch of ``count`` go to, and which samples these are."""

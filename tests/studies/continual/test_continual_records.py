@@ -45,8 +45,8 @@ def result(losses):
     return result_of(Outcome(matrix, torch.full((1, 3), 0.1), torch.full((1, 1, 3), torch.nan), losses))
 
 
-def figures(results_by_row):
-    """The charts of validation losses for rows with two seeds each."""
+def figures(results_by_row, chosen="Validation loss by task"):
+    """The charts whose title has these words, of validation losses by default, for rows with two seeds each."""
     study = continual_study(StreamSettings(table="mnist_r"), list(results_by_row))
     finished = {
         (row.jobs[0].digest(), seed): one
@@ -54,7 +54,7 @@ def figures(results_by_row):
         for seed, one in enumerate(results_by_row[row.name])
     }  # fmt: skip
     made, _ = continual_figures(study, collect(study, finished), finished)
-    return [figure for figure in made if figure.title.startswith("Validation loss by task")]
+    return [figure for figure in made if chosen in figure.title]
 
 
 def test_a_kept_run_comes_back_whole(tmp_path):
@@ -99,3 +99,13 @@ def test_rows_that_are_compared_share_a_chart():
     assert "DCL-30-1" not in found[0].chart
     assert "GEM" in found[1].chart
     assert "DCL-30-1" in found[1].chart
+
+
+def test_learning_curves_follow_each_task_from_when_it_was_learned():
+    matrix = torch.tensor([[0.9, 0.1, 0.1], [0.7, 0.8, 0.2], [0.5, 0.6, 0.7]], dtype=torch.float64)
+    agreement, losses = torch.full((1, 1, 3), torch.nan), LOSSES[:1, None].double()
+    runs = [result_of(Outcome(m[None, None], torch.full((1, 3), 0.1), agreement, losses)) for m in (matrix, matrix / 2)]
+    (curve,) = figures({"single": runs}, "learning curves")
+    expected = {"task 1": {1: 67.5, 2: 52.5, 3: 37.5}, "task 2": {2: 60.0, 3: 45.0}, "task 3": {3: 52.5}}
+    found = lines(curve.chart)
+    assert {name: pytest.approx(line) for name, line in expected.items()} == found

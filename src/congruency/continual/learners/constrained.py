@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from congruency.constraints.base import ConstraintSource
 from congruency.constraints.memory import EpisodicMemory, Policy
@@ -33,7 +34,11 @@ class StepConstraints:
         self._seed = seed
         self.memory = self.references = None
         if config.has_episodes:
-            kind = SampledMemory if config.constrained_by == "agem" else EpisodicMemory
+            kind = (
+                SampledMemory if config.constrained_by == "agem"
+                else LoopedMemory if any(isinstance(layer, _Convolution) for layer in model.modules())
+                else EpisodicMemory
+            )  # fmt: skip
             self.memory = kind(model, size=memory, policy=policy, margin=config.memory_margin, chunk=chunk)
         if config.has_references:
             self.references = References(
@@ -90,3 +95,52 @@ class SampledMemory(EpisodicMemory):
         outputs = functional_call(self._network, (parameters, buffers), (inputs[drawn],))
         gradients = torch.autograd.grad(functional.cross_entropy(outputs, targets[drawn]), list(parameters.values()))
         return {name: gradient.unsqueeze(0) for name, gradient in zip(parameters, gradients, strict=True)}
+
+
+class LoopedMemory(EpisodicMemory):
+    """The gradients of the past tasks one after the other, for networks with convolutions.
+
+    In one batched call the gradients by shared weights become grouped convolutions, which are slow. On a GPU all passes
+    of a step are replayed as one CUDA graph, captured once per task.
+    """
+
+    _key: tuple[int, ...] = ()
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def gradients(self) -> dict[str, Tensor]:
+        episodes = [self._episodes[task] for task in self.past]
+        key = (int(self._network.training), *map(id, episodes))
+        if key != self._key:  # a task has ended
+            self._key, self._kept, self._graph = key, episodes, None
+            self._found = {
+                name: p.new_empty(len(episodes), *p.shape)
+                for name, p in self._network.named_parameters() if p.requires_grad and episodes
+            }  # fmt: skip
+            self._buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
+            self._compute()
+        elif not episodes or not episodes[0].inputs.is_cuda:
+            self._compute()
+        else:
+            if self._graph is None:
+                self._graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                    self._compute()
+            self._graph.replay()
+        return self._found
+
+    def _compute(self) -> None:
+        """Write every past task's gradients into ``_found``, with buffers that the passes may write to."""
+        for name, buffer in self._network.named_buffers():
+            self._buffers[name].copy_(buffer)
+        for i, episode in enumerate(self._kept):
+            parameters = {name: p.detach().requires_grad_() for name, p in self._network.named_parameters()
+                          if p.requires_grad}  # fmt: skip
+            outputs = functional_call(self._network, (parameters, self._buffers), (episode.inputs,))
+            loss = self.loss(outputs if episode.mask is None else outputs + episode.mask, episode.targets)
+            for found, gradient in zip(
+                self._found.values(),
+                torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True),
+                strict=True,
+            ):
+                found[i].copy_(gradient)

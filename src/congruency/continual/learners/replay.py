@@ -16,12 +16,13 @@ class ERLearner(Learner):
 
     Every step is taken on the batch B and as many samples R of the memory: the loss is the mean cross entropy over
     both, ``1/(|B| + |R|) sum_(x, y in B and R) -log p(y | x)``. The memory holds ``setting.memory`` samples per task of
-    the stream: a reservoir, or the last samples of each past task (``config.replay``).
+    the stream: a reservoir, or the last samples of each past task (``config.replay``), drawn at random or in shuffled
+    passes (``config.replay_order``).
     """
 
     def __init__(self, config: LearnerConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        self.slots = ReplaySlots(setting.memory, setting.tasks, config.replay, setting.seed)
+        self.slots = ReplaySlots(setting.memory, setting.tasks, config.replay, setting.seed, config.replay_order)
         self._kept: dict[str, Tensor] = {}
         self._outputs = torch.empty(0)  # of the latest batch
 
@@ -46,7 +47,7 @@ class ERLearner(Learner):
         return functional.cross_entropy(outputs, torch.cat([labels, replayed["labels"]]))
 
     def draw(self, count: int) -> dict[str, Tensor] | None:
-        """As many samples of the memory, with replacement: inputs, labels, masks and stored outputs."""
+        """As many samples of the memory, or the last of a pass: inputs, labels, masks and stored outputs."""
         slots = self.slots.draw(count)
         if slots is None:
             return None

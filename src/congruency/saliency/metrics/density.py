@@ -8,13 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from congruency.saliency.metrics.checks import Protocol, by_parts, check_protocol, unless_negative, working_pair
+from congruency.saliency.metrics.checks import Protocol, by_parts, check_protocol, working_pair
 
 EPSILON = 2.0**-52
 """MATLAB's ``eps``, which the published code adds before dividing and taking logarithms."""
 
 _NAN = float("nan")
-_RUN = 256  # pixels that are summed in the working precision before float64 takes over
+_RUN = 4096  # pixels that are summed in the working precision (pairwise, by torch) before float64 takes over
+_SQUARES = 256  # the same for sums of squares, which torch accumulates one by one
 
 
 def nss(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact") -> Tensor:
@@ -41,10 +42,10 @@ def nss(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact") ->
         if protocol == "mit":
             fixations = fixations.sign()
             total = torch.where(total.isnan(), total, fixations.sum(-1).double())
-        s, drift, variance, constant = _centred(saliency)
+        s, mean, variance, constant = _moments(saliency)
         if protocol == "mit":
             variance = variance * (s.shape[-1] / (s.shape[-1] - 1))
-        value = (_sum(s.mul_(fixations)) / total - drift) / variance.sqrt()
+        value = (_sum(s * fixations) / total - mean) / variance.sqrt()
         return value.masked_fill(constant & ~total.isnan(), 0.0).to(saliency.dtype)
 
     return by_parts(score, *working_pair(saliency, fixations, "fixations"))
@@ -62,8 +63,8 @@ def cc(saliency: Tensor, density: Tensor) -> Tensor:
     """
 
     def score(saliency: Tensor, density: Tensor) -> Tensor:
-        (s, left, first, flat), (q, right, second, bare) = _centred(saliency), _centred(density)
-        covariance = _sum(s.mul_(q)) / s.shape[-1] - left * right
+        (s, left, first, flat), (q, right, second, bare) = _moments(saliency), _moments(density)
+        covariance = _sum(s * q) / s.shape[-1] - left * right
         value = (covariance / (first.sqrt() * second.sqrt())).clamp(-1.0, 1.0)
         return value.masked_fill(flat, 0.0).masked_fill(bare, _NAN).to(saliency.dtype)
 
@@ -83,7 +84,7 @@ def kl(saliency: Tensor, density: Tensor, *, epsilon: float = EPSILON) -> Tensor
 
     def score(saliency: Tensor, density: Tensor) -> Tensor:
         # With S and Q the maps before division, q / (p + epsilon) = (Q / (S + epsilon sum S)) (sum S / sum Q).
-        offset, total, mass = *_normaliser(saliency), _mass(density)
+        mass, (offset, total) = _mass(density), _normaliser(saliency)
         scale = total / mass
         ratio = torch.add(saliency, _column(offset + epsilon * total, saliency))
         ratio = torch.div(density, ratio, out=ratio).add_(_column(epsilon / scale, saliency))
@@ -108,12 +109,14 @@ def sim(saliency: Tensor, density: Tensor, *, protocol: Protocol = "exact") -> T
     def score(saliency: Tensor, density: Tensor) -> Tensor:
         if protocol == "mit":
             saliency, density = _from_zero(saliency), _from_zero(density)
-        offset, total, mass = *_normaliser(saliency), _mass(density)
-        scale = mass / total  # the saliency with the mass of the density
+        mass, total = _sum(density), _sum(saliency)
+        empty = total == 0
+        scale = mass / total.masked_fill(empty, float(saliency.shape[-1]))  # the saliency with the mass of the density
         scaled = torch.mul(saliency, _column(scale, saliency))
-        if saliency.device.type != "cpu" or offset.any():
-            scaled.add_(_column(offset * scale, saliency))
-        return (_sum(torch.minimum(scaled, density, out=scaled)) / mass).to(saliency.dtype)
+        if saliency.device.type != "cpu" or empty.any():
+            scaled.add_(_column(empty * scale, saliency)).masked_fill_(saliency < 0, -1.0)
+        overlap = torch.minimum(scaled, density, out=scaled)  # negative somewhere if a map is, unless total < 0
+        return (_sum(overlap) / mass).masked_fill_((overlap.amin(-1) < 0) | (total < 0), _NAN).to(saliency.dtype)
 
     return by_parts(score, *working_pair(saliency, density, "density"))
 
@@ -158,18 +161,19 @@ def _sum(maps: Tensor) -> Tensor:
     A float32 sum over all pixels has an error that grows with their number; ``sum(dtype=torch.float64)`` converts every
     pixel, which takes several times as long.
     """
-    return _by_runs(maps, lambda runs: runs.sum(-1).double())
+    return _by_runs(maps, _RUN, lambda runs: runs.sum(-1))
 
 
 def _sum_of_squares(maps: Tensor) -> Tensor:
-    return _by_runs(maps, lambda runs: torch.linalg.vector_norm(runs, dim=-1).double().square())
+    return _by_runs(maps, _SQUARES, lambda runs: torch.linalg.vector_norm(runs, dim=-1).double().square_())
 
 
-def _by_runs(maps: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """(N, P) -> (N,): ``reduce``, (..., R) -> (...), of runs of R pixels and of the rest, added up."""
-    whole = maps.shape[-1] // _RUN * _RUN
-    total = reduce(maps[:, :whole].unflatten(-1, (whole // _RUN, _RUN))).sum(-1)
-    return total + reduce(maps[:, whole:]) if whole < maps.shape[-1] else total
+def _by_runs(maps: Tensor, run: int, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """(N, P) -> (N,): ``reduce``, (..., n) -> (...), of runs of pixels and of the rest, added up."""
+    rest = maps.shape[-1] % run
+    if rest:
+        return _by_runs(maps[:, :-rest], run, reduce) + reduce(maps[:, -rest:])
+    return reduce(maps.view(len(maps), maps.shape[-1] // run, run)).sum(-1, dtype=torch.float64)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
@@ -179,25 +183,25 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
 
 def _total(fixations: Tensor) -> Tensor:
     """(N,): the number of fixations, nan if there are none or a count is negative."""
-    total = fixations.sum(-1).double()  # of integers, so exact
-    return unless_negative(total.masked_fill(total == 0, _NAN), fixations)
+    low, total = fixations.amin(-1), fixations.sum(-1).double()  # of integers, so exact
+    return total.masked_fill_((total == 0) | (low < 0), _NAN)
 
 
 def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) each: an offset and a total such that ``(maps + offset) / total`` are distributions.
 
-    The offset is 0, or 1 for an all-zero map, which then is uniform. The total of a map with a negative value is nan.
+    The offset is False (0), or True (1) for an all-zero map, which then is uniform. The total of a map with a negative
+    value is nan.
     """
-    total = _sum(maps)
+    low, total = maps.amin(-1), _sum(maps)
     empty = total == 0
-    total = total.masked_fill(empty, float(maps.shape[-1]))
-    return empty.to(total.dtype), unless_negative(total, maps)
+    return empty, total.masked_fill_(empty, float(maps.shape[-1])).masked_fill_(low < 0, _NAN)
 
 
 def _mass(density: Tensor) -> Tensor:
     """(N,): the sum of a density, nan if it is 0 or some value is negative."""
-    mass = _sum(density)
-    return unless_negative(mass.masked_fill(mass == 0, _NAN), density)
+    low, mass = density.amin(-1), _sum(density)
+    return mass.masked_fill_((mass == 0) | (low < 0), _NAN)
 
 
 def _from_zero(maps: Tensor) -> Tensor:
@@ -205,18 +209,23 @@ def _from_zero(maps: Tensor) -> Tensor:
     return maps - maps.amin(-1, keepdim=True)
 
 
-def _centred(maps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(N, P): the maps minus their rounded mean, each scaled by a positive number; then (N,) each: the mean that
-    rounding has left, the variance, and whether the map is constant.
+def _moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(N, P): ``a maps + b`` for some a > 0 and b of each map; then (N,) each: its mean, its variance, and whether the
+    map is constant.
 
-    For a map far from 0 the mean is known only after rounding, so it is computed again; the scale keeps the squares of
-    very small and very large maps within range. On the CPU, where checking is free, both are left out when not needed.
-    A map is constant if its range is 0: by rounding, its variance need not be.
+    On the CPU, where checking is free, these are the maps themselves if their variance is not small beside the square
+    of the mean, so that their difference is exact enough. Otherwise a map is far from 0 or its squares may be out of
+    range: its mean is subtracted first, which is known only after rounding and so computed again, and it is divided by
+    its range. A map is constant if that is 0: by rounding, its variance need not be.
     """
-    low, high, pixels = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True), maps.shape[-1]
-    mean, spread, on_device = _sum(maps) / pixels, high - low, maps.device.type != "cpu"
-    rounded = _column(mean, maps)
-    centred, drift = maps - rounded, mean - rounded.squeeze(-1)
-    if on_device or not ((spread > 1e-9) & (spread < 1e9) & (low.abs() <= spread)).all():
-        drift = _sum(centred.div_(spread)) / pixels
-    return centred, drift, _sum_of_squares(centred) / pixels - drift**2, (low == high).squeeze(-1)
+    pixels, on_device = maps.shape[-1], maps.device.type != "cpu"
+    mean = _sum(maps) / pixels
+    if not on_device:
+        square = mean**2
+        variance = _sum_of_squares(maps) / pixels - square
+        if bool(((variance > 0.25 * square) & (variance > 1e-18) & (variance < 1e18)).all()):
+            return maps, mean, variance, torch.zeros_like(mean, dtype=torch.bool)
+    low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
+    centred = (maps - _column(mean, maps)).div_(high - low)
+    mean = _sum(centred) / pixels
+    return centred, mean, _sum_of_squares(centred) / pixels - mean**2, (low == high).squeeze(-1)

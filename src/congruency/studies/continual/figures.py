@@ -22,6 +22,7 @@ __all__ = ["continual_figures"]
 _LINES_PER_CHART = 6
 _NOTE = "Means over the seeds. Bands: 95 % intervals. Point at a chart for its values."
 _SO_FAR = "After each task: the mean over all tasks seen by then."
+_OF_TASKS = "Accuracy on a task after it was learned and after each later one; of many tasks, some."
 _COSINE = "Mean cosine between the update and the gradients of the memory while learning each task."
 
 Named = list[tuple[str, Outcome]]
@@ -61,6 +62,7 @@ def continual_figures(
         matrix = (100 * outcome.matrix[:, 0].mean(0)).tolist()
         heat_map = charts.heat_map(matrix, title=name, x_label="accuracy on task", y_label="after task")
         figures.append(Figure(name, heat_map, "Mean accuracy on every task after each."))
+        figures.append(Figure(f"{name}: learning curves", _by_task(outcome, seeds[name]), _OF_TASKS))
     return figures, _NOTE
 
 
@@ -86,6 +88,19 @@ def _parts(rows: Sequence[Row[ContinualJob]], outcomes: Mapping[str, Outcome]) -
 def _so_far(matrix: torch.Tensor) -> torch.Tensor:
     """(S, T, T) -> (S, T): after each task the mean over the tasks learned by then, ``1/i sum_(t <= i) m_it``."""
     return torch.stack([matrix[:, i, : i + 1].mean(-1) for i in range(matrix.shape[-1])], -1)
+
+
+def _by_task(outcome: Outcome, seeds: Sequence[int]) -> str:
+    """A chart of one row: a line for each of a few evenly spaced tasks, from the task itself to the last."""
+    matrix, last = 100 * outcome.matrix[:, 0], outcome.matrix.shape[-1] - 1
+    series = []
+    for task in sorted({round(i * last / (_LINES_PER_CHART - 1)) for i in range(_LINES_PER_CHART)}):
+        runs = dict(zip(seeds, matrix[:, task:, task].tolist(), strict=True))
+        series.append(mean_series(f"task {task + 1}", list(range(task + 1, last + 2)), runs))
+    label = "accuracy, %"
+    return charts.line_chart(
+        series, title=label, x_label="after task", y_label=label, possible=_POSSIBLE[label], group=label
+    )
 
 
 def _curve(part: Named, seeds: Seeds, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1) -> str:
