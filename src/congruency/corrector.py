@@ -25,7 +25,17 @@ from congruency._validate import (
     differs,
     is_count,
 )  # fmt: skip
-from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
+from congruency.backends import (
+    Basis,
+    ElementRule,
+    ParameterSlice,
+    Passes,
+    Problem,
+    RowPasses,
+    Solution,
+    kind_of,
+    rows_of,
+)  # fmt: skip
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.constraints.references import References
 from congruency.distributed import Groups, full, is_sharded, local, reduction_groups, splits_rows
@@ -365,16 +375,16 @@ class Corrector:
             weights = [local(parameter) for parameter in held] if self._selected.sharded else held
             key = (
                 len(entries), torch.get_num_threads(), self._before.layout, *layouts,
-                *(gradient.data_ptr() for gradient in gradients), *(weight.data_ptr() for weight in weights),
-                *(gradient.is_contiguous() or gradient.stride() for gradient in gradients),
+                *(weight.data_ptr() for weight in weights), *map(kind_of, gradients),
                 *(() if len(entries) == len(self._selected.entries) else map(id, held)),
             )  # fmt: skip
-            if key in self._held:
-                return self._held[key]
+            prepared = self._held.get(key)
+            if prepared is not None and prepared.passes.point([gradient.data_ptr() for gradient in gradients]):
+                return prepared
         made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
         if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
             made.passes.release()
-            if len(self._held) >= _MOST_HELD:  # an allocator gives gradients a few places in turn
+            if len(self._held) >= _MOST_HELD:
                 self._held.clear()
             self._held[key] = made._replace(slices=())  # without them: a gradient that is held is not freed
         return made
@@ -401,7 +411,7 @@ class Corrector:
             bases, groups = self._bases(parameter, active)
             if self.target == "update":  # the step, w_before - w, comes first: see Solution.for_update
                 now, before = local(parameter), self._before.of(parameter)
-                item = ParameterSlice(now, [Basis([now, before], chained=True), *bases], block)
+                item = _placed(ParameterSlice(now, [Basis([now, before], chained=True), *bases], block), parameter)
             else:
                 assert parameter.grad is not None
                 item = ParameterSlice(local(parameter.grad), bases, block)
@@ -537,7 +547,8 @@ class Corrector:
             bases, groups = self._bases(parameter, active)
             single = [part for basis, source in zip(bases, active, strict=True) for part in one_by_one(basis, source)]
             if update:
-                item = ParameterSlice(local(parameter), [Basis([self._before.of(parameter)]), *single], i)
+                before = Basis([self._before.of(parameter)])
+                item = _placed(ParameterSlice(local(parameter), [before, *single], i), parameter)
             else:
                 assert parameter.grad is not None
                 item = ParameterSlice(local(parameter.grad), single, i)
@@ -927,7 +938,7 @@ class _Selection(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What a step reads and writes, ready for the backends; used again while no tensor moves."""
+    """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
 
     passes: Passes | RowPasses
     slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
@@ -939,6 +950,14 @@ class _Prepared(NamedTuple):
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
+
+
+def _placed(item: ParameterSlice, parameter: Tensor) -> ParameterSlice:
+    """A slice of an update, with the place that the gradient has among its tensors."""
+    assert parameter.grad is not None
+    gradient = local(parameter.grad)
+    places = [i for i, tensor in enumerate(item.tensors) if _same(tensor, gradient)]
+    return item._replace(gradient=-2 if len(places) > 1 else places[0] if places else -1)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:

@@ -39,7 +39,7 @@ def slices_of(size, chained, device, dtype=torch.float32, basis_dtype=None, leng
 
 def exact_gram(slices, size, blocks):
     total = torch.zeros(blocks, 1 + size, 1 + size, dtype=torch.float64)
-    for gradient, bases, block in slices:
+    for gradient, bases, block, _ in slices:
         vectors = [gradient.double().cpu()]
         for basis in bases:
             points = [t.double().cpu() for t in basis.tensors]

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution"]
+__all__ = ["Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "kind_of"]
 
 
 class Basis(NamedTuple):
@@ -45,12 +45,14 @@ class ParameterSlice(NamedTuple):
     """One parameter's part in a step: what is corrected, its basis vectors and the block whose problem it belongs to.
 
     The target is written by :meth:`Backend.apply`, and its inner products come first in :meth:`Backend.gram`: the
-    gradient, or the parameter itself where an update is corrected.
+    gradient, or the parameter itself where an update is corrected. The gradient is the one tensor that lies elsewhere
+    at nearly every step.
     """
 
     target: Tensor
     bases: Sequence[Basis]
     block: int
+    gradient: int = 0  # its place among the tensors; -1: it is none of them; -2: it is several
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -61,6 +63,12 @@ class ParameterSlice(NamedTuple):
     def fixed(self) -> list[bool]:
         """Of the target and of every basis vector, in order: whether it is fixed."""
         return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
+
+
+def kind_of(gradient: Tensor) -> tuple[object, ...]:
+    """What must be equal where a gradient takes the place of another in a backend that knows it by its address."""
+    layout = gradient.is_contiguous() or gradient.stride()
+    return type(gradient), gradient.dtype, gradient.numel(), layout, gradient.is_neg()
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,8 @@ class Backend(Protocol):
     """The work of one step in one place: two passes over the parameters, and the small problem between them.
 
     On an accelerator nothing waits for the device. What both passes need is prepared once. A ``reusable`` instance
-    knows the tensors by their addresses: once released, it serves further steps while they lie where they did.
+    knows the tensors by their addresses: once released, it serves further steps while all but the gradients lie where
+    they did.
 
     Args:
         slices: The gradients and their basis vectors, all on ``device``.
@@ -186,6 +195,12 @@ class Backend(Protocol):
 
     def release(self) -> None:
         """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        """Take note of where each slice's gradient lies now; False where that needs a new instance.
+
+        They must be of the same kind as those of the slices, see :func:`kind_of`. Only where reusable.
+        """
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.

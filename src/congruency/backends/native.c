@@ -52,6 +52,7 @@ enum {
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
     int64_t slices, width, size, blocks, threads;
+    int64_t gradient; /* which tensor of every slice is the gradient, whose address changes, or -1 */
     int64_t vectors[][3];
 } Job;
 
@@ -1047,9 +1048,10 @@ static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, 
 
 static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, int dense) {
     PyObject *gradient, *bases;
-    Py_ssize_t block;
+    Py_ssize_t block, place;
     int64_t size = 0, width = 1;
-    if (!PyArg_ParseTuple(item, "OOn", &gradient, &bases, &block)) return -1;
+    if (!PyArg_ParseTuple(item, "OOnn", &gradient, &bases, &block, &place)) return -1;
+    if (slice == 0) job->gradient = least(place, job->width - 1);
     if (block < 0 || block >= job->blocks) {
         PyErr_Format(PyExc_ValueError, "a slice has block %zd, but there are %lld", block, (long long)job->blocks);
         return -1;
@@ -1057,6 +1059,7 @@ static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, i
     blocks(job)[slice] = block;
     int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
     if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
+    if (good > 0) good = job->gradient == place;
     if (good <= 0) return good;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
     for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(bases); i++)
@@ -1071,7 +1074,7 @@ static int64_t count_tensors(PyObject *slice) {
     int64_t count = 1;
     int chained;
     Py_ssize_t fixed;
-    if (!PyArg_ParseTuple(slice, "OOO", &gradient, &bases, &tensors)) return -1;
+    if (!PyArg_ParseTuple(slice, "OOOn", &gradient, &bases, &tensors, &fixed)) return -1;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
     for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(bases); i++) {
         Py_ssize_t own = -1;
@@ -1120,6 +1123,21 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     PyObject *result = good > 0 ? PyCapsule_New(job, JOB, free_job) : NULL;
     if (!result) free(job);
     return good ? result : Py_NewRef(Py_None);
+}
+
+/* point(job, gradients): the addresses of the slices' gradients now, a list of integers; the caller vouches for what
+   lies there. */
+static PyObject *point(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule, *gradients;
+    if (!PyArg_ParseTuple(arguments, "OO!", &capsule, &PyList_Type, &gradients)) return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    if (PyList_GET_SIZE(gradients) != job->slices)
+        return PyErr_Format(PyExc_ValueError, "%lld slices have as many gradients", (long long)job->slices);
+    for (int64_t p = 0; job->gradient >= 0 && p < job->slices; p++)
+        addresses(job, p)[job->gradient] = (int64_t)PyLong_AsUnsignedLongLong(PyList_GET_ITEM(gradients, p));
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* What native.py gives as an address: it vouches for what lies there. */
@@ -1314,6 +1332,7 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
+    {"point", point, METH_VARARGS, NULL},
     {"gram", gram, METH_VARARGS, NULL},
     {"apply", apply, METH_VARARGS, NULL},
     {"element", element, METH_VARARGS, NULL},

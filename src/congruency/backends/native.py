@@ -58,6 +58,10 @@ class NativeBackend:
     def release(self) -> None:
         self._slices = ()
 
+    def point(self, gradients: Sequence[int]) -> bool:
+        _native.point(self._jobs[0], gradients)
+        return True
+
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         parts: list[Tensor] = []
         for job, sums in zip(self._jobs, self._sums, strict=True):

@@ -36,6 +36,9 @@ class TorchBackend:
     def release(self) -> None:
         raise RuntimeError("plain torch operations need their tensors")
 
+    def point(self, gradients: Sequence[int]) -> bool:
+        return False
+
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
         if known is not None and self._slices:

@@ -133,12 +133,15 @@ class _Addresses:
             spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Launch:
     """Slices of one pair of dtypes and one structure, ready for the kernels."""
 
     shapes: tuple[tuple[int, ...], tuple[int, ...], int, torch.device]  # what _plan takes
-    table: Tensor
+    members: list[int]  # which of the backend's slices
+    addresses: list[int]  # of each one's tensors
+    table: Tensor  # the same on the device
+    gradient: int  # which of a slice's tensors moves, or -1
     target_dtype: tl.dtype
     basis_dtype: tl.dtype
     width: int
@@ -155,6 +158,17 @@ class _Launch:
             "ALIGNED": self.aligned,
         }  # fmt: skip
 
+    def point(self, gradients: Sequence[int]) -> bool:
+        """As :meth:`Backend.point`: all but the table of addresses stays."""
+        now = [gradients[i] for i in self.members]
+        if self.gradient < 0 or now == self.addresses[self.gradient :: self.width]:
+            return True
+        if self.aligned and any(address % 16 for address in now):
+            return False
+        self.addresses[self.gradient :: self.width] = now
+        self.table = _addresses.table(tuple(self.addresses), self.table.device)
+        return True
+
 
 _addresses = _Addresses()
 
@@ -163,23 +177,29 @@ class _Launcher:
     """A kernel with a grid and all its arguments, launched again without looking at them again.
 
     Triton's own launch finds out at every call what it is called with. The first call does that; later ones go straight
-    to the compiled kernel with the addresses.
+    to the compiled kernel with the addresses. The first argument of a kernel that walks slices is their table.
     """
 
-    def __init__(self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Tensor | int], **constants: Any) -> None:
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Tensor | int], walked: _Launch | None = None,
+        **constants: Any,
+    ) -> None:  # fmt: skip
         self._kernel, self._grid, self._arguments, self._constants = kernel, grid, tuple(arguments), constants
+        self._walked = walked
         self._again: Callable[[], object] | None = None
 
     def __call__(self) -> None:
         if self._again is not None:
             self._again()
             return
-        compiled = self._kernel[self._grid](*self._arguments, **self._constants)
+        table = () if self._walked is None else (self._walked.table,)
+        compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
         if compiled is not None:  # Triton's interpreter gives nothing
             self._again = self._prepare(compiled)
 
     def _prepare(self, compiled: Any) -> Callable[[], object] | None:
-        names = list(self._kernel.arg_names)[len(self._arguments) :]
+        walked = self._walked
+        names = list(self._kernel.arg_names)[len(self._arguments) + (walked is not None) :]
         values = [a.data_ptr() if isinstance(a, Tensor) else a for a in self._arguments]
         values += [self._constants[name] for name in names]
         grid = (*self._grid, 1, 1)[:3]
@@ -189,7 +209,10 @@ class _Launcher:
             function, packed, stream = compiled.function, compiled.packed_metadata, active.get_current_stream
         except AttributeError:  # another release of Triton: its ordinary way
             return None
-        return lambda: run(*grid, stream(device), function, packed, None, None, None, *values)
+        head = (function, packed, None, None, None)
+        if walked is None:
+            return lambda: run(*grid, stream(device), *head, *values)
+        return lambda: run(*grid, stream(device), *head, walked.table.data_ptr(), *values)
 
 
 class TritonBackend:
@@ -198,7 +221,7 @@ class TritonBackend:
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
         self._size, self._blocks, self._device = size, blocks, device
         ours, others = _split(slices) if size <= MOST_CONSTRAINTS else ({}, list(slices))
-        self._launches = [_launch(entries, kind, blocks, device) for kind, entries in ours.items()]
+        self._launches = [_launch(slices, members, kind, blocks, device) for kind, members in ours.items()]
         self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
         self.reusable = self._others is None
         self._slices = slices
@@ -208,6 +231,9 @@ class TritonBackend:
 
     def release(self) -> None:
         self._slices = ()
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        return all([launch.point(gradients) for launch in self._launches])
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         key = (wide, 0 if known is None else known.data_ptr())
@@ -253,7 +279,7 @@ class TritonBackend:
             for launch in self._launches:
                 plan = launch.plan()
                 launchers.append(_Launcher(
-                    kernels.apply, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
+                    kernels.apply, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
                     **launch.constants(), SIZE=self._size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
                 ))  # fmt: skip
             self._prepare(key, launchers)
@@ -266,7 +292,7 @@ class TritonBackend:
 
     def _keep(self) -> None:
         """Stay while a captured graph needs what is here; be ready for a capture otherwise."""
-        if not _keep_while_captured(self, self._device):
+        if not _keep_while_captured((self, [launch.table for launch in self._launches]), self._device):
             for launch in self._launches:
                 _addresses.restock(launch.table.numel(), self._device)
 
@@ -453,7 +479,7 @@ class _Elements:
         held = (decay, decay if scale is None else scale, rule.signs, partials)
         self._rule = rule  # while it is held, no other has its id
         self._launchers = [_Launcher(
-            kernels.element, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
+            kernels.element, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
             T=constants.pop("G"), **constants, SIZE=size, UPDATE=rule.update, STRICT=rule.strict,
             MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write, CHUNK=_CHUNK, BLOCK=1024,
         )]  # fmt: skip
@@ -486,7 +512,7 @@ class _Gram:
             first, last = (k * len(pairs) // parts for k in (part, part + 1))
             block, unroll = _gram_shape((last - first) * (2 if wide else 1))
             self._launchers.append(_Launcher(
-                kernels.gram, (plan.units,), (launch.table, *plan.tables(), partials), **launch.constants(), SIZE=size,
+                kernels.gram, (plan.units,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
                 PAIRS=tuple(i for pair in pairs[first:last] for i in pair), COUNT=last - first, FIRST=first,
                 STRIDE=len(pairs), CHUNK=_CHUNK, BLOCK=block, UNROLL=unroll, F=tl.float64 if wide else tl.float32,
             ))  # fmt: skip
@@ -535,32 +561,37 @@ def _apply_block(width: int) -> int:
     return min(_CHUNK, 1024 if width <= 6 else 512 if width <= 13 else 256)
 
 
-# the dtypes of gradient and basis, and each basis: whether it is chained, its tensors, and how many vectors are fixed
-_Kind = tuple[torch.dtype, torch.dtype, tuple[tuple[bool, int, int], ...]]
+# the dtypes of target and basis, which tensor is the gradient, and each basis: whether it is chained, its tensors, and
+# how many vectors are fixed
+_Kind = tuple[torch.dtype, torch.dtype, int, tuple[tuple[bool, int, int], ...]]
 
 
-def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[ParameterSlice]], list[ParameterSlice]]:
-    """The slices by dtype of gradient and basis and by the structure of the bases; and those for plain torch."""
-    ours: dict[_Kind, list[ParameterSlice]] = {}
+def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], list[ParameterSlice]]:
+    """The slices by dtype of target and basis and by the structure of the bases; and those for plain torch."""
+    ours: dict[_Kind, list[int]] = {}
     others: list[ParameterSlice] = []
-    for item in slices:
+    for i, item in enumerate(slices):
         if not item.target.numel():
             continue
         tensors = item.tensors
         dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.target.dtype}
         dtype = dtypes.pop()
-        if dtypes or not {dtype, item.target.dtype} <= _DTYPES.keys() or not same_layout(tensors):
+        known = not dtypes and {dtype, item.target.dtype} <= _DTYPES.keys()
+        if not known or item.target.is_neg() or not same_layout(tensors):
             others.append(item)
             continue
         structure = tuple((basis.chained, len(basis.tensors), basis.fixed) for basis in item.bases)
-        ours.setdefault((item.target.dtype, dtype, structure), []).append(item)
+        ours.setdefault((item.target.dtype, dtype, item.gradient, structure), []).append(i)
     return ours, others
 
 
-def _launch(slices: list[ParameterSlice], kind: _Kind, blocks: int, device: torch.device) -> _Launch:
-    slices = sorted(slices, key=lambda item: item.block)
-    addresses = tuple(tensor.data_ptr() for item in slices for tensor in item.tensors)
-    gradient, basis, structure = kind
+def _launch(
+    every: Sequence[ParameterSlice], members: list[int], kind: _Kind, blocks: int, device: torch.device
+) -> _Launch:
+    members = sorted(members, key=lambda i: every[i].block)
+    slices = [every[i] for i in members]
+    addresses = [tensor.data_ptr() for item in slices for tensor in item.tensors]
+    target, basis, gradient, structure = kind
     vectors: list[int] = []
     width = 1
     for chained, count, _ in structure:
@@ -569,8 +600,11 @@ def _launch(slices: list[ParameterSlice], kind: _Kind, blocks: int, device: torc
         width += count
     return _Launch(
         shapes=(tuple(item.target.numel() for item in slices), tuple(item.block for item in slices), blocks, device),
-        table=_addresses.table(addresses, device),
-        target_dtype=_DTYPES[gradient],
+        members=members,
+        addresses=addresses,
+        table=_addresses.table(tuple(addresses), device),
+        gradient=gradient,
+        target_dtype=_DTYPES[target],
         basis_dtype=_DTYPES[basis],
         width=width,
         vectors=tuple(vectors) or (0, 0),

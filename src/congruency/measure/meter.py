@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from congruency._validate import check_choice, differs
-from congruency.backends import Basis, ParameterSlice, Passes
+from congruency.backends import Basis, ParameterSlice, Passes, kind_of
 from congruency.distributed import Groups, like, local, reduction_groups
 
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
@@ -198,17 +198,23 @@ class CongruencyMeter:
         return torch.zeros(4, dtype=torch.float64, device=local(self._params[0]).device)
 
     def _passes(self, references: list[Tensor]) -> Passes:
-        """What reads the gradients and weights, as at the last update if they lie where they did."""
+        """What reads the gradients and weights, as at the last update if the weights lie where they did."""
         used = [(param, param.grad) for param in self._params if param.grad is not None]
-        tensors = [local(tensor) for pair in used for tensor in pair if tensor.layout is torch.strided]
-        key = (*(id(param) for param, _ in used), *((t.data_ptr(), t.stride(), t.dtype) for t in tensors))
-        if self._held is None or self._held[0] != (id(references), torch.get_num_threads(), *key):
-            passes = Passes(self._slices(references), 1)
-            if not passes.reusable or any(grad.layout is not torch.strided for _, grad in used):
-                return passes
+        if any(gradient.layout is not torch.strided for _, gradient in used):
+            return Passes(self._slices(references), 1)
+        gradients = [local(gradient) for _, gradient in used]
+        key = (
+            id(references), torch.get_num_threads(), *(id(param) for param, _ in used),
+            *(local(param).data_ptr() for param, _ in used), *map(kind_of, gradients),
+        )  # fmt: skip
+        if self._held is not None and self._held[0] == key:
+            if self._held[1].point([gradient.data_ptr() for gradient in gradients]):
+                return self._held[1]
+        passes = Passes(self._slices(references), 1)
+        if passes.reusable:
             passes.release()
-            self._held = ((id(references), torch.get_num_threads(), *key), passes)
-        return self._held[1]
+            self._held = (key, passes)
+        return passes
 
     def _check_beside(self, corrector: SharedPass) -> None:
         if self._kind != "start":
