@@ -297,10 +297,9 @@ class Corrector:
                     self._solution = passes.solve(gram, problem, scale)
                 passes.apply(self._solution.for_update() if update else self._solution)
                 finite = self._solution.finite
-                if problem.counts is None and self._solution.applied.any():
+                if problem.counts is None and any(self._solution.applied.tolist()):
                     self._count("corrected", True)
                     self._mark_written(entries)
-                self._means.note(self._solution)
                 if self._watch is not None:
                     self._watch.note(self._counts["corrected"])
             else:
@@ -439,7 +438,7 @@ class Corrector:
         if not slices:
             return
         previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
-        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None)
+        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None)
         passes = self._passes(slices, sum(source.active for source in active), blocks)
         known = None
         if self._known is not None and len(slices) == len(entries):  # the same vectors, without the step
@@ -501,6 +500,7 @@ class Corrector:
                 only_violated=self.trigger == "violated",
                 floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
                 counts=self._device_counts(device),
+                means=self._means.on(device),
             )
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
@@ -592,15 +592,15 @@ class Corrector:
         assert sizes is not None
         decay = self._decay_of(entries, sizes, rule.update and all(source.needs_update for source in active))
         rescale, counts = self._masking.rescale, self._device_counts(sizes.device)
+        means = self._means.on(sizes.device)
         self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)
-        scale, finite = passes.settle(self._agreement, sizes, self._masking.most_rescale, counts)
+        scale, finite = passes.settle(self._agreement, sizes, self._masking.most_rescale, counts, means)
         if rescale:
             passes.mask(rule, decay, scale)
         self._element_count = prepared.elements
         if counts is None:
             self._mark_written(entries)
-            self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
-        self._means.note_elements(self._agreement, self._element_count)
+            self._count("corrected", sum(self._agreement[:, 0].tolist()) < self._element_count)
         return finite
 
     def _decay_of(self, entries: Sequence[_Entry], sizes: Tensor, decays: bool) -> Tensor:
@@ -799,8 +799,8 @@ class Corrector:
 
         Congruency before and after the correction, magnitude and the share of elements that were kept, each over
         constraints, blocks and the steps where it is defined (left out if there are none); ``corrected_share`` of the
-        ``steps``. Single steps are summed without waiting for the device; this waits. Steps that a CUDA graph replays
-        are counted, not averaged.
+        ``steps``. Single steps, those that a CUDA graph replays included, are summed without waiting for the device; this
+        waits.
         """
         steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
         before, self._read_counts = self._read_counts, (steps, corrected)
@@ -857,7 +857,8 @@ class Corrector:
             self._lengths = None if lengths is None else lengths.to(device, torch.float64, copy=True)
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
-        self._means, self._read_counts = RunningMeans(), (state["counts"]["steps"], state["counts"]["corrected"])
+        self._means.reset()
+        self._read_counts = (state["counts"]["steps"], state["counts"]["corrected"])
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"

@@ -214,7 +214,20 @@ def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
         for poison in (False, True):
             if poison:
                 sums[2, 0, 1] = float("nan")
-            fused, plain = (b.solve(sums, Problem(**settings), scale) for b in (TritonBackend, TorchBackend))
+            tallies = [
+                {
+                    "counts": torch.tensor([5, 7, 0], device=device),
+                    "means": torch.ones(2, 4, dtype=torch.float64, device=device),
+                }
+                for _ in range(2)
+            ]
+            fused, plain = (
+                b.solve(sums, Problem(**settings, **tally), scale)
+                for b, tally in zip((TritonBackend, TorchBackend), tallies, strict=True)
+            )
+            for name in ("counts", "means"):
+                torch.testing.assert_close(*(tally[name] for tally in tallies), msg=name)
+            assert poison or gate is False or (tallies[0]["means"][1] > 1).tolist() == [True, True, True, False]
             names = ("finite", "gradient_norm2", "applied") + (() if gate is False else ("products", "gram"))
             for name in names:
                 torch.testing.assert_close(getattr(fused, name), getattr(plain, name), msg=name)

@@ -122,9 +122,11 @@ class Passes:
             [b.mask(rule.on(p), decay.to(p), None if scale is None else scale.to(p)) for p, b in self._backends]
         )
 
-    def settle(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    def settle(
+        self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Scales and whether all was finite, on the first device: see :meth:`Backend.settle`."""
-        return self._backends[0][1].settle(agreement, sizes, most, counts, self._reuse)
+        return self._backends[0][1].settle(agreement, sizes, most, counts, means, self._reuse)
 
     def _gathered(self, parts: Sequence[Tensor]) -> Tensor:
         """Sums of all places on the first device; a slice has its own block, so that the others' rows are 0."""

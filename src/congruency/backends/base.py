@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "kind_of"]
+__all__ = [
+    "Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "add_to_means", "kind_of",
+]  # fmt: skip
 
 
 class Basis(NamedTuple):
@@ -86,6 +88,7 @@ class Problem:
     floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
     previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
     counts: Tensor | None = None  # (3,) int64: steps changed and steps not finite, which solving counts; and room
+    means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the means of the step's measures
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,13 @@ class Solution:
             torch.where(known, values, math.nan) for values in (before, after, magnitude, self.multipliers)
         )
         return before, after, magnitude, multipliers
+
+
+def add_to_means(means: Tensor, values: Sequence[Tensor], places: slice) -> None:
+    """Add a step to :attr:`Problem.means`, leaving out what is not finite."""
+    step = torch.stack(list(values))
+    means[0, places] += torch.where(step.isfinite(), step, 0.0)
+    means[1, places] += step.isfinite()
 
 
 def _cosine(products: Tensor, norm2: Tensor, magnitude: Tensor) -> Tensor:
@@ -251,14 +261,15 @@ class Backend(Protocol):
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """For blocks of one element, between agreement and mask: (slices,) scales, and whether all was finite, ().
 
         Args:
             agreement: (slices, 4), summed over all places.
             sizes: (slices,) float64, elements of each.
             most: The most that a scale may be: it is the inverse of the share that is kept.
-            counts: As in :class:`Problem`.
+            counts, means: As in :class:`Problem`.
             reuse: As in :meth:`solve`.
         """

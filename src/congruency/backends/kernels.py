@@ -223,26 +223,58 @@ def sum_agreement(partials, block_first, sums, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _cosine(product, norm2, length2):
+    """The cosine, and where it is defined."""
+    norms = tl.sqrt(tl.maximum(norm2, 0.0)) * tl.sqrt(tl.maximum(length2, 0.0))
+    return tl.minimum(tl.maximum(product / tl.where(norms > 0, norms, 1.0), -1.0), 1.0), norms > 0
+
+
+@triton.jit
+def _add_to_means(means, place, total, count):
+    """Add a step's mean, the total of ``count`` numbers, to :attr:`Problem.means`."""
+    known = count > 0
+    tl.store(means + place, tl.load(means + place) + tl.where(known, total / tl.maximum(count, 1.0), 0.0))
+    tl.store(means + 4 + place, tl.load(means + 4 + place) + tl.where(known, 1.0, 0.0))
+
+
+@triton.jit
 def settle(
-    agreement, sizes, scales, finite, counts, slices,
+    agreement, sizes, scales, finite, counts, means, slices,
     MOST: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scales of all slices in one program, whether all was finite, and the counts of steps."""
+    """Scales of all slices in one program, whether all was finite, and the counts and means of steps."""
     left = tl.zeros([BLOCK], dtype=tl.float64)
+    elements = tl.zeros([BLOCK], dtype=tl.float64)
+    product = tl.zeros([BLOCK], dtype=tl.float64)
+    norm2 = tl.zeros([BLOCK], dtype=tl.float64)
+    length2 = tl.zeros([BLOCK], dtype=tl.float64)
     wrong = tl.zeros([BLOCK], dtype=tl.int32)
     for start in range(0, slices, BLOCK):
         slice = start + tl.arange(0, BLOCK)
         there = slice < slices
         kept = tl.load(agreement + 4 * slice, mask=there, other=0.0)
-        total = kept
-        for column in tl.static_range(1, 4):
-            total += tl.load(agreement + 4 * slice + column, mask=there, other=0.0)
+        yc = tl.load(agreement + 4 * slice + 1, mask=there, other=0.0)
+        yy = tl.load(agreement + 4 * slice + 2, mask=there, other=0.0)
+        cc = tl.load(agreement + 4 * slice + 3, mask=there, other=0.0)
+        total = kept + yc + yy + cc
+        product += yc
+        norm2 += yy
+        length2 += cc
         size = tl.load(sizes + slice, mask=there, other=0.0)
         tl.store(scales + slice, size / tl.maximum(kept, size / MOST), mask=there)
         left += size - kept
+        elements += size
         wrong += (total - total != 0.0).to(tl.int32)
     all_finite = tl.sum(wrong) == 0
     tl.store(finite, all_finite)
+    length = tl.sum(length2)
+    norms = tl.sqrt(tl.sum(norm2) * length)
+    congruency = tl.sum(product) / tl.where(norms > 0, norms, 1.0)
+    every = tl.sum(elements)
+    defined = all_finite & (norms > 0)
+    _add_to_means(means, 0, tl.where(defined, congruency, 0.0), defined.to(tl.float64))
+    _add_to_means(means, 2, tl.where(all_finite, tl.sqrt(length), 0.0), all_finite.to(tl.float64))
+    _add_to_means(means, 3, (every - tl.sum(left)) / every, tl.full([], 1.0, dtype=tl.float64))
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum(left) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
@@ -312,9 +344,9 @@ def accumulate(
 @triton.jit
 def solve_single(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    direction, sign, margin, margin_stride, floor, previous, counts,
+    direction, sign, margin, margin_stride, floor, previous, counts, means,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
     block = tl.arange(0, BLOCK)
@@ -332,12 +364,14 @@ def solve_single(
         factor = tl.load(scale).to(tl.float64)
     product = tl.where(all_finite, direction * gb / factor, 0.0)
     norm2 = tl.where(all_finite, bb, 0.0)
+    size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
+    known = there & all_finite
     if HAS_GATE:
         norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
+        known = known & (tl.load(gate) != 0)
     along = sign * product
     taken = norm2 > 0
     if HAS_FLOOR:
-        size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
         least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
         weak = along >= -least * tl.sqrt(size2 * norm2)
         last = tl.load(previous + block, mask=there, other=0.0)
@@ -346,7 +380,7 @@ def solve_single(
     if ONLY_VIOLATED:
         taken = taken & (along < 0)
     v = tl.where(taken, tl.maximum(margin, -along / tl.where(taken, norm2, 1.0)), 0.0)
-    tl.store(gradient_norm2 + block, tl.where(all_finite, gg, 0.0) / (factor * factor), mask=there)
+    tl.store(gradient_norm2 + block, size2, mask=there)
     tl.store(products + block, product, mask=there)
     tl.store(gram + block, norm2, mask=there)
     tl.store(multipliers + block, v, mask=there)
@@ -356,6 +390,18 @@ def solve_single(
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum((v != 0).to(tl.int32)) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+    if HAS_MEANS:
+        signed = v * sign
+        shift = norm2 * signed  # <a, x - g>
+        before, has_before = _cosine(product, size2, norm2)
+        after, has_after = _cosine(product + shift, size2 + signed * (2.0 * product + shift), norm2)
+        has_after = tl.where(v != 0, has_after, has_before) & known
+        has_before = has_before & known
+        after = tl.where(has_after, tl.where(v != 0, after, before), 0.0)
+        _add_to_means(means, 0, tl.sum(tl.where(has_before, before, 0.0)), tl.sum(has_before.to(tl.float64)))
+        _add_to_means(means, 1, tl.sum(after), tl.sum(has_after.to(tl.float64)))
+        magnitude = tl.sqrt(tl.maximum(norm2, 0.0))
+        _add_to_means(means, 2, tl.sum(tl.where(known, magnitude, 0.0)), tl.sum(known.to(tl.float64)))
 
 
 @triton.jit
@@ -454,9 +500,9 @@ def solve_dual(
 @triton.jit
 def solve_many(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
     """Several constraints, a block per program: see :class:`congruency.backends.base.Solution`."""
@@ -517,6 +563,21 @@ def solve_many(
     tl.store(applied + block, changed)
     tl.store(coefficients + block * N + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
     tl.store(finite, all_finite)
+    if HAS_MEANS:  # this block's part of them: three totals, and of how many numbers
+        known = there & all_finite & (counted != 0)
+        shift = tl.sum(between * (v * sign)[None, :], axis=1)  # <a_i, x - g>
+        after2 = norm2 + tl.sum(v * sign * (2.0 * product + shift))
+        before, has_before = _cosine(product, norm2, length2)
+        after, has_after = _cosine(product + shift, after2, length2)
+        has_after = tl.where(changed, has_after, has_before) & known
+        has_before = has_before & known
+        after = tl.where(changed, after, before)
+        tl.store(parts + block, tl.sum(tl.where(has_before, before, 0.0)))
+        tl.store(parts + blocks + block, tl.sum(tl.where(has_after, after, 0.0)))
+        tl.store(parts + 2 * blocks + block, tl.sum(tl.where(known, tl.sqrt(tl.maximum(length2, 0.0)), 0.0)))
+        tl.store(parts + 3 * blocks + block, tl.sum(has_before.to(tl.float64)))
+        tl.store(parts + 4 * blocks + block, tl.sum(has_after.to(tl.float64)))
+        tl.store(parts + 5 * blocks + block, tl.sum(known.to(tl.float64)))
     if HAS_COUNTS:
         tl.debug_barrier()
         if tl.atomic_add(counts + 2, 1) == blocks - 1:  # the last program has seen all blocks
@@ -528,3 +589,13 @@ def solve_many(
             tl.store(counts, tl.load(counts) + (total > 0).to(tl.int64))
             tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
             tl.store(counts + 2, 0)
+            if HAS_MEANS:
+                for which in tl.static_range(3):
+                    measured = tl.zeros([128], dtype=tl.float64)
+                    number = tl.zeros([128], dtype=tl.float64)
+                    for start in range(0, blocks, 128):
+                        of = start + tl.arange(0, 128)
+                        part = parts + which * blocks + of
+                        measured += tl.load(part, mask=of < blocks, other=0.0, cache_modifier=".cg")
+                        number += tl.load(part + 3 * blocks, mask=of < blocks, other=0.0, cache_modifier=".cg")
+                    _add_to_means(means, which, tl.sum(measured), tl.sum(number))

@@ -1195,6 +1195,27 @@ static PyObject *element(PyObject *module, PyObject *arguments) {
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
+/* settle(agreement, sizes, scales, finite, means, slices, most): see base.py's Backend.settle. */
+static PyObject *settle(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long agreement, sizes, scales, finite, means;
+    Py_ssize_t slices;
+    double greatest, total[4] = {0}, elements = 0;
+    if (!PyArg_ParseTuple(arguments, "KKKKKnd", &agreement, &sizes, &scales, &finite, &means, &slices, &greatest))
+        return NULL;
+    const double *found = at(agreement), *size = at(sizes);
+    for (int64_t p = 0; p < slices; p++) {
+        for (int k = 0; k < 4; k++) total[k] += found[4 * p + k];
+        ((double *)at(scales))[p] = size[p] / fmax(found[4 * p], size[p] / greatest);
+        elements += size[p];
+    }
+    double step[4] = {total[1] / sqrt(total[2] * total[3]), NAN, sqrt(total[3]), total[0] / elements}, *to = at(means);
+    for (int k = 0; k < 4; k++)
+        if (isfinite(step[k])) to[k] += step[k], to[4 + k]++;
+    *(char *)at(finite) = isfinite(total[0] + total[1] + total[2] + total[3]) != 0;
+    return Py_NewRef(Py_None);
+}
+
 /* One constraint in closed form, more by the active-set method. */
 static void solve_small(const double *gram, const double *products, const double *floor, int64_t n, double *memory,
                         double *v) {
@@ -1277,16 +1298,42 @@ static int solve_block(const Step *s, const double *sums, const double *margins,
     return applied;
 }
 
-/* solve(sums, combination, signs, margins, stride, floors, previous, only_violated, factor, blocks, n, norm2, products,
-   gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride`` is from one
-   block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was finite. */
+static double cosine(double product, double norm2, double length2) {
+    double norms = sqrt(fmax(norm2, 0)) * sqrt(fmax(length2, 0));
+    return norms > 0 ? fmax(-1, fmin(1, product / norms)) : NAN;
+}
+
+/* Add one block's congruency before and after and its magnitudes, as base.py's Solution.measures, to (2, 3) sums and
+   counts; nan is left out. */
+static void measure(const Step *s, const Answer *to, int applied, double *sums) {
+    int64_t n = s->n;
+    double *shift = s->half, corrected2 = *to->gradient_norm2; /* <a_i, x - g>, |x|^2 */
+    for (int64_t i = 0; i < n; i++) {
+        shift[i] = 0;
+        for (int64_t j = 0; j < n; j++) shift[i] += to->gram[i * n + j] * to->v[j] * s->signs[j];
+        corrected2 += to->v[i] * s->signs[i] * (2 * to->products[i] + shift[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double length2 = to->gram[i * n + i], before = cosine(to->products[i], *to->gradient_norm2, length2);
+        double after = applied ? cosine(to->products[i] + shift[i], corrected2, length2) : before;
+        double found[3] = {before, after, sqrt(fmax(length2, 0))};
+        for (int k = 0; k < 3; k++)
+            if (!isnan(found[k])) sums[k] += found[k], sums[3 + k]++;
+    }
+}
+
+/* solve(sums, combination, signs, margins, stride, floors, previous, means, only_violated, factor, blocks, n, norm2,
+   products, gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride``
+   is from one block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was
+   finite. */
 static PyObject *solve(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long sums, combination, signs, margins, floors, previous, norm2, products, gram, v, coefficients, flags;
+    unsigned long long sums, combination, signs, margins, floors, previous, means, norm2, products, gram, v, coefficients,
+        flags;
     Py_ssize_t count, n, stride;
     Step s = {0};
-    if (!PyArg_ParseTuple(arguments, "KKKKnKKpdnnKKKKKK", &sums, &combination, &signs, &margins, &stride, &floors,
-                          &previous, &s.only_violated, &s.factor, &count, &n, &norm2, &products, &gram, &v,
+    if (!PyArg_ParseTuple(arguments, "KKKKnKKKpdnnKKKKKK", &sums, &combination, &signs, &margins, &stride, &floors,
+                          &previous, &means, &s.only_violated, &s.factor, &count, &n, &norm2, &products, &gram, &v,
                           &coefficients, &flags))
         return NULL;
     s.n = n, s.combination = at(combination), s.signs = at(signs), s.floors = at(floors);
@@ -1302,12 +1349,17 @@ static PyObject *solve(PyObject *module, PyObject *arguments) {
         free(s.half);
         return PyErr_NoMemory();
     }
+    double measured[6] = {0}, *step = at(means);
     for (int64_t b = 0; b < count; b++) {
         Answer to = {(double *)at(norm2) + b, (double *)at(products) + b * n, (double *)at(gram) + b * n * n,
                      (double *)at(v) + b * n, (double *)at(coefficients) + b * n};
-        ((char *)at(flags))[b] = solve_block(&s, finite ? given + b * area : zeros, (double *)at(margins) + b * stride,
-                                             (double *)at(previous) + b * n, &to);
+        int applied = solve_block(&s, finite ? given + b * area : zeros, (double *)at(margins) + b * stride,
+                                  (double *)at(previous) + b * n, &to);
+        ((char *)at(flags))[b] = (char)applied;
+        if (step && finite) measure(&s, &to, applied, measured);
     }
+    for (int k = 0; step && k < 3; k++)
+        if (measured[3 + k] > 0) step[k] += measured[k] / measured[3 + k], step[4 + k]++;
     ((char *)at(flags))[count] = finite;
     free(zeros);
     free(s.half);
@@ -1336,6 +1388,7 @@ static PyMethodDef functions[] = {
     {"gram", gram, METH_VARARGS, NULL},
     {"apply", apply, METH_VARARGS, NULL},
     {"element", element, METH_VARARGS, NULL},
+    {"settle", settle, METH_VARARGS, NULL},
     {"solve", solve, METH_VARARGS, NULL},
     {"solve_dual", solve_dual, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

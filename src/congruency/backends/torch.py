@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from congruency import cone
-from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem, Solution
+from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem, Solution, add_to_means
 
 __all__ = ["TorchBackend", "same_layout", "solve_with", "working_dtype"]
 
@@ -126,12 +126,16 @@ class TorchBackend:
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, finite = agreement[:, 0], torch.isfinite(agreement).all()
         if counts is not None:
             counts[0] += kept.sum() < sizes.sum()
             counts[1] += ~finite
+        total, product, norm2, length2 = agreement.sum(0)
+        add_to_means(means, [product / (norm2 * length2).sqrt()], slice(0, 1))
+        add_to_means(means, [length2.sqrt(), total / sizes.sum()], slice(2, 4))
         return sizes / torch.maximum(kept, sizes / most), finite
 
     @staticmethod
@@ -167,7 +171,7 @@ def solve_with(
     if problem.counts is not None:
         problem.counts[0] += (multipliers != 0).any()
         problem.counts[1] += ~finite
-    return Solution(
+    solution = Solution(
         finite=finite,
         gradient_norm2=norm2,
         products=products,
@@ -178,6 +182,9 @@ def solve_with(
         coefficients=(multipliers * signs) @ combination * factor,
         gate=problem.gate,
     )
+    if problem.means is not None:
+        add_to_means(problem.means, [part.nanmean() for part in solution.measures()[:3]], slice(0, 3))
+    return solution
 
 
 def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:

@@ -327,12 +327,13 @@ class TritonBackend:
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        key = ("settle", agreement.data_ptr(), sizes.data_ptr(), most)
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        key = ("settle", agreement.data_ptr(), sizes.data_ptr(), means.data_ptr(), most)
         settle = None if reuse is None else reuse.get(key)
         if not isinstance(settle, _Settle):
-            settle = _Settle(agreement.contiguous(), sizes, most, counts)
+            settle = _Settle(agreement.contiguous(), sizes, most, counts, means)
             if reuse is not None:
                 if len(reuse) >= _MOST_REUSED:
                     reuse.clear()
@@ -425,18 +426,20 @@ class _Solver:
             blocks,
             problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
             gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
-            gram if problem.counts is None else problem.counts,
+            gram if problem.counts is None else problem.counts, gram if problem.means is None else problem.means,
         )  # fmt: skip
         constants = {
             "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
             "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
+            "HAS_MEANS": problem.means is not None,
         }  # fmt: skip
         if n == 1:
             constants["BLOCK"] = triton.next_power_of_2(blocks)
             self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
         else:
+            parts = torch.empty(6 * blocks, dtype=torch.float64, device=device)
             self._launch = _Launcher(
-                kernels.solve_many, (blocks,), arguments, **constants, **_solver_constants(n),
+                kernels.solve_many, (blocks,), (*arguments, parts), **constants, **_solver_constants(n),
                 N=n, GATE_STRIDE=0 if gate is None else gate.stride(0),
             )  # fmt: skip
         self._problem = problem  # while it is held, no other has its id
@@ -454,11 +457,11 @@ def _solver_constants(n: int) -> dict[str, float]:
 class _Settle:
     """What lies between agreement and mask, in the same memory every time."""
 
-    def __init__(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None) -> None:
+    def __init__(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor) -> None:
         self._result = torch.empty_like(sizes), torch.empty((), dtype=torch.bool, device=sizes.device)
         self._launch = _Launcher(
             kernels.settle, (1,),
-            (agreement, sizes, *self._result, agreement if counts is None else counts, len(sizes)),
+            (agreement, sizes, *self._result, agreement if counts is None else counts, means, len(sizes)),
             MOST=most, HAS_COUNTS=counts is not None, BLOCK=256,
         )  # fmt: skip
 
