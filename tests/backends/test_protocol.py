@@ -246,14 +246,17 @@ def test_settling_elements(name, most, device):
     """A scale is one over the share that is kept, at most `most`; a step with all kept is not counted as changed."""
     sizes = torch.tensor([4.0, 100.0, 5000.0], dtype=torch.float64, device=device)
     agreement = torch.tensor([[4.0, 1, 1, 1], [50.0, 1, 1, 1], [1.0, 1, 1, 1]], dtype=torch.float64, device=device)
-    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    counts = None if name == "native" else torch.zeros(3, dtype=torch.int64, device=device)
+    means = torch.zeros(2, 4, dtype=torch.float64, device=device)
     reuse: dict[object, object] = {}
-    scale, finite = backend(name).settle(agreement, sizes, most, counts, reuse)
+    scale, finite = backend(name).settle(agreement, sizes, most, counts, means, reuse)
     expected = torch.tensor([1.0, 2.0, min(most, 5000.0)], dtype=torch.float64)
     torch.testing.assert_close(scale.cpu(), expected, rtol=1e-14, atol=0)
     assert bool(finite)
     agreement[1, 2] = float("inf")
-    assert not backend(name).settle(agreement, sizes, most, counts, reuse)[1]
+    assert not backend(name).settle(agreement, sizes, most, counts, means, reuse)[1]
     agreement[:, 0], agreement[1, 2] = sizes, 1.0
-    assert backend(name).settle(agreement, sizes, most, counts, reuse)[1]
-    assert counts[:2].tolist() == [2, 1]
+    assert backend(name).settle(agreement, sizes, most, counts, means, reuse)[1]
+    assert counts is None or counts[:2].tolist() == [2, 1]
+    assert means[1].tolist() == [2.0, 0.0, 2.0, 2.0]  # not of the step that was not finite
+    torch.testing.assert_close(means[0].tolist(), [2.0, 0.0, 2 * 3**0.5, 1 + 55 / 5104])

@@ -274,7 +274,7 @@ def settle(
     defined = all_finite & (norms > 0)
     _add_to_means(means, 0, tl.where(defined, congruency, 0.0), defined.to(tl.float64))
     _add_to_means(means, 2, tl.where(all_finite, tl.sqrt(length), 0.0), all_finite.to(tl.float64))
-    _add_to_means(means, 3, (every - tl.sum(left)) / every, tl.full([], 1.0, dtype=tl.float64))
+    _add_to_means(means, 3, (every - tl.sum(left)) / every, all_finite.to(tl.float64))
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum(left) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))

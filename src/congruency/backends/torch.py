@@ -134,8 +134,8 @@ class TorchBackend:
             counts[0] += kept.sum() < sizes.sum()
             counts[1] += ~finite
         total, product, norm2, length2 = agreement.sum(0)
-        add_to_means(means, [product / (norm2 * length2).sqrt()], slice(0, 1))
-        add_to_means(means, [length2.sqrt(), total / sizes.sum()], slice(2, 4))
+        step = product / (norm2 * length2).sqrt(), finite.new_full((), math.nan, dtype=torch.float64), length2.sqrt()
+        add_to_means(means, [torch.where(finite, x, math.nan) for x in (*step, total / sizes.sum())], slice(0, 4))
         return sizes / torch.maximum(kept, sizes / most), finite
 
     @staticmethod
