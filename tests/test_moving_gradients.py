@@ -62,7 +62,6 @@ def both(kind, device, monkeypatch, change=lambda step: lambda i, gradient: grad
     return kept.built
 
 
-
 @pytest.mark.parametrize("kind", MAKE)
 def test_moved_gradients_need_no_new_preparation(kind, device, monkeypatch):
     built = both(kind, device, monkeypatch)

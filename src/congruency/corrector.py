@@ -191,7 +191,7 @@ class Corrector:
         self._under_way = False
         self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
-        self._tally: Tensor | None = None  # on an accelerator, the last two and room: Problem.counts
+        self._tally: Tensor | None = None  # on an accelerator: Problem.counts
         self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
@@ -243,6 +243,8 @@ class Corrector:
             self._warn_of_old_references()
         self._stepped = True
         if self.target == "update":
+            for parameter in selection.parameters:
+                check_gradient(parameter)  # before the optimizer makes a step that cannot be corrected
             self._before.save(selection.parameters)
         for source in self.sources:
             source.begin(selection.parameters)
@@ -286,16 +288,19 @@ class Corrector:
         elif entries and (active or self.target == "gradient"):
             prepared = self._prepared(entries, gradients, active, selection.blocks)
             passes = prepared.passes
-            gram = passes.gram(known=self._known_products(passes, entries, active))
+            known = self._known_products(passes, entries, active)
             if active:
                 update = self.target == "update"
-                problem = self._problem(active, gram.shape[0], gram.device, update)
+                problem = self._problem(active, selection.blocks, gradients[0].device, update)
+                self._solution = None if update else passes.at_once(problem, scale, known)  # of a small model on a GPU
                 if update:  # its inner products are among the basis vectors', and it has no scale any more
+                    gram = passes.gram(known=known)
                     self._correct_momentum(entries, active, problem, selection.blocks)
                     self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
-                else:
-                    self._solution = passes.solve(gram, problem, scale)
-                passes.apply(self._solution.for_update() if update else self._solution)
+                    passes.apply(self._solution.for_update())
+                elif self._solution is None:
+                    self._solution = passes.solve(passes.gram(known=known), problem, scale)
+                    passes.apply(self._solution)
                 finite = self._solution.finite
                 if problem.counts is None and any(self._solution.applied.tolist()):
                     self._count("corrected", True)
@@ -303,7 +308,7 @@ class Corrector:
                 if self._watch is not None:
                     self._watch.note(self._counts["corrected"])
             else:
-                finite = torch.isfinite(gram).all()
+                finite = torch.isfinite(passes.gram(known=known)).all()
                 if finite.device.type != "cpu":
                     self._count("nonfinite", ~finite)
         if finite is not None and finite.device.type == "cpu":
@@ -324,7 +329,11 @@ class Corrector:
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         for source in self.sources:
             source.finish([entry.parameter for entry in entries], scale, all_finite)
-        self._count("steps", True, on_device=any(source.gate is not None for source in active))
+        if self._solution is not None and any(source.gate is not None for source in active):
+            assert self._tally is not None
+            self._counts["steps"] = self._tally[3]  # which solving has counted
+        else:
+            self._count("steps", True)
 
     def _selection(self) -> _Selection:
         """Which parameters: the selected ones, each with its group and block; one list while they stay the same."""
@@ -400,7 +409,13 @@ class Corrector:
         some = None if len(entries) == len(self._selected.entries) else tuple(id(entry.parameter) for entry in entries)
         key = (some, *((id(source), source.active, source.recorded) for source in active))
         if self._known is None or self._known[0] != key:
-            self._known = (key, [gram.clone() for gram in passes.grams(wide=True)])
+            grams = passes.grams(wide=True)
+            held = [] if self._known is None else self._known[1]
+            if [gram.shape for gram in held] == [gram.shape for gram in grams]:
+                torch._foreach_copy_(held, grams)  # in place: launches are prepared for where they lie
+            else:
+                held = [gram.clone() for gram in grams]
+            self._known = (key, held)
         return self._known[1]
 
     def _slices_of(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
@@ -620,25 +635,20 @@ class Corrector:
         if device.type == "cpu":
             return None
         if self._tally is None:
-            self._tally = torch.zeros(3, dtype=torch.int64, device=device)
-            for place, what in enumerate(("corrected", "nonfinite")):
+            self._tally = torch.zeros(4, dtype=torch.int64, device=device)
+            for place, what in ((0, "corrected"), (1, "nonfinite"), (3, "steps")):
                 self._tally[place].fill_(self._counts[what])  # in place from now on
-                self._counts[what] = self._tally[place]
+            self._counts["corrected"], self._counts["nonfinite"] = self._tally[0], self._tally[1]
         return self._tally
 
-    def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
+    def _count(self, what: str, happened: Tensor | bool) -> None:
         """Count on the host where the host knows, on the device, in place, where it does not."""
         if isinstance(happened, Tensor):
             if happened.device.type == "cpu":
                 happened = bool(happened)
             else:
                 self._device_counts(happened.device)
-        count = self._counts[what]
-        if on_device and not isinstance(count, Tensor):
-            device = local(self._selection().entries[0].parameter).device
-            count = torch.full((), count, dtype=torch.int64, device=device)
-        count += happened
-        self._counts[what] = count
+        self._counts[what] += happened
 
     # ---- when the step is taken ----
 
@@ -799,8 +809,8 @@ class Corrector:
 
         Congruency before and after the correction, magnitude and the share of elements that were kept, each over
         constraints, blocks and the steps where it is defined (left out if there are none); ``corrected_share`` of the
-        ``steps``. Single steps, those that a CUDA graph replays included, are summed without waiting for the device; this
-        waits.
+        ``steps``. Single steps, those that a CUDA graph replays included, are summed without waiting for the device;
+        this waits.
         """
         steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
         before, self._read_counts = self._read_counts, (steps, corrected)

@@ -85,7 +85,13 @@ class Passes:
         if len(self._backends) == 1:
             return self._backends[0][1].point(gradients)
         members = self._members.values()
-        return all([b.point([gradients[i] for i in own]) for (_, b), own in zip(self._backends, members, strict=True)])
+        return all(b.point([gradients[i] for i in own]) for (_, b), own in zip(self._backends, members, strict=True))
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> Solution | None:
+        """A whole correction of all in one place, or None: see :meth:`Backend.at_once`."""
+        if len(self._backends) > 1 or self._groups[0]:
+            return None
+        return self._backends[0][1].at_once(problem, scale, None if known is None else known[0])
 
     def grams(self, *, wide: bool = False, known: Sequence[Tensor] | None = None) -> list[Tensor]:
         """The inner products of each place on its own device, before any process has heard of another's.

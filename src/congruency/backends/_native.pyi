@@ -20,9 +20,7 @@ def element(
     job: object, update: bool, strict: bool, mask_decay: bool, write: bool,
     signs: int, decay: int, scale: int, sums: int, /,
 ) -> None: ...  # fmt: skip
-def settle(
-    agreement: int, sizes: int, scales: int, finite: int, means: int, slices: int, most: float, /
-) -> None: ...
+def settle(agreement: int, sizes: int, scales: int, finite: int, means: int, slices: int, most: float, /) -> None: ...
 def solve(
     sums: int, combination: int, signs: int, margins: int, stride: int, floors: int, previous: int, means: int,
     only_violated: bool, factor: float, blocks: int, n: int,

@@ -87,7 +87,7 @@ class Problem:
     gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
     floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
     previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
-    counts: Tensor | None = None  # (3,) int64: steps changed and steps not finite, which solving counts; and room
+    counts: Tensor | None = None  # (4,) int64: steps changed, steps not finite, room, steps solved; solving counts them
     means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the means of the step's measures
 
 
@@ -210,6 +210,12 @@ class Backend(Protocol):
         """Take note of where each slice's gradient lies now; False where that needs a new instance.
 
         They must be of the same kind as those of the slices, see :func:`kind_of`. Only where reusable.
+        """
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        """What :meth:`gram`, :meth:`solve` and :meth:`apply` do, where it is worth while and possible; or None.
+
+        The next solution takes the place of this one in memory.
         """
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:

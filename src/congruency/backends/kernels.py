@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "accumulate", "apply", "element", "gram", "record", "settle",
+    "accumulate", "apply", "correct", "element", "gram", "settle",
     "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units", "tick",
 ]  # fmt: skip
 
@@ -67,26 +67,23 @@ def gram(
 
 
 @triton.jit
-def sum_units(
-    partials, block_first, pairs, known, sums,
+def _sum_block(
+    block, start, partials, first, last, pairs, known, sums,
     COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the partial sums of one block's units in a fixed order; what lies below the diagonal mirrors what is above.
+    """Add the partial sums of a block's units, first to last, in a fixed order; below the diagonal is what is above.
 
-    A program adds WIDTH of the COUNT inner products, whose places are in ``pairs``. Those past COUNT are known.
+    Of the COUNT inner products, whose places are in ``pairs``, WIDTH from ``start`` on. Those past COUNT are known.
     """
-    block = tl.program_id(0)
-    first = tl.load(block_first + block)
-    last = tl.load(block_first + block + 1)
-    place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    place = start + tl.arange(0, WIDTH)
     i = tl.load(pairs + 2 * place, mask=place < ALL, other=0)
     j = tl.load(pairs + 2 * place + 1, mask=place < ALL, other=0)
     total = tl.zeros([BLOCK, WIDTH], dtype=tl.float64)
     for unit in range(first, last, BLOCK):
         units = unit + tl.arange(0, BLOCK)
         here = (units < last)[:, None] & (place < COUNT)[None, :]
-        part = tl.load(partials + units[:, None] * COUNT + place[None, :], mask=here, other=0.0)
-        total += part.to(tl.float64)
+        at = partials + units[:, None] * COUNT + place[None, :]
+        total += tl.load(at, mask=here, other=0.0, cache_modifier=".cg").to(tl.float64)
     found = tl.sum(total, axis=0)
     out = sums + block * SIDE * SIDE
     if ALL > COUNT:
@@ -97,18 +94,31 @@ def sum_units(
 
 
 @triton.jit
-def apply(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
+def sum_units(
+    partials, block_first, pairs, known, sums,
+    COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program for each block and each WIDTH inner products."""
+    block = tl.program_id(0)
+    first = tl.load(block_first + block)
+    last = tl.load(block_first + block + 1)
+    _sum_block(
+        block, tl.program_id(1) * WIDTH, partials, first, last, pairs, known, sums, COUNT, ALL, SIDE, WIDTH, BLOCK
+    )
+
+
+@triton.jit
+def _apply_unit(
+    unit, block, addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients, applied,
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """g + sum_k a_k b_k over the chunks of one unit, backwards; nothing is read or written if not applied."""
-    unit = tl.num_programs(0) - 1 - tl.program_id(0)
-    block = tl.load(unit_block + unit)
-    if tl.load(applied + block) != 0:
+    if tl.load(applied + block, cache_modifier=".cg") != 0:
         factors = ()
         for k in tl.static_range(SIZE):
-            factors = factors + (tl.load(coefficients + block * SIZE + k).to(tl.float32),)
+            factor = tl.load(coefficients + block * SIZE + k, cache_modifier=".cg")
+            factors = factors + (factor.to(tl.float32),)
         first = tl.load(unit_first + unit)
         last = tl.load(unit_first + unit + 1)
         for back in range(0, last - first):
@@ -133,6 +143,20 @@ def apply(
                     else:
                         x += factors[k] * (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]])
                 tl.store(pointers[0] + places, x.to(G), mask=there)
+
+
+@triton.jit
+def apply(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """One unit per program, the last first: what the first pass read last may still be in the cache."""
+    unit = tl.num_programs(0) - 1 - tl.program_id(0)
+    _apply_unit(
+        unit, tl.load(unit_block + unit), addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients,
+        applied, G, B, WIDTH, VECTORS, SIZE, CHUNK, BLOCK, ALIGNED,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -281,35 +305,40 @@ def settle(
 
 
 @triton.jit
-def tick(clock, phase, gate, offset, window, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr):
-    """Steps since recording last started over, whether all COUNT references are there, and one step more."""
+def tick(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, clock, phase, gate, offset, window,
+    W: tl.constexpr, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr, RECORD: tl.constexpr, LAST: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Steps since recording last started over, and whether all COUNT references are there.
+
+    With RECORD the weights are copied into the slot that is due in this phase; in any other nothing is touched. The
+    clock goes on by one when all programs have read it.
+    """
+    unit = tl.program_id(0)
     step = tl.load(clock)
     now = step - offset
     if HAS_WINDOW:
         now = tl.where(now < 0, now, now % window)
-    tl.store(phase, now)
-    tl.store(gate, now >= COUNT)
-    tl.store(clock, step + 1)
-
-
-@triton.jit
-def record(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, phase,
-    W: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Copy the weights into the slot that is due in this phase; in any other phase touch nothing."""
-    now = tl.load(phase)
-    if (now >= 0) & (now < COUNT):
-        unit = tl.program_id(0)
-        for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
-            tensor = tl.load(chunk_tensor + chunk)
-            length = tl.load(lengths + tensor)
-            table = addresses + tensor * (1 + COUNT)
-            weights = tl.load(table).to(tl.pointer_type(W))
-            slot = tl.load(table + 1 + now).to(tl.pointer_type(W))
-            for i in range(CHUNK // BLOCK):
-                places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
-                tl.store(slot + places, tl.load(weights + places, mask=places < length), mask=places < length)
+    if unit == 0:
+        tl.store(phase, now)
+        tl.store(gate, now >= COUNT)
+    if LAST:
+        tl.debug_barrier()
+        if tl.atomic_add(clock + 1, 1) == tl.num_programs(0) - 1:
+            tl.store(clock + 1, 0)
+            tl.store(clock, step + 1)
+    if RECORD:
+        if (now >= 0) & (now < COUNT):
+            for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+                tensor = tl.load(chunk_tensor + chunk)
+                length = tl.load(lengths + tensor)
+                table = addresses + tensor * (1 + COUNT)
+                weights = tl.load(table).to(tl.pointer_type(W))
+                slot = tl.load(table + 1 + now).to(tl.pointer_type(W))
+                for i in range(CHUNK // BLOCK):
+                    places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
+                    tl.store(slot + places, tl.load(weights + places, mask=places < length), mask=places < length)
 
 
 @triton.jit
@@ -390,6 +419,7 @@ def solve_single(
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum((v != 0).to(tl.int32)) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+        tl.store(counts + 3, tl.load(counts + 3) + 1)
     if HAS_MEANS:
         signed = v * sign
         shift = norm2 * signed  # <a, x - g>
@@ -498,16 +528,15 @@ def solve_dual(
 
 
 @triton.jit
-def solve_many(
-    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+def _solve_block(
+    block, sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
     combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Several constraints, a block per program: see :class:`congruency.backends.base.Solution`."""
+    """Several constraints of one block: see :class:`congruency.backends.base.Solution`."""
     SIDE: tl.constexpr = 1 + N
-    block = tl.program_id(0)
     row = tl.arange(0, ROWS)
     there = row < N
     inside = there[:, None] & there[None, :]
@@ -589,6 +618,7 @@ def solve_many(
             tl.store(counts, tl.load(counts) + (total > 0).to(tl.int64))
             tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
             tl.store(counts + 2, 0)
+            tl.store(counts + 3, tl.load(counts + 3) + 1)
             if HAS_MEANS:
                 for which in tl.static_range(3):
                     measured = tl.zeros([128], dtype=tl.float64)
@@ -599,3 +629,73 @@ def solve_many(
                         measured += tl.load(part, mask=of < blocks, other=0.0, cache_modifier=".cg")
                         number += tl.load(part + 3 * blocks, mask=of < blocks, other=0.0, cache_modifier=".cg")
                     _add_to_means(means, which, tl.sum(measured), tl.sum(number))
+
+
+@triton.jit
+def solve_many(
+    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """A block per program."""
+    _solve_block(
+        tl.program_id(0), sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite,
+        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+        HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE, ROUNDING,
+    )  # fmt: skip
+
+
+@triton.jit
+def correct(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, meeting, pairs, known,
+    sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, ALIGNED: tl.constexpr,
+    PAIRS: tl.constexpr, COUNT: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr, APPLY_BLOCK: tl.constexpr, SUM_BLOCK: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """A whole correction of one block in one launch: products, their sum, the solution, the second pass.
+
+    The last program to have formed its products solves; the others wait for it. So all programs must be resident at
+    once: the launch is cooperative, and there are no more of them than multiprocessors. ``meeting`` counts who has
+    arrived, and how often all have.
+    """
+    unit = tl.program_id(0)
+    turn = tl.atomic_add(meeting + 1, 0)  # nobody goes on to the next one before this program has arrived
+    gram(
+        addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS, COUNT,
+        0, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32,
+    )  # fmt: skip
+    tl.debug_barrier()
+    if tl.atomic_add(meeting, 1) == tl.num_programs(0) - 1:
+        for start in tl.static_range(0, ALL, 4):
+            _sum_block(0, start, partials, 0, tl.num_programs(0), pairs, known, sums, COUNT, ALL, 1 + N, 4, SUM_BLOCK)
+        tl.debug_barrier()
+        if N == 1:
+            solve_single(
+                sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite, blocks,
+                combination, signs, margins, margin_stride, floors, previous, counts, means,
+                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, 1,
+            )  # fmt: skip
+        else:
+            _solve_block(
+                0, sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite,
+                blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE,
+                ROUNDING,
+            )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_xchg(meeting, 0)
+        tl.atomic_add(meeting + 1, 1)
+    while tl.atomic_add(meeting + 1, 0) == turn:
+        pass
+    tl.debug_barrier()
+    _apply_unit(
+        unit, 0, addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients, applied,
+        G, B, WIDTH, VECTORS, N, CHUNK, APPLY_BLOCK, ALIGNED,
+    )  # fmt: skip

@@ -39,6 +39,9 @@ class RowPasses:
         """It needs the tensors themselves."""
         return False
 
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> Solution | None:
+        return None
+
     def gram(self, *, known: Sequence[Tensor] | None = None) -> Tensor:
         """(rows, 1 + size, 1 + size), in float64."""
         shape = (self._blocks, 1 + self._size, 1 + self._size)

@@ -39,6 +39,9 @@ class TorchBackend:
     def point(self, gradients: Sequence[int]) -> bool:
         return False
 
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        return None
+
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
         if known is not None and self._slices:
@@ -171,6 +174,7 @@ def solve_with(
     if problem.counts is not None:
         problem.counts[0] += (multipliers != 0).any()
         problem.counts[1] += ~finite
+        problem.counts[3] += 1
     solution = Solution(
         finite=finite,
         gradient_norm2=norm2,

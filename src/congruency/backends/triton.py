@@ -23,7 +23,7 @@ from congruency.backends import kernels
 from congruency.backends.base import ElementRule, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
-__all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record", "tick"]
+__all__ = ["MOST_CONSTRAINTS", "Clock", "TritonBackend", "accumulate"]
 
 _CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
 _UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
@@ -34,6 +34,8 @@ _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
 _MOST_SUMS = 120  # inner products that one launch forms: each takes a register per thread, two in float64
 _MOST_REUSED = 8  # prepared solutions and launches kept
 _MOST_TABLES = 64
+_SMALL = 1 << 20  # elements up to which everything is one launch; 0: it never is
+_SMALL_SIZE = 4  # basis vectors, likewise: one program adds up all products
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -56,11 +58,15 @@ class _Plan:
 @functools.lru_cache(maxsize=32)
 def _plan(
     lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1,
-    many: bool = False,
+    many: bool = False, small_chunk: int = 0,
 ) -> _Plan:  # fmt: skip
-    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
-    chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
-    wanted = min(_processors(device) * (_MANY_UNITS if many else _UNITS_PER_PROCESSOR), _PARTIALS // tile)
+    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers.
+
+    With ``small_chunk``, that length of a chunk, there are no more units than processors.
+    """
+    chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, small_chunk or _CHUNK)]
+    per_processor = 1 if small_chunk else _MANY_UNITS if many else _UNITS_PER_PROCESSOR
+    wanted = min(_processors(device) * per_processor, _PARTIALS // tile)
     most = max(1, -(-len(chunks) // wanted))  # chunks per unit
     unit_first: list[int] = []
     unit_block: list[int] = []
@@ -98,7 +104,7 @@ class _Addresses:
     def __init__(self) -> None:
         self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
-        self.captured: list[tuple[Tensor, Tensor]] = []
+        self.captured: list[tuple[Tensor, ...]] = []
 
     def table(self, addresses: tuple[int, ...], device: torch.device) -> Tensor:
         """``addresses`` on the device, without waiting for it.
@@ -108,8 +114,11 @@ class _Addresses:
         """
         if device.type == "cpu":  # Triton's interpreter
             return torch.tensor(addresses, dtype=torch.int64)
-        spares = self.spares.setdefault((len(addresses), device), [])
+        spares, key = self.spares.setdefault((len(addresses), device), []), (addresses, device)
         if torch.cuda.is_current_stream_capturing():
+            if key in self.tables:  # from a step before, so that there is nothing for the graph to copy
+                self.captured.append((self.tables[key],))
+                return self.tables[key]
             if not spares:
                 raise RuntimeError("no room laid aside for a CUDA graph: run a few ordinary steps before each capture")
             pinned, table = spares.pop()
@@ -118,7 +127,6 @@ class _Addresses:
             self.captured.append((pinned, table))
             return table
         self.restock(len(addresses), device)
-        key = (addresses, device)
         if key not in self.tables:
             self.tables[key] = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
             while len(self.tables) > _MOST_TABLES:
@@ -151,6 +159,15 @@ class _Launch:
 
     def plan(self, tile: int = 1) -> _Plan:
         return _plan(*self.shapes, tile, self.width > 3)
+
+    @property
+    def small_chunk(self) -> int:
+        """How long chunks are where every processor has one at most, or the usual length."""
+        lengths, _, _, device = self.shapes
+        chunk = min(1024, _CHUNK)
+        while chunk < _CHUNK and sum(-(-length // chunk) for length in lengths) > _processors(device):
+            chunk *= 2
+        return chunk
 
     def constants(self) -> dict[str, Any]:
         return {
@@ -227,13 +244,27 @@ class TritonBackend:
         self._slices = slices
         self._grams: dict[tuple[bool, int], list[_Gram]] = {}
         self._prepared: dict[tuple[object, ...], list[_Launcher]] = {}
+        small = blocks == 1 and 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
+        self._at_once: dict[tuple[object, ...], _Whole] | None = {} if small and len(self._launches) == 1 else None
         self._elementwise: dict[tuple[object, ...], list[_Elements]] = {}
 
     def release(self) -> None:
         self._slices = ()
 
     def point(self, gradients: Sequence[int]) -> bool:
-        return all([launch.point(gradients) for launch in self._launches])
+        return all(launch.point(gradients) for launch in self._launches)
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        if self._at_once is None or self._others is not None:
+            return None
+        key = (id(problem), *(0 if tensor is None else tensor.data_ptr() for tensor in (scale, known)))
+        whole = self._at_once.get(key)
+        if whole is None:
+            if len(self._at_once) >= _MOST_REUSED:
+                self._at_once.clear()
+            whole = self._at_once[key] = _Whole(self._launches[0], problem, scale, known)
+        self._keep()
+        return whole()
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         key = (wide, 0 if known is None else known.data_ptr())
@@ -349,7 +380,7 @@ class TritonBackend:
         multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
         kernels.solve_dual[(blocks,)](
             gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
-            N=n, **_solver_constants(n),
+            N=n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
         )  # fmt: skip
         return multipliers
 
@@ -365,18 +396,33 @@ def _keep_while_captured(owner: object, device: torch.device) -> bool:
     return capturing
 
 
-def tick(clock: Tensor, phase: Tensor, gate: Tensor, offset: int, window: int | None, count: int) -> None:
-    """As References' phase, and whether it is at least ``count``; the clock goes on by one."""
-    kernels.tick[(1,)](clock, phase, gate, offset, window or 0, COUNT=count, HAS_WINDOW=window is not None)
+@dataclass(frozen=True)
+class Clock:
+    """The time of references on the device: steps so far, the phase and whether it is ``count`` or more."""
 
+    steps: Tensor  # (2,) int64: how many, and room
+    phase: Tensor
+    gate: Tensor
+    offset: int
+    window: int | None
+    count: int
 
-def record(weights: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor) -> None:
-    """Copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, as the device sees ``phase``."""
-    for dtype, plan, table in _slot_launches(weights, slots):
-        kernels.record[(plan.units,)](
-            table, *plan.tables(), phase,
-            W=_DTYPES[dtype], COUNT=len(slots[0]), CHUNK=_CHUNK, BLOCK=1024,
-        )  # fmt: skip
+    @classmethod
+    def at(cls, step: int, offset: int, window: int | None, count: int, device: torch.device) -> Clock:
+        steps, phase = (torch.zeros(size, dtype=torch.int64, device=device) for size in (2, ()))
+        steps[0].fill_(step)  # a copy from the host would wait
+        return cls(steps, phase, torch.empty((), dtype=torch.bool, device=device), offset, window, count)
+
+    def tick(self, weights: Sequence[Tensor] = (), slots: Sequence[Sequence[Tensor]] = ()) -> None:
+        """Say which phase it is, copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, and go on."""
+        launches = list(_slot_launches(weights, slots)) or [(torch.float32, None, self.steps)]
+        for i, (dtype, plan, table) in enumerate(launches):
+            tables = (self.steps,) * 4 if plan is None else plan.tables()
+            kernels.tick[(1 if plan is None else plan.units,)](
+                table, *tables, self.steps, self.phase, self.gate, self.offset, self.window or 0, W=_DTYPES[dtype],
+                COUNT=self.count, HAS_WINDOW=self.window is not None, RECORD=plan is not None,
+                LAST=i == len(launches) - 1, CHUNK=_CHUNK, BLOCK=1024,
+            )  # fmt: skip
 
 
 def accumulate(
@@ -415,33 +461,17 @@ class _Solver:
     """The solution of one problem, of the inner products that lie in one place: one launch."""
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
-        blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
-        self._solution = one = Solution.empty(blocks, problem, device)
-        gram, margins = gram.contiguous(), problem.margins.contiguous()
-        gate = problem.gate
-        floored = problem.floors is not None and problem.previous is not None
-        arguments = (
-            gram, gram if scale is None else scale, gram if gate is None else gate,
-            one.gradient_norm2, one.products, one.gram, one.multipliers, one.applied, one.coefficients, one.finite,
-            blocks,
-            problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
-            gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
-            gram if problem.counts is None else problem.counts, gram if problem.means is None else problem.means,
-        )  # fmt: skip
-        constants = {
-            "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
-            "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
-            "HAS_MEANS": problem.means is not None,
-        }  # fmt: skip
+        blocks, n = gram.shape[0], problem.signs.shape[0]
+        self._solution, arguments, constants = _solving(gram, problem, scale)
         if n == 1:
+            *arguments, _ = arguments
+            constants = {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
             constants["BLOCK"] = triton.next_power_of_2(blocks)
             self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
         else:
-            parts = torch.empty(6 * blocks, dtype=torch.float64, device=device)
             self._launch = _Launcher(
-                kernels.solve_many, (blocks,), (*arguments, parts), **constants, **_solver_constants(n),
-                N=n, GATE_STRIDE=0 if gate is None else gate.stride(0),
-            )  # fmt: skip
+                kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
+            )
         self._problem = problem  # while it is held, no other has its id
 
     def __call__(self) -> Solution:
@@ -449,9 +479,64 @@ class _Solver:
         return self._solution
 
 
+def _solving(
+    gram: Tensor, problem: Problem, scale: Tensor | None
+) -> tuple[Solution, Sequence[Tensor | int], dict[str, Any]]:
+    """Memory for a solution, and what the kernels that solve take: arguments in order, and constants."""
+    blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
+    one = Solution.empty(blocks, problem, device)
+    gram, margins = gram.contiguous(), problem.margins.contiguous()
+    gate = problem.gate
+    floored = problem.floors is not None and problem.previous is not None
+    arguments = (
+        gram, gram if scale is None else scale, gram if gate is None else gate,
+        one.gradient_norm2, one.products, one.gram, one.multipliers, one.applied, one.coefficients, one.finite,
+        blocks,
+        problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
+        gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
+        gram if problem.counts is None else problem.counts, gram if problem.means is None else problem.means,
+        torch.empty(6 * blocks, dtype=torch.float64, device=device),
+    )  # fmt: skip
+    constants = {
+        "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
+        "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
+        "HAS_MEANS": problem.means is not None, "GATE_STRIDE": 0 if gate is None else gate.stride(0), "N": n,
+        **_solver_constants(n),
+    }  # fmt: skip
+    return one, arguments, constants
+
+
 def _solver_constants(n: int) -> dict[str, float]:
-    rows = max(16, triton.next_power_of_2(n))
-    return {"ROWS": rows, "TOLERANCE": 1e-13, "ROUNDING": 2.0**-50, "num_warps": 1 if n <= 16 else 4}
+    return {"ROWS": max(16, triton.next_power_of_2(n)), "TOLERANCE": 1e-13, "ROUNDING": 2.0**-50}
+
+
+class _Whole:
+    """A whole correction in one launch, of so few elements that launches are what it costs."""
+
+    def __init__(self, launch: _Launch, problem: Problem, scale: Tensor | None, known: Tensor | None) -> None:
+        size, chunk, device = problem.signs.shape[0], launch.small_chunk, problem.signs.device
+        pairs, rest = _pairs(launch.fixed if known is not None else (False,) * (1 + size))
+        plan = _plan(*launch.shapes, small_chunk=chunk)
+        sums = torch.empty(1, 1 + size, 1 + size, dtype=torch.float64, device=device)
+        self._solution, arguments, constants = _solving(sums, problem, scale)
+        partials = torch.empty(plan.units, len(pairs), dtype=torch.float32, device=device)
+        meeting = torch.zeros(2, dtype=torch.int32, device=device)
+        places = _pair_table((*pairs, *rest), device)
+        block, unroll = _gram_shape(len(pairs), chunk)
+        if device.type == "cuda":  # Triton's interpreter does not know of it
+            constants["launch_cooperative_grid"] = True
+        self._launch = _Launcher(
+            kernels.correct, (plan.units,),
+            (*plan.tables(), partials, meeting, places, sums if known is None else known, *arguments), launch,
+            **launch.constants(), **constants, PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs),
+            ALL=len(pairs) + len(rest), CHUNK=chunk, BLOCK=block, UNROLL=unroll,
+            APPLY_BLOCK=min(chunk, _apply_block(launch.width)), SUM_BLOCK=128,
+        )  # fmt: skip
+        self._problem = problem  # while it is held, no other has its id
+
+    def __call__(self) -> Solution:
+        self._launch()
+        return self._solution
 
 
 class _Settle:
@@ -513,7 +598,7 @@ class _Gram:
         parts = -(-len(pairs) // most)
         for part in range(parts):  # as equal as they can be
             first, last = (k * len(pairs) // parts for k in (part, part + 1))
-            block, unroll = _gram_shape((last - first) * (2 if wide else 1))
+            block, unroll = _gram_shape((last - first) * (2 if wide else 1), _CHUNK)
             self._launchers.append(_Launcher(
                 kernels.gram, (plan.units,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
                 PAIRS=tuple(i for pair in pairs[first:last] for i in pair), COUNT=last - first, FIRST=first,
@@ -545,7 +630,7 @@ def _pair_table(pairs: tuple[tuple[int, int], ...], device: torch.device) -> Ten
     return torch.tensor(pairs, dtype=torch.int32).to(device)
 
 
-def _gram_shape(registers: int) -> tuple[int, int]:
+def _gram_shape(registers: int, chunk: int) -> tuple[int, int]:
     """Elements that a program takes at a time, and how often before its loop turns: so many sums fit the registers."""
     if registers <= 3:
         shape = (1024, 8)
@@ -555,8 +640,8 @@ def _gram_shape(registers: int) -> tuple[int, int]:
         shape = (256, 1)
     else:
         shape = (128, 1)
-    block = min(shape[0], _CHUNK)
-    return block, min(shape[1], _CHUNK // block)
+    block = min(shape[0], chunk)
+    return block, min(shape[1], chunk // block)
 
 
 def _apply_block(width: int) -> int:

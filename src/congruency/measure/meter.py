@@ -207,9 +207,9 @@ class CongruencyMeter:
             id(references), torch.get_num_threads(), *(id(param) for param, _ in used),
             *(local(param).data_ptr() for param, _ in used), *map(kind_of, gradients),
         )  # fmt: skip
-        if self._held is not None and self._held[0] == key:
-            if self._held[1].point([gradient.data_ptr() for gradient in gradients]):
-                return self._held[1]
+        held = self._held
+        if held is not None and held[0] == key and held[1].point([gradient.data_ptr() for gradient in gradients]):
+            return held[1]
         passes = Passes(self._slices(references), 1)
         if passes.reusable:
             passes.release()
