@@ -282,6 +282,35 @@ def test_a_small_correction_in_one_launch_is_that_in_several(n, case, device):
     torch.testing.assert_close(problem.previous, twin.previous, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("small", [0, triton._SMALL])
+@pytest.mark.parametrize("settings", [
+    {"floor": None}, {"references": 3, "window": 7, "mode": "anchor", "margin": 0.05},
+    {"references": 2, "floor": 0.9, "returning": False}, {"blocks": "tensor", "mode": "anchor", "margin": 0.05},
+], ids=str)  # fmt: skip
+def test_a_run_on_these_kernels_is_one_on_plain_torch(settings, small, device, monkeypatch):
+    """Gradients move at every step; windows start over; everything in one launch, or in several."""
+    monkeypatch.setattr(triton, "_SMALL", small)
+    paths, correctors = [], []
+    for kind in (TritonBackend, TorchBackend):
+        monkeypatch.setattr(congruency.backends, "backend_for", lambda _, kind=kind: kind)
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(n, generator=generator).to(device)) for n in (1100, 7)]
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        correctors.append(congruency.DCL(optimizer, **settings))
+        kept = []
+        for _ in range(12):
+            for p in params:  # back and forth, so that some steps disagree
+                p.grad = torch.randn(p.shape, generator=generator).to(device) + 0.2 * p.detach()
+            kept.append([p.grad for p in params])
+            optimizer.step()
+        paths.append(torch.cat([p.detach() for p in params]))
+    torch.testing.assert_close(*paths, rtol=1e-4, atol=1e-4)
+    ours, plain = correctors
+    assert int(ours.stats.corrected_steps) == int(plain.stats.corrected_steps) > 0
+    if ON_GPU:  # elsewhere the host counts steps, and the kernels take no means
+        assert ours.means() == pytest.approx(plain.means(), rel=1e-3, abs=1e-3)
+
+
 def test_what_is_not_small_is_not_done_in_one_launch(device):
     problem = Problem(*(torch.ones(1, 1, dtype=torch.float64, device=device) for _ in range(3)), False)
     blocks = slices_of(1, True, device, blocks=2)

@@ -88,7 +88,7 @@ class Problem:
     floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
     previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
     counts: Tensor | None = None  # (4,) int64: steps changed, steps not finite, room, steps solved; solving counts them
-    means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the means of the step's measures
+    means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the step's (on a GPU with counts only)
 
 
 @dataclass(frozen=True)

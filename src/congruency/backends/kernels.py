@@ -328,17 +328,16 @@ def tick(
         if tl.atomic_add(clock + 1, 1) == tl.num_programs(0) - 1:
             tl.store(clock + 1, 0)
             tl.store(clock, step + 1)
-    if RECORD:
-        if (now >= 0) & (now < COUNT):
-            for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
-                tensor = tl.load(chunk_tensor + chunk)
-                length = tl.load(lengths + tensor)
-                table = addresses + tensor * (1 + COUNT)
-                weights = tl.load(table).to(tl.pointer_type(W))
-                slot = tl.load(table + 1 + now).to(tl.pointer_type(W))
-                for i in range(CHUNK // BLOCK):
-                    places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
-                    tl.store(slot + places, tl.load(weights + places, mask=places < length), mask=places < length)
+    if RECORD & (now >= 0) & (now < COUNT):
+        for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
+            tensor = tl.load(chunk_tensor + chunk)
+            length = tl.load(lengths + tensor)
+            table = addresses + tensor * (1 + COUNT)
+            weights = tl.load(table).to(tl.pointer_type(W))
+            slot = tl.load(table + 1 + now).to(tl.pointer_type(W))
+            for i in range(CHUNK // BLOCK):
+                places = tl.load(chunk_start + chunk) + i * BLOCK + tl.arange(0, BLOCK)
+                tl.store(slot + places, tl.load(weights + places, mask=places < length), mask=places < length)
 
 
 @triton.jit

@@ -263,7 +263,7 @@ class TritonBackend:
             if len(self._at_once) >= _MOST_REUSED:
                 self._at_once.clear()
             whole = self._at_once[key] = _Whole(self._launches[0], problem, scale, known)
-        self._keep()
+        self._keep(whole)
         return whole()
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
@@ -276,7 +276,7 @@ class TritonBackend:
             for i, launch in enumerate(self._launches):  # what is known is added once
                 held = known if known is None or i == 0 else torch.zeros_like(known)
                 grams.append(_Gram(launch, self._size, self._blocks, self._device, wide, held))
-        self._keep()
+        self._keep(grams)
         parts = [gram() for gram in grams]
         if self._others is not None:
             held = known if known is None or not parts else torch.zeros_like(known)
@@ -314,16 +314,18 @@ class TritonBackend:
                     **launch.constants(), SIZE=self._size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
                 ))  # fmt: skip
             self._prepare(key, launchers)
+        launchers = self._prepared[key]
         if not coefficients.is_contiguous():
             del self._prepared[key]
-        for launcher in self._prepared[key]:
+        _keep_while_captured(launchers, self._device)
+        for launcher in launchers:
             launcher()
         if self._others is not None:
             self._others.apply(solution)
 
-    def _keep(self) -> None:
-        """Stay while a captured graph needs what is here; be ready for a capture otherwise."""
-        if not _keep_while_captured((self, [launch.table for launch in self._launches]), self._device):
+    def _keep(self, launchers: object) -> None:
+        """Keep what a captured graph needs; be ready for a capture otherwise."""
+        if not _keep_while_captured((launchers, [launch.table for launch in self._launches]), self._device):
             for launch in self._launches:
                 _addresses.restock(launch.table.numel(), self._device)
 
@@ -348,7 +350,7 @@ class TritonBackend:
                 self._elementwise.clear()
             made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in launches]
             self._elementwise[key] = made
-        self._keep()
+        self._keep(self._elementwise[key])
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if others is not None:
             parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
@@ -415,7 +417,9 @@ class Clock:
 
     def tick(self, weights: Sequence[Tensor] = (), slots: Sequence[Sequence[Tensor]] = ()) -> None:
         """Say which phase it is, copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, and go on."""
-        launches = list(_slot_launches(weights, slots)) or [(torch.float32, None, self.steps)]
+        launches: list[tuple[torch.dtype, _Plan | None, Tensor]] = list(_slot_launches(weights, slots))
+        if not launches:
+            launches.append((torch.float32, None, self.steps))
         for i, (dtype, plan, table) in enumerate(launches):
             tables = (self.steps,) * 4 if plan is None else plan.tables()
             kernels.tick[(1 if plan is None else plan.units,)](
@@ -454,7 +458,9 @@ def _slot_launches(
         device = entries[0][0].device
         lengths = tuple(tensor.numel() for tensor, _ in entries)
         addresses = tuple(t.data_ptr() for tensor, held in entries for t in (tensor, *held))
-        yield dtype, _plan(lengths, (0,) * len(lengths), 1, device), _addresses.table(addresses, device)
+        plan = _plan(lengths, (0,) * len(lengths), 1, device)
+        _keep_while_captured(plan, device)
+        yield dtype, plan, _addresses.table(addresses, device)
 
 
 class _Solver:
