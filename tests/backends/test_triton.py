@@ -65,6 +65,14 @@ def test_gram(size, chained, blocks, device):
     assert ((wide - exact).abs() <= 1e-13 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
 
 
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_gram_by_several_programs(most, device, monkeypatch):
+    slices = slices_of(4, True, device, blocks=2)
+    whole = TritonBackend(slices, 4, 2, device).gram()
+    monkeypatch.setattr(triton, "_MOST_SUMS", most)
+    torch.testing.assert_close(TritonBackend(slices, 4, 2, device).gram(), whole, rtol=1e-5, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float16,) * 2,
                                     (torch.bfloat16, torch.float32)])  # fmt: skip
 @pytest.mark.parametrize(("size", "chained"), [(1, True), (1, False), (3, True), (3, False), (20, True)])

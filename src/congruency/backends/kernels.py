@@ -23,19 +23,18 @@ def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def gram(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+def _gram_unit(
+    unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
-    PAIRS: tl.constexpr, COUNT: tl.constexpr, FIRST: tl.constexpr, STRIDE: tl.constexpr,
+    PAIRS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STRIDE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """COUNT inner products over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
+    """Inner products FIRST to LAST over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
 
     Vector 0 is the gradient; vector k is tensor VECTORS[2k - 2] less VECTORS[2k - 1], if that is not -1. Sums in F.
     """
-    unit = tl.program_id(0)
     sums = ()
-    for _ in tl.static_range(COUNT):
+    for _ in tl.static_range(FIRST, LAST):
         sums = sums + (tl.zeros([BLOCK], dtype=F),)
     for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
         tensor = tl.load(chunk_tensor + chunk)
@@ -59,11 +58,29 @@ def gram(
                     else:
                         vectors = vectors + (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]],)
                 more = ()
-                for p in tl.static_range(COUNT):
-                    more = more + (sums[p] + vectors[PAIRS[2 * p]] * vectors[PAIRS[2 * p + 1]],)
+                for p in tl.static_range(FIRST, LAST):
+                    more = more + (sums[p - FIRST] + vectors[PAIRS[2 * p]] * vectors[PAIRS[2 * p + 1]],)
                 sums = more
-    for p in tl.static_range(COUNT):
-        tl.store(partials + unit * STRIDE + FIRST + p, tl.sum(sums[p]))
+    for p in tl.static_range(FIRST, LAST):
+        tl.store(partials + unit * STRIDE + p, tl.sum(sums[p - FIRST]))
+
+
+@triton.jit
+def gram(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    PAIRS: tl.constexpr, COUNT: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """COUNT inner products of each unit, by PARTS programs next to each other: one reads what the other has cached."""
+    unit = tl.program_id(0) // PARTS
+    for part in tl.static_range(PARTS):  # as equal as they can be
+        if tl.program_id(0) % PARTS == part:
+            _gram_unit(
+                unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+                G, B, WIDTH, VECTORS, SIZE, PAIRS, part * COUNT // PARTS, (part + 1) * COUNT // PARTS, COUNT,
+                CHUNK, BLOCK, UNROLL, ALIGNED, F,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -666,9 +683,9 @@ def correct(
     """
     unit = tl.program_id(0)
     turn = tl.atomic_add(meeting + 1, 0)  # nobody goes on to the next one before this program has arrived
-    gram(
-        addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS, COUNT,
-        0, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32,
+    _gram_unit(
+        unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS,
+        0, COUNT, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32,
     )  # fmt: skip
     tl.debug_barrier()
     if tl.atomic_add(meeting, 1) == tl.num_programs(0) - 1:

@@ -31,7 +31,7 @@ _MANY_UNITS = 24  # where programs are large, so that few are resident: small un
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
-_MOST_SUMS = 120  # inner products that one launch forms: each takes a register per thread, two in float64
+_MOST_SUMS = 120  # inner products that one program forms: each takes a register per thread, two in float64
 _MOST_REUSED = 8  # prepared solutions and launches kept
 _MOST_TABLES = 64
 _SMALL = 1 << 20  # elements up to which everything is one launch; 0: it never is
@@ -599,17 +599,14 @@ class _Gram:
         kind = torch.float64 if wide else torch.float32
         partials = torch.empty(plan.units, len(pairs), dtype=kind, device=device)
         self._sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
-        self._launchers = []
-        most = _MOST_SUMS // (2 if wide else 1)
-        parts = -(-len(pairs) // most)
-        for part in range(parts):  # as equal as they can be
-            first, last = (k * len(pairs) // parts for k in (part, part + 1))
-            block, unroll = _gram_shape((last - first) * (2 if wide else 1), _CHUNK)
-            self._launchers.append(_Launcher(
-                kernels.gram, (plan.units,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
-                PAIRS=tuple(i for pair in pairs[first:last] for i in pair), COUNT=last - first, FIRST=first,
-                STRIDE=len(pairs), CHUNK=_CHUNK, BLOCK=block, UNROLL=unroll, F=tl.float64 if wide else tl.float32,
-            ))  # fmt: skip
+        registers = len(pairs) * (2 if wide else 1)
+        parts = -(-registers // _MOST_SUMS)
+        block, unroll = _gram_shape(-(-registers // parts), _CHUNK)
+        self._launchers = [_Launcher(
+            kernels.gram, (plan.units * parts,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
+            PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs), PARTS=parts, CHUNK=_CHUNK, BLOCK=block,
+            UNROLL=unroll, F=tl.float64 if wide else tl.float32,
+        )]  # fmt: skip
         places = _pair_table((*pairs, *rest), device)
         count, width = len(pairs) + len(rest), 4
         self._launchers.append(_Launcher(
