@@ -452,10 +452,12 @@ def test_sparse_gradients_are_refused(make):
     embedding = nn.Embedding(5, 3, sparse=True)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
     corrector = make(optimizer)
+    before = embedding.weight.detach().clone()
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(TypeError, match="sparse gradient"):
         optimizer.step()
     assert corrector.stats.steps == 0
+    assert torch.equal(embedding.weight, before)  # the optimizer has made no step either
 
 
 # ---- together ----

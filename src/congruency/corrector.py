@@ -25,7 +25,17 @@ from congruency._validate import (
     differs,
     is_count,
 )  # fmt: skip
-from congruency.backends import Basis, ElementRule, ParameterSlice, Passes, Problem, RowPasses, Solution, rows_of
+from congruency.backends import (
+    Basis,
+    ElementRule,
+    ParameterSlice,
+    Passes,
+    Problem,
+    RowPasses,
+    Solution,
+    kind_of,
+    rows_of,
+)  # fmt: skip
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.constraints.references import References
 from congruency.distributed import Groups, full, is_sharded, local, reduction_groups, splits_rows
@@ -181,7 +191,7 @@ class Corrector:
         self._under_way = False
         self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
-        self._tally: Tensor | None = None  # on an accelerator, the last two and room: Problem.counts
+        self._tally: Tensor | None = None  # on an accelerator: Problem.counts
         self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
@@ -233,6 +243,8 @@ class Corrector:
             self._warn_of_old_references()
         self._stepped = True
         if self.target == "update":
+            for parameter in selection.parameters:
+                check_gradient(parameter)  # before the optimizer makes a step that cannot be corrected
             self._before.save(selection.parameters)
         for source in self.sources:
             source.begin(selection.parameters)
@@ -276,25 +288,27 @@ class Corrector:
         elif entries and (active or self.target == "gradient"):
             prepared = self._prepared(entries, gradients, active, selection.blocks)
             passes = prepared.passes
-            gram = passes.gram(known=self._known_products(passes, entries, active))
+            known = self._known_products(passes, entries, active)
             if active:
                 update = self.target == "update"
-                problem = self._problem(active, gram.shape[0], gram.device, update)
+                problem = self._problem(active, selection.blocks, gradients[0].device, update)
+                self._solution = None if update else passes.at_once(problem, scale, known)  # of a small model on a GPU
                 if update:  # its inner products are among the basis vectors', and it has no scale any more
+                    gram = passes.gram(known=known)
                     self._correct_momentum(entries, active, problem, selection.blocks)
                     self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
-                else:
-                    self._solution = passes.solve(gram, problem, scale)
-                passes.apply(self._solution.for_update() if update else self._solution)
+                    passes.apply(self._solution.for_update())
+                elif self._solution is None:
+                    self._solution = passes.solve(passes.gram(known=known), problem, scale)
+                    passes.apply(self._solution)
                 finite = self._solution.finite
-                if problem.counts is None and self._solution.applied.any():
+                if problem.counts is None and any(self._solution.applied.tolist()):
                     self._count("corrected", True)
                     self._mark_written(entries)
-                self._means.note(self._solution)
                 if self._watch is not None:
                     self._watch.note(self._counts["corrected"])
             else:
-                finite = torch.isfinite(gram).all()
+                finite = torch.isfinite(passes.gram(known=known)).all()
                 if finite.device.type != "cpu":
                     self._count("nonfinite", ~finite)
         if finite is not None and finite.device.type == "cpu":
@@ -315,7 +329,11 @@ class Corrector:
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         for source in self.sources:
             source.finish([entry.parameter for entry in entries], scale, all_finite)
-        self._count("steps", True, on_device=any(source.gate is not None for source in active))
+        if self._solution is not None and any(source.gate is not None for source in active):
+            assert self._tally is not None
+            self._counts["steps"] = self._tally[3]  # which solving has counted
+        else:
+            self._count("steps", True)
 
     def _selection(self) -> _Selection:
         """Which parameters: the selected ones, each with its group and block; one list while they stay the same."""
@@ -365,16 +383,16 @@ class Corrector:
             weights = [local(parameter) for parameter in held] if self._selected.sharded else held
             key = (
                 len(entries), torch.get_num_threads(), self._before.layout, *layouts,
-                *(gradient.data_ptr() for gradient in gradients), *(weight.data_ptr() for weight in weights),
-                *(gradient.is_contiguous() or gradient.stride() for gradient in gradients),
+                *(weight.data_ptr() for weight in weights), *map(kind_of, gradients),
                 *(() if len(entries) == len(self._selected.entries) else map(id, held)),
             )  # fmt: skip
-            if key in self._held:
-                return self._held[key]
+            prepared = self._held.get(key)
+            if prepared is not None and prepared.passes.point([gradient.data_ptr() for gradient in gradients]):
+                return prepared
         made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
         if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
             made.passes.release()
-            if len(self._held) >= _MOST_HELD:  # an allocator gives gradients a few places in turn
+            if len(self._held) >= _MOST_HELD:
                 self._held.clear()
             self._held[key] = made._replace(slices=())  # without them: a gradient that is held is not freed
         return made
@@ -391,7 +409,13 @@ class Corrector:
         some = None if len(entries) == len(self._selected.entries) else tuple(id(entry.parameter) for entry in entries)
         key = (some, *((id(source), source.active, source.recorded) for source in active))
         if self._known is None or self._known[0] != key:
-            self._known = (key, [gram.clone() for gram in passes.grams(wide=True)])
+            grams = passes.grams(wide=True)
+            held = [] if self._known is None else self._known[1]
+            if [gram.shape for gram in held] == [gram.shape for gram in grams]:
+                torch._foreach_copy_(held, grams)  # in place: launches are prepared for where they lie
+            else:
+                held = [gram.clone() for gram in grams]
+            self._known = (key, held)
         return self._known[1]
 
     def _slices_of(self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int) -> _Prepared:
@@ -401,7 +425,7 @@ class Corrector:
             bases, groups = self._bases(parameter, active)
             if self.target == "update":  # the step, w_before - w, comes first: see Solution.for_update
                 now, before = local(parameter), self._before.of(parameter)
-                item = ParameterSlice(now, [Basis([now, before], chained=True), *bases], block)
+                item = _placed(ParameterSlice(now, [Basis([now, before], chained=True), *bases], block), parameter)
             else:
                 assert parameter.grad is not None
                 item = ParameterSlice(local(parameter.grad), bases, block)
@@ -429,7 +453,7 @@ class Corrector:
         if not slices:
             return
         previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
-        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None)
+        own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None)
         passes = self._passes(slices, sum(source.active for source in active), blocks)
         known = None
         if self._known is not None and len(slices) == len(entries):  # the same vectors, without the step
@@ -491,6 +515,7 @@ class Corrector:
                 only_violated=self.trigger == "violated",
                 floors=torch.tensor(floors, dtype=torch.float64).to(device) if any(s.floor for s in each) else None,
                 counts=self._device_counts(device),
+                means=self._means.on(device),
             )
         if problem.floors is not None:
             if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
@@ -537,7 +562,8 @@ class Corrector:
             bases, groups = self._bases(parameter, active)
             single = [part for basis, source in zip(bases, active, strict=True) for part in one_by_one(basis, source)]
             if update:
-                item = ParameterSlice(local(parameter), [Basis([self._before.of(parameter)]), *single], i)
+                before = Basis([self._before.of(parameter)])
+                item = _placed(ParameterSlice(local(parameter), [before, *single], i), parameter)
             else:
                 assert parameter.grad is not None
                 item = ParameterSlice(local(parameter.grad), single, i)
@@ -581,15 +607,15 @@ class Corrector:
         assert sizes is not None
         decay = self._decay_of(entries, sizes, rule.update and all(source.needs_update for source in active))
         rescale, counts = self._masking.rescale, self._device_counts(sizes.device)
+        means = self._means.on(sizes.device)
         self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)
-        scale, finite = passes.settle(self._agreement, sizes, self._masking.most_rescale, counts)
+        scale, finite = passes.settle(self._agreement, sizes, self._masking.most_rescale, counts, means)
         if rescale:
             passes.mask(rule, decay, scale)
         self._element_count = prepared.elements
         if counts is None:
             self._mark_written(entries)
-            self._count("corrected", self._agreement[:, 0].sum() < self._element_count)
-        self._means.note_elements(self._agreement, self._element_count)
+            self._count("corrected", sum(self._agreement[:, 0].tolist()) < self._element_count)
         return finite
 
     def _decay_of(self, entries: Sequence[_Entry], sizes: Tensor, decays: bool) -> Tensor:
@@ -609,25 +635,20 @@ class Corrector:
         if device.type == "cpu":
             return None
         if self._tally is None:
-            self._tally = torch.zeros(3, dtype=torch.int64, device=device)
-            for place, what in enumerate(("corrected", "nonfinite")):
+            self._tally = torch.zeros(4, dtype=torch.int64, device=device)
+            for place, what in ((0, "corrected"), (1, "nonfinite"), (3, "steps")):
                 self._tally[place].fill_(self._counts[what])  # in place from now on
-                self._counts[what] = self._tally[place]
+            self._counts["corrected"], self._counts["nonfinite"] = self._tally[0], self._tally[1]
         return self._tally
 
-    def _count(self, what: str, happened: Tensor | bool, on_device: bool = False) -> None:
+    def _count(self, what: str, happened: Tensor | bool) -> None:
         """Count on the host where the host knows, on the device, in place, where it does not."""
         if isinstance(happened, Tensor):
             if happened.device.type == "cpu":
                 happened = bool(happened)
             else:
                 self._device_counts(happened.device)
-        count = self._counts[what]
-        if on_device and not isinstance(count, Tensor):
-            device = local(self._selection().entries[0].parameter).device
-            count = torch.full((), count, dtype=torch.int64, device=device)
-        count += happened
-        self._counts[what] = count
+        self._counts[what] += happened
 
     # ---- when the step is taken ----
 
@@ -788,8 +809,8 @@ class Corrector:
 
         Congruency before and after the correction, magnitude and the share of elements that were kept, each over
         constraints, blocks and the steps where it is defined (left out if there are none); ``corrected_share`` of the
-        ``steps``. Single steps are summed without waiting for the device; this waits. Steps that a CUDA graph replays
-        are counted, not averaged.
+        ``steps``. Single steps, those that a CUDA graph replays included, are summed without waiting for the device;
+        this waits.
         """
         steps, corrected = int(self._counts["steps"]), int(self._counts["corrected"])
         before, self._read_counts = self._read_counts, (steps, corrected)
@@ -846,7 +867,8 @@ class Corrector:
             self._lengths = None if lengths is None else lengths.to(device, torch.float64, copy=True)
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
-        self._means, self._read_counts = RunningMeans(), (state["counts"]["steps"], state["counts"]["corrected"])
+        self._means.reset()
+        self._read_counts = (state["counts"]["steps"], state["counts"]["corrected"])
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"
@@ -927,7 +949,7 @@ class _Selection(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What a step reads and writes, ready for the backends; used again while no tensor moves."""
+    """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
 
     passes: Passes | RowPasses
     slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
@@ -939,6 +961,14 @@ class _Prepared(NamedTuple):
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
+
+
+def _placed(item: ParameterSlice, parameter: Tensor) -> ParameterSlice:
+    """A slice of an update, with the place that the gradient has among its tensors."""
+    assert parameter.grad is not None
+    gradient = local(parameter.grad)
+    places = [i for i, tensor in enumerate(item.tensors) if _same(tensor, gradient)]
+    return item._replace(gradient=-2 if len(places) > 1 else places[0] if places else -1)
 
 
 def _layout(sources: Sequence[ConstraintSource]) -> tuple[int, list[tuple[slice, slice]]]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from named import backend
+from solutions import solution_of
 
 import congruency
 from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for
@@ -112,6 +113,51 @@ def test_products_of_fixed_vectors_are_taken_as_known(name, case, blocks, device
     assert (passes.gram(known=marked)[:, inner] == 7.0).all()
 
 
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("name", ["native", "triton"])
+def test_a_backend_pointed_at_other_gradients_is_one_made_for_them(name, place, device):
+    """Both passes, bit for bit, over two blocks; the gradient is the target or a basis vector."""
+    lengths, blocks = [1030, 5, 700, 0], 2
+
+    def make(other):
+        generator = torch.Generator().manual_seed(1)
+        slices = []
+        for i, length in enumerate(lengths):
+            parts = [torch.randn(length, generator=generator).to(device) for _ in range(4)]
+            if other:
+                parts[place] = other * torch.flip(parts[place], (0,))
+            slices.append(ParameterSlice(parts[0], [Basis(parts[1:3], True), Basis(parts[3:])], i % blocks, place))
+        return slices
+
+    def run(passes):
+        sums = passes.gram().clone()
+        passes.apply(solution_of(coefficients, torch.tensor([True, True], device=device)))
+        return sums
+
+    coefficients = torch.tensor([[0.5, -2.0], [1.0, 0.25]], dtype=torch.float64, device=device)
+    held = make(0)
+    passes = backend(name)(held, 2, blocks, device)
+    run(passes)
+    for other in (2, 3):
+        moved, twins, old = make(other), make(other), [item.target.clone() for item in held]
+        assert passes.point([item.tensors[place].data_ptr() for item in moved])
+        for item, own in zip(moved, held, strict=True):
+            if place:  # all but the gradient is where it was
+                own.target.copy_(item.target)
+        expected, found = run(backend(name)(twins, 2, blocks, device)), run(passes)
+        assert torch.equal(found, expected)
+        for item, own, twin, before in zip(moved, held, twins, old, strict=True):
+            assert torch.equal(own.target if place else item.target, twin.target)
+            assert place or torch.equal(own.target, before)  # what it was made for is not written any more
+
+
+def test_addresses_that_are_not_aligned_need_another_backend(device):
+    tensors = [torch.randn(64, device=device) for _ in range(3)]
+    passes = backend("triton")([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device)
+    assert passes.point([tensors[0].data_ptr()])
+    assert not passes.point([tensors[0].data_ptr() + 4])
+
+
 def test_what_is_known_of_other_vectors_is_refused(device):
     item = ParameterSlice(torch.ones(3, device=device), [Basis([torch.ones(3, device=device)] * 2, fixed=1)], 0)
     with pytest.raises(ValueError, match="what is known is of 3 basis vectors, here there are 2"):
@@ -200,14 +246,17 @@ def test_settling_elements(name, most, device):
     """A scale is one over the share that is kept, at most `most`; a step with all kept is not counted as changed."""
     sizes = torch.tensor([4.0, 100.0, 5000.0], dtype=torch.float64, device=device)
     agreement = torch.tensor([[4.0, 1, 1, 1], [50.0, 1, 1, 1], [1.0, 1, 1, 1]], dtype=torch.float64, device=device)
-    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    counts = None if name == "native" else torch.zeros(3, dtype=torch.int64, device=device)
+    means = torch.zeros(2, 4, dtype=torch.float64, device=device)
     reuse: dict[object, object] = {}
-    scale, finite = backend(name).settle(agreement, sizes, most, counts, reuse)
+    scale, finite = backend(name).settle(agreement, sizes, most, counts, means, reuse)
     expected = torch.tensor([1.0, 2.0, min(most, 5000.0)], dtype=torch.float64)
     torch.testing.assert_close(scale.cpu(), expected, rtol=1e-14, atol=0)
     assert bool(finite)
     agreement[1, 2] = float("inf")
-    assert not backend(name).settle(agreement, sizes, most, counts, reuse)[1]
+    assert not backend(name).settle(agreement, sizes, most, counts, means, reuse)[1]
     agreement[:, 0], agreement[1, 2] = sizes, 1.0
-    assert backend(name).settle(agreement, sizes, most, counts, reuse)[1]
-    assert counts[:2].tolist() == [2, 1]
+    assert backend(name).settle(agreement, sizes, most, counts, means, reuse)[1]
+    assert counts is None or counts[:2].tolist() == [2, 1]
+    assert means[1].tolist() == [2.0, 0.0, 2.0, 2.0]  # not of the step that was not finite
+    torch.testing.assert_close(means[0].tolist(), [2.0, 0.0, 2 * 3**0.5, 1 + 55 / 5104])

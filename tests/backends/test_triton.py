@@ -39,7 +39,7 @@ def slices_of(size, chained, device, dtype=torch.float32, basis_dtype=None, leng
 
 def exact_gram(slices, size, blocks):
     total = torch.zeros(blocks, 1 + size, 1 + size, dtype=torch.float64)
-    for gradient, bases, block in slices:
+    for gradient, bases, block, _ in slices:
         vectors = [gradient.double().cpu()]
         for basis in bases:
             points = [t.double().cpu() for t in basis.tensors]
@@ -63,6 +63,14 @@ def test_gram(size, chained, blocks, device):
     assert torch.equal(found, again)
     wide = TritonBackend(slices, size, blocks, device).gram(wide=True).cpu()
     assert ((wide - exact).abs() <= 1e-13 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
+
+
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_gram_by_several_programs(most, device, monkeypatch):
+    slices = slices_of(4, True, device, blocks=2)
+    whole = TritonBackend(slices, 4, 2, device).gram()
+    monkeypatch.setattr(triton, "_MOST_SUMS", most)
+    torch.testing.assert_close(TritonBackend(slices, 4, 2, device).gram(), whole, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float16,) * 2,
@@ -214,7 +222,20 @@ def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
         for poison in (False, True):
             if poison:
                 sums[2, 0, 1] = float("nan")
-            fused, plain = (b.solve(sums, Problem(**settings), scale) for b in (TritonBackend, TorchBackend))
+            tallies = [
+                {
+                    "counts": torch.tensor([5, 7, 0, 9], device=device),
+                    "means": torch.ones(2, 4, dtype=torch.float64, device=device),
+                }
+                for _ in range(2)
+            ]
+            fused, plain = (
+                b.solve(sums, Problem(**settings, **tally), scale)
+                for b, tally in zip((TritonBackend, TorchBackend), tallies, strict=True)
+            )
+            for name in ("counts", "means"):
+                torch.testing.assert_close(*(tally[name] for tally in tallies), msg=name)
+            assert poison or gate is False or (tallies[0]["means"][1] > 1).tolist() == [True, True, True, False]
             names = ("finite", "gradient_norm2", "applied") + (() if gate is False else ("products", "gram"))
             for name in names:
                 torch.testing.assert_close(getattr(fused, name), getattr(plain, name), msg=name)
@@ -222,37 +243,130 @@ def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
             assert not (gate is False and fused.applied.any())
 
 
+@pytest.mark.parametrize("case", ["plain", "fixed", "gate", "floor", "scale", "not finite"])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_small_correction_in_one_launch_is_that_in_several(n, case, device):
+    """Three steps in a row: solution, counts, means and gradient."""
+    lengths = (300_000, 5, 77_777, 200) if ON_GPU else (1500, 5, 700)
+    torch.manual_seed(n)
+
+    def tensor(*values, kind=torch.float64):
+        return torch.tensor(values, dtype=kind, device=device)
+
+    def make():
+        torch.manual_seed(n)
+        slices = []
+        for length in lengths:
+            points = [torch.randn(length).to(device) for _ in range(n + 1)]
+            slices.append(ParameterSlice(torch.randn(length).to(device), [Basis(points, True, n - 1)], 0))
+        problem = Problem(
+            combination=-torch.ones(n, n, dtype=torch.float64, device=device).triu(),
+            signs=tensor(*[1.0] * n), margins=tensor(*[0.01 * (case != "floor")] * n), only_violated=False,
+            gate=tensor(True, kind=torch.bool).expand(n) if case == "gate" else None,
+            floors=tensor(*[0.5] * n) if case == "floor" else None,
+            previous=torch.full((1, n), float("inf") if n == 1 else 1e9, dtype=torch.float64, device=device),
+            counts=tensor(0, 0, 0, 0, kind=torch.int64), means=torch.zeros(2, 4, dtype=torch.float64, device=device),
+        )  # fmt: skip
+        return slices, problem, TritonBackend(slices, n, 1, device)
+
+    scale = torch.tensor(8.0, device=device) if case == "scale" else None
+    (one, problem, whole), (several, twin, parts) = make(), make()
+    known = parts.gram(wide=True).clone() if case == "fixed" and n > 1 else None
+    for step in range(3):
+        for a, b in zip(one, several, strict=True):
+            b.target.copy_(a.target.copy_(torch.randn(a.target.shape)))
+        if case == "not finite" and step == 1:
+            one[0].target[7] = several[0].target[7] = float("nan")
+        found = whole.at_once(problem, scale, known)
+        expected = parts.solve(parts.gram(known=known), twin, scale)
+        parts.apply(expected)
+        for name in ("finite", "gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4, msg=name)
+        for a, b in zip(one, several, strict=True):
+            torch.testing.assert_close(a.target, b.target, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert problem.counts.tolist() == twin.counts.tolist()
+    assert problem.counts[3] == 3
+    torch.testing.assert_close(problem.means, twin.means, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(problem.previous, twin.previous, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("small", [0, triton._SMALL])
+@pytest.mark.parametrize("settings", [
+    {"floor": None}, {"references": 3, "window": 7, "mode": "anchor", "margin": 0.05},
+    {"references": 2, "floor": 0.9, "returning": False}, {"blocks": "tensor", "mode": "anchor", "margin": 0.05},
+], ids=str)  # fmt: skip
+def test_a_run_on_these_kernels_is_one_on_plain_torch(settings, small, device, monkeypatch):
+    """Gradients move at every step; windows start over; everything in one launch, or in several."""
+    monkeypatch.setattr(triton, "_SMALL", small)
+    paths, correctors = [], []
+    for kind in (TritonBackend, TorchBackend):
+        monkeypatch.setattr(congruency.backends, "backend_for", lambda _, kind=kind: kind)
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(n, generator=generator).to(device)) for n in (1100, 7)]
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        correctors.append(congruency.DCL(optimizer, **settings))
+        kept = []
+        for _ in range(12):
+            for p in params:  # back and forth, so that some steps disagree
+                p.grad = torch.randn(p.shape, generator=generator).to(device) + 0.2 * p.detach()
+            kept.append([p.grad for p in params])
+            optimizer.step()
+        paths.append(torch.cat([p.detach() for p in params]))
+    torch.testing.assert_close(*paths, rtol=1e-4, atol=1e-4)
+    ours, plain = correctors
+    assert int(ours.stats.corrected_steps) == int(plain.stats.corrected_steps) > 0
+    if ON_GPU:  # elsewhere the host counts steps, and the kernels take no means
+        assert ours.means() == pytest.approx(plain.means(), rel=1e-3, abs=1e-3)
+
+
+def test_what_is_not_small_is_not_done_in_one_launch(device):
+    problem = Problem(*(torch.ones(1, 1, dtype=torch.float64, device=device) for _ in range(3)), False)
+    blocks = slices_of(1, True, device, blocks=2)
+    assert TritonBackend(blocks, 1, 2, device).at_once(problem, None, None) is None
+    mixed = [*slices_of(1, True, device), *slices_of(1, True, device, torch.bfloat16)]
+    assert TritonBackend(mixed, 1, 1, device).at_once(problem, None, None) is None
+    large = [ParameterSlice(*[t := torch.zeros(triton._SMALL + 1, device=device)], [Basis([t, t], True)], 0)]
+    assert TritonBackend(large, 1, 1, device).at_once(problem, None, None) is None
+
+
 @pytest.mark.parametrize("phase", [-1, 0, 1, 2, 7])
 def test_record_and_accumulate_by_phase(phase, device):
     torch.manual_seed(0)
     tensors = [torch.randn(n, device=device) for n in (3, triton._CHUNK + 77)]
+    tensors.append(torch.randn(40, device=device).bfloat16())  # another launch of the same step
     slots = [[torch.randn_like(t) for _ in range(2)] for t in tensors]
-    clock = torch.tensor(phase, device=device)
     for kind in ("record", "accumulate", "skipped"):
         held = [[slot.clone() for slot in one] for one in slots]
         if kind == "record":
-            triton.record(tensors, held, clock)
+            triton.Clock.at(phase, 0, None, 2, device).tick(tensors, held)
         else:
+            held = [[slot.to(torch.float32, copy=True) for slot in one] for one in slots]
             finite = torch.tensor(kind == "accumulate", device=device)
+            clock = torch.tensor(phase, device=device)
             triton.accumulate(tensors, held, clock, finite, torch.tensor(4.0, device=device))
         for tensor, one, old in zip(tensors, held, slots, strict=True):
             expected = [slot.clone() for slot in old]
             if kind == "record" and phase in (0, 1):
                 expected[phase] = tensor
-            elif kind != "record" and phase >= 0:
+            elif kind != "record":
+                expected = [slot.float() for slot in old]
                 at = min(phase, 1)
-                base = torch.zeros_like(tensor) if phase < 2 else old[at]
-                expected[at] = base + (tensor / 4 if kind == "accumulate" else 0)
+                base = torch.zeros_like(expected[at]) if phase < 2 else expected[at]
+                if phase >= 0:
+                    expected[at] = base + (tensor.float() / 4 if kind == "accumulate" else 0)
             for a, b in zip(one, expected, strict=True):
                 torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("recording", [False, True])
 @pytest.mark.parametrize(("offset", "window", "count"), [(0, None, 1), (2, None, 2), (1, 4, 2)])
-def test_the_clock_on_the_device(offset, window, count, device):
-    clock, phase = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
-    gate = torch.zeros((), dtype=torch.bool, device=device)
+def test_the_clock_on_the_device(offset, window, count, recording, device):
+    clock = triton.Clock.at(0, offset, window, count, device)
+    weights = [torch.randn(7, device=device), torch.randn(9, device=device).bfloat16()] * recording
+    slots = [[torch.zeros_like(weight) for _ in range(count)] for weight in weights]
     references = congruency.References(count, window=window, offset=offset)
     for step in range(11):
-        triton.tick(clock, phase, gate, offset, window, count)
+        clock.tick(weights, slots)
         references.step = step
-        assert (int(phase), bool(gate), int(clock)) == (references.phase, references.phase >= count, step + 1)
+        found = int(clock.phase), bool(clock.gate), int(clock.steps[0])
+        assert found == (references.phase, references.phase >= count, step + 1)

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 # not `import torch`: here that name is the module of the torch backend
 from torch import Tensor, device, version
 
-from congruency.backends.base import Backend, Basis, ElementRule, ParameterSlice, Problem, Solution
+from congruency.backends.base import Backend, Basis, ElementRule, ParameterSlice, Problem, Solution, kind_of
 from congruency.backends.rows import RowPasses, rows_of
 from congruency.backends.torch import TorchBackend
 from congruency.distributed import Groups, reduce_sum
 
 __all__ = [
     "Backend", "Basis", "ElementRule", "ParameterSlice", "Passes", "Problem", "RowPasses", "Solution",
-    "backend_for", "rows_of",
+    "backend_for", "kind_of", "rows_of",
 ]  # fmt: skip
 
 
@@ -61,8 +61,10 @@ class Passes:
         self, slices: Iterable[tuple[ParameterSlice, Groups]], size: int, blocks: int = 1, *, plain: bool = False
     ) -> None:
         places: dict[tuple[device, Groups], list[ParameterSlice]] = {}
-        for item, groups in slices:
+        self._members: dict[tuple[device, Groups], list[int]] = {}  # which of the slices lie in each place
+        for i, (item, groups) in enumerate(slices):
             places.setdefault((item.target.device, groups), []).append(item)
+            self._members.setdefault((item.target.device, groups), []).append(i)
         self.fixed = any(any(held[0].fixed) for held in places.values())
         self._groups, self._size = [groups for _, groups in places], size
         self._backends = [
@@ -70,12 +72,26 @@ class Passes:
             for (place, _), held in places.items()
         ]
         self.reusable = all(backend.reusable for _, backend in self._backends)
+        self.reusable &= all(item.gradient > -2 for held in places.values() for item in held)
         self._reuse: dict[object, object] = {}
 
     def release(self) -> None:
         """Let go of the slices: see :meth:`Backend.release`."""
         for _, backend in self._backends:
             backend.release()
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        """The gradients lie at these addresses now: see :meth:`Backend.point`."""
+        if len(self._backends) == 1:
+            return self._backends[0][1].point(gradients)
+        members = self._members.values()
+        return all(b.point([gradients[i] for i in own]) for (_, b), own in zip(self._backends, members, strict=True))
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> Solution | None:
+        """A whole correction of all in one place, or None: see :meth:`Backend.at_once`."""
+        if len(self._backends) > 1 or self._groups[0]:
+            return None
+        return self._backends[0][1].at_once(problem, scale, None if known is None else known[0])
 
     def grams(self, *, wide: bool = False, known: Sequence[Tensor] | None = None) -> list[Tensor]:
         """The inner products of each place on its own device, before any process has heard of another's.
@@ -112,9 +128,11 @@ class Passes:
             [b.mask(rule.on(p), decay.to(p), None if scale is None else scale.to(p)) for p, b in self._backends]
         )
 
-    def settle(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    def settle(
+        self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Scales and whether all was finite, on the first device: see :meth:`Backend.settle`."""
-        return self._backends[0][1].settle(agreement, sizes, most, counts, self._reuse)
+        return self._backends[0][1].settle(agreement, sizes, most, counts, means, self._reuse)
 
     def _gathered(self, parts: Sequence[Tensor]) -> Tensor:
         """Sums of all places on the first device; a slice has its own block, so that the others' rows are 0."""

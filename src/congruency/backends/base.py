@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution"]
+__all__ = [
+    "Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "add_to_means", "kind_of",
+]  # fmt: skip
 
 
 class Basis(NamedTuple):
@@ -45,12 +47,14 @@ class ParameterSlice(NamedTuple):
     """One parameter's part in a step: what is corrected, its basis vectors and the block whose problem it belongs to.
 
     The target is written by :meth:`Backend.apply`, and its inner products come first in :meth:`Backend.gram`: the
-    gradient, or the parameter itself where an update is corrected.
+    gradient, or the parameter itself where an update is corrected. The gradient is the one tensor that lies elsewhere
+    at nearly every step.
     """
 
     target: Tensor
     bases: Sequence[Basis]
     block: int
+    gradient: int = 0  # its place among the tensors; -1: it is none of them; -2: it is several
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -61,6 +65,12 @@ class ParameterSlice(NamedTuple):
     def fixed(self) -> list[bool]:
         """Of the target and of every basis vector, in order: whether it is fixed."""
         return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
+
+
+def kind_of(gradient: Tensor) -> tuple[object, ...]:
+    """What must be equal where a gradient takes the place of another in a backend that knows it by its address."""
+    layout = gradient.is_contiguous() or gradient.stride()
+    return type(gradient), gradient.dtype, gradient.numel(), layout, gradient.is_neg()
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,8 @@ class Problem:
     gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
     floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
     previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
-    counts: Tensor | None = None  # (3,) int64: steps changed and steps not finite, which solving counts; and room
+    counts: Tensor | None = None  # (4,) int64: steps changed, steps not finite, room, steps solved; solving counts them
+    means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the step's (on a GPU with counts only)
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,13 @@ class Solution:
         return before, after, magnitude, multipliers
 
 
+def add_to_means(means: Tensor, values: Sequence[Tensor], places: slice) -> None:
+    """Add a step to :attr:`Problem.means`, leaving out what is not finite."""
+    step = torch.stack(list(values))
+    means[0, places] += torch.where(step.isfinite(), step, 0.0)
+    means[1, places] += step.isfinite()
+
+
 def _cosine(products: Tensor, norm2: Tensor, magnitude: Tensor) -> Tensor:
     norms = norm2.clamp(min=0).sqrt().unsqueeze(-1) * magnitude
     return torch.where(norms > 0, (products / norms).clamp(-1, 1), math.nan)
@@ -171,7 +189,8 @@ class Backend(Protocol):
     """The work of one step in one place: two passes over the parameters, and the small problem between them.
 
     On an accelerator nothing waits for the device. What both passes need is prepared once. A ``reusable`` instance
-    knows the tensors by their addresses: once released, it serves further steps while they lie where they did.
+    knows the tensors by their addresses: once released, it serves further steps while all but the gradients lie where
+    they did.
 
     Args:
         slices: The gradients and their basis vectors, all on ``device``.
@@ -186,6 +205,18 @@ class Backend(Protocol):
 
     def release(self) -> None:
         """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        """Take note of where each slice's gradient lies now; False where that needs a new instance.
+
+        They must be of the same kind as those of the slices, see :func:`kind_of`. Only where reusable.
+        """
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        """What :meth:`gram`, :meth:`solve` and :meth:`apply` do, where it is worth while and possible; or None.
+
+        The next solution takes the place of this one in memory.
+        """
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.
@@ -236,14 +267,15 @@ class Backend(Protocol):
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """For blocks of one element, between agreement and mask: (slices,) scales, and whether all was finite, ().
 
         Args:
             agreement: (slices, 4), summed over all places.
             sizes: (slices,) float64, elements of each.
             most: The most that a scale may be: it is the inverse of the share that is kept.
-            counts: As in :class:`Problem`.
+            counts, means: As in :class:`Problem`.
             reuse: As in :meth:`solve`.
         """

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "accumulate", "apply", "element", "gram", "record", "settle",
+    "accumulate", "apply", "correct", "element", "gram", "settle",
     "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units", "tick",
 ]  # fmt: skip
 
@@ -23,19 +23,18 @@ def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def gram(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+def _gram_unit(
+    unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
-    PAIRS: tl.constexpr, COUNT: tl.constexpr, FIRST: tl.constexpr, STRIDE: tl.constexpr,
+    PAIRS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STRIDE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """COUNT inner products over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
+    """Inner products FIRST to LAST over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
 
     Vector 0 is the gradient; vector k is tensor VECTORS[2k - 2] less VECTORS[2k - 1], if that is not -1. Sums in F.
     """
-    unit = tl.program_id(0)
     sums = ()
-    for _ in tl.static_range(COUNT):
+    for _ in tl.static_range(FIRST, LAST):
         sums = sums + (tl.zeros([BLOCK], dtype=F),)
     for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
         tensor = tl.load(chunk_tensor + chunk)
@@ -59,34 +58,49 @@ def gram(
                     else:
                         vectors = vectors + (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]],)
                 more = ()
-                for p in tl.static_range(COUNT):
-                    more = more + (sums[p] + vectors[PAIRS[2 * p]] * vectors[PAIRS[2 * p + 1]],)
+                for p in tl.static_range(FIRST, LAST):
+                    more = more + (sums[p - FIRST] + vectors[PAIRS[2 * p]] * vectors[PAIRS[2 * p + 1]],)
                 sums = more
-    for p in tl.static_range(COUNT):
-        tl.store(partials + unit * STRIDE + FIRST + p, tl.sum(sums[p]))
+    for p in tl.static_range(FIRST, LAST):
+        tl.store(partials + unit * STRIDE + p, tl.sum(sums[p - FIRST]))
 
 
 @triton.jit
-def sum_units(
-    partials, block_first, pairs, known, sums,
+def gram(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    PAIRS: tl.constexpr, COUNT: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+):  # fmt: skip
+    """COUNT inner products of each unit, by PARTS programs next to each other: one reads what the other has cached."""
+    unit = tl.program_id(0) // PARTS
+    for part in tl.static_range(PARTS):  # as equal as they can be
+        if tl.program_id(0) % PARTS == part:
+            _gram_unit(
+                unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
+                G, B, WIDTH, VECTORS, SIZE, PAIRS, part * COUNT // PARTS, (part + 1) * COUNT // PARTS, COUNT,
+                CHUNK, BLOCK, UNROLL, ALIGNED, F,
+            )  # fmt: skip
+
+
+@triton.jit
+def _sum_block(
+    block, start, partials, first, last, pairs, known, sums,
     COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the partial sums of one block's units in a fixed order; what lies below the diagonal mirrors what is above.
+    """Add the partial sums of a block's units, first to last, in a fixed order; below the diagonal is what is above.
 
-    A program adds WIDTH of the COUNT inner products, whose places are in ``pairs``. Those past COUNT are known.
+    Of the COUNT inner products, whose places are in ``pairs``, WIDTH from ``start`` on. Those past COUNT are known.
     """
-    block = tl.program_id(0)
-    first = tl.load(block_first + block)
-    last = tl.load(block_first + block + 1)
-    place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    place = start + tl.arange(0, WIDTH)
     i = tl.load(pairs + 2 * place, mask=place < ALL, other=0)
     j = tl.load(pairs + 2 * place + 1, mask=place < ALL, other=0)
     total = tl.zeros([BLOCK, WIDTH], dtype=tl.float64)
     for unit in range(first, last, BLOCK):
         units = unit + tl.arange(0, BLOCK)
         here = (units < last)[:, None] & (place < COUNT)[None, :]
-        part = tl.load(partials + units[:, None] * COUNT + place[None, :], mask=here, other=0.0)
-        total += part.to(tl.float64)
+        at = partials + units[:, None] * COUNT + place[None, :]
+        total += tl.load(at, mask=here, other=0.0, cache_modifier=".cg").to(tl.float64)
     found = tl.sum(total, axis=0)
     out = sums + block * SIDE * SIDE
     if ALL > COUNT:
@@ -97,18 +111,31 @@ def sum_units(
 
 
 @triton.jit
-def apply(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
+def sum_units(
+    partials, block_first, pairs, known, sums,
+    COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program for each block and each WIDTH inner products."""
+    block = tl.program_id(0)
+    first = tl.load(block_first + block)
+    last = tl.load(block_first + block + 1)
+    _sum_block(
+        block, tl.program_id(1) * WIDTH, partials, first, last, pairs, known, sums, COUNT, ALL, SIDE, WIDTH, BLOCK
+    )
+
+
+@triton.jit
+def _apply_unit(
+    unit, block, addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients, applied,
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """g + sum_k a_k b_k over the chunks of one unit, backwards; nothing is read or written if not applied."""
-    unit = tl.num_programs(0) - 1 - tl.program_id(0)
-    block = tl.load(unit_block + unit)
-    if tl.load(applied + block) != 0:
+    if tl.load(applied + block, cache_modifier=".cg") != 0:
         factors = ()
         for k in tl.static_range(SIZE):
-            factors = factors + (tl.load(coefficients + block * SIZE + k).to(tl.float32),)
+            factor = tl.load(coefficients + block * SIZE + k, cache_modifier=".cg")
+            factors = factors + (factor.to(tl.float32),)
         first = tl.load(unit_first + unit)
         last = tl.load(unit_first + unit + 1)
         for back in range(0, last - first):
@@ -133,6 +160,20 @@ def apply(
                     else:
                         x += factors[k] * (tensors[VECTORS[2 * k]] - tensors[VECTORS[2 * k + 1]])
                 tl.store(pointers[0] + places, x.to(G), mask=there)
+
+
+@triton.jit
+def apply(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, unit_block, coefficients, applied,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """One unit per program, the last first: what the first pass read last may still be in the cache."""
+    unit = tl.num_programs(0) - 1 - tl.program_id(0)
+    _apply_unit(
+        unit, tl.load(unit_block + unit), addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients,
+        applied, G, B, WIDTH, VECTORS, SIZE, CHUNK, BLOCK, ALIGNED,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -223,52 +264,88 @@ def sum_agreement(partials, block_first, sums, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _cosine(product, norm2, length2):
+    """The cosine, and where it is defined."""
+    norms = tl.sqrt(tl.maximum(norm2, 0.0)) * tl.sqrt(tl.maximum(length2, 0.0))
+    return tl.minimum(tl.maximum(product / tl.where(norms > 0, norms, 1.0), -1.0), 1.0), norms > 0
+
+
+@triton.jit
+def _add_to_means(means, place, total, count):
+    """Add a step's mean, the total of ``count`` numbers, to :attr:`Problem.means`."""
+    known = count > 0
+    tl.store(means + place, tl.load(means + place) + tl.where(known, total / tl.maximum(count, 1.0), 0.0))
+    tl.store(means + 4 + place, tl.load(means + 4 + place) + tl.where(known, 1.0, 0.0))
+
+
+@triton.jit
 def settle(
-    agreement, sizes, scales, finite, counts, slices,
+    agreement, sizes, scales, finite, counts, means, slices,
     MOST: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scales of all slices in one program, whether all was finite, and the counts of steps."""
+    """Scales of all slices in one program, whether all was finite, and the counts and means of steps."""
     left = tl.zeros([BLOCK], dtype=tl.float64)
+    elements = tl.zeros([BLOCK], dtype=tl.float64)
+    product = tl.zeros([BLOCK], dtype=tl.float64)
+    norm2 = tl.zeros([BLOCK], dtype=tl.float64)
+    length2 = tl.zeros([BLOCK], dtype=tl.float64)
     wrong = tl.zeros([BLOCK], dtype=tl.int32)
     for start in range(0, slices, BLOCK):
         slice = start + tl.arange(0, BLOCK)
         there = slice < slices
         kept = tl.load(agreement + 4 * slice, mask=there, other=0.0)
-        total = kept
-        for column in tl.static_range(1, 4):
-            total += tl.load(agreement + 4 * slice + column, mask=there, other=0.0)
+        yc = tl.load(agreement + 4 * slice + 1, mask=there, other=0.0)
+        yy = tl.load(agreement + 4 * slice + 2, mask=there, other=0.0)
+        cc = tl.load(agreement + 4 * slice + 3, mask=there, other=0.0)
+        total = kept + yc + yy + cc
+        product += yc
+        norm2 += yy
+        length2 += cc
         size = tl.load(sizes + slice, mask=there, other=0.0)
         tl.store(scales + slice, size / tl.maximum(kept, size / MOST), mask=there)
         left += size - kept
+        elements += size
         wrong += (total - total != 0.0).to(tl.int32)
     all_finite = tl.sum(wrong) == 0
     tl.store(finite, all_finite)
+    length = tl.sum(length2)
+    norms = tl.sqrt(tl.sum(norm2) * length)
+    congruency = tl.sum(product) / tl.where(norms > 0, norms, 1.0)
+    every = tl.sum(elements)
+    defined = all_finite & (norms > 0)
+    _add_to_means(means, 0, tl.where(defined, congruency, 0.0), defined.to(tl.float64))
+    _add_to_means(means, 2, tl.where(all_finite, tl.sqrt(length), 0.0), all_finite.to(tl.float64))
+    _add_to_means(means, 3, (every - tl.sum(left)) / every, all_finite.to(tl.float64))
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum(left) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
 
 
 @triton.jit
-def tick(clock, phase, gate, offset, window, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr):
-    """Steps since recording last started over, whether all COUNT references are there, and one step more."""
+def tick(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, clock, phase, gate, offset, window,
+    W: tl.constexpr, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr, RECORD: tl.constexpr, LAST: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Steps since recording last started over, and whether all COUNT references are there.
+
+    With RECORD the weights are copied into the slot that is due in this phase; in any other nothing is touched. The
+    clock goes on by one when all programs have read it.
+    """
+    unit = tl.program_id(0)
     step = tl.load(clock)
     now = step - offset
     if HAS_WINDOW:
         now = tl.where(now < 0, now, now % window)
-    tl.store(phase, now)
-    tl.store(gate, now >= COUNT)
-    tl.store(clock, step + 1)
-
-
-@triton.jit
-def record(
-    addresses, lengths, chunk_tensor, chunk_start, unit_first, phase,
-    W: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Copy the weights into the slot that is due in this phase; in any other phase touch nothing."""
-    now = tl.load(phase)
-    if (now >= 0) & (now < COUNT):
-        unit = tl.program_id(0)
+    if unit == 0:
+        tl.store(phase, now)
+        tl.store(gate, now >= COUNT)
+    if LAST:
+        tl.debug_barrier()
+        if tl.atomic_add(clock + 1, 1) == tl.num_programs(0) - 1:
+            tl.store(clock + 1, 0)
+            tl.store(clock, step + 1)
+    if RECORD & (now >= 0) & (now < COUNT):
         for chunk in range(tl.load(unit_first + unit), tl.load(unit_first + unit + 1)):
             tensor = tl.load(chunk_tensor + chunk)
             length = tl.load(lengths + tensor)
@@ -312,9 +389,9 @@ def accumulate(
 @triton.jit
 def solve_single(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    direction, sign, margin, margin_stride, floor, previous, counts,
+    direction, sign, margin, margin_stride, floor, previous, counts, means,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
     block = tl.arange(0, BLOCK)
@@ -332,12 +409,14 @@ def solve_single(
         factor = tl.load(scale).to(tl.float64)
     product = tl.where(all_finite, direction * gb / factor, 0.0)
     norm2 = tl.where(all_finite, bb, 0.0)
+    size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
+    known = there & all_finite
     if HAS_GATE:
         norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
+        known = known & (tl.load(gate) != 0)
     along = sign * product
     taken = norm2 > 0
     if HAS_FLOOR:
-        size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
         least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
         weak = along >= -least * tl.sqrt(size2 * norm2)
         last = tl.load(previous + block, mask=there, other=0.0)
@@ -346,7 +425,7 @@ def solve_single(
     if ONLY_VIOLATED:
         taken = taken & (along < 0)
     v = tl.where(taken, tl.maximum(margin, -along / tl.where(taken, norm2, 1.0)), 0.0)
-    tl.store(gradient_norm2 + block, tl.where(all_finite, gg, 0.0) / (factor * factor), mask=there)
+    tl.store(gradient_norm2 + block, size2, mask=there)
     tl.store(products + block, product, mask=there)
     tl.store(gram + block, norm2, mask=there)
     tl.store(multipliers + block, v, mask=there)
@@ -356,6 +435,19 @@ def solve_single(
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum((v != 0).to(tl.int32)) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
+        tl.store(counts + 3, tl.load(counts + 3) + 1)
+    if HAS_MEANS:
+        signed = v * sign
+        shift = norm2 * signed  # <a, x - g>
+        before, has_before = _cosine(product, size2, norm2)
+        after, has_after = _cosine(product + shift, size2 + signed * (2.0 * product + shift), norm2)
+        has_after = tl.where(v != 0, has_after, has_before) & known
+        has_before = has_before & known
+        after = tl.where(has_after, tl.where(v != 0, after, before), 0.0)
+        _add_to_means(means, 0, tl.sum(tl.where(has_before, before, 0.0)), tl.sum(has_before.to(tl.float64)))
+        _add_to_means(means, 1, tl.sum(after), tl.sum(has_after.to(tl.float64)))
+        magnitude = tl.sqrt(tl.maximum(norm2, 0.0))
+        _add_to_means(means, 2, tl.sum(tl.where(known, magnitude, 0.0)), tl.sum(known.to(tl.float64)))
 
 
 @triton.jit
@@ -452,16 +544,15 @@ def solve_dual(
 
 
 @triton.jit
-def solve_many(
-    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts,
+def _solve_block(
+    block, sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Several constraints, a block per program: see :class:`congruency.backends.base.Solution`."""
+    """Several constraints of one block: see :class:`congruency.backends.base.Solution`."""
     SIDE: tl.constexpr = 1 + N
-    block = tl.program_id(0)
     row = tl.arange(0, ROWS)
     there = row < N
     inside = there[:, None] & there[None, :]
@@ -517,6 +608,21 @@ def solve_many(
     tl.store(applied + block, changed)
     tl.store(coefficients + block * N + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
     tl.store(finite, all_finite)
+    if HAS_MEANS:  # this block's part of them: three totals, and of how many numbers
+        known = there & all_finite & (counted != 0)
+        shift = tl.sum(between * (v * sign)[None, :], axis=1)  # <a_i, x - g>
+        after2 = norm2 + tl.sum(v * sign * (2.0 * product + shift))
+        before, has_before = _cosine(product, norm2, length2)
+        after, has_after = _cosine(product + shift, after2, length2)
+        has_after = tl.where(changed, has_after, has_before) & known
+        has_before = has_before & known
+        after = tl.where(changed, after, before)
+        tl.store(parts + block, tl.sum(tl.where(has_before, before, 0.0)))
+        tl.store(parts + blocks + block, tl.sum(tl.where(has_after, after, 0.0)))
+        tl.store(parts + 2 * blocks + block, tl.sum(tl.where(known, tl.sqrt(tl.maximum(length2, 0.0)), 0.0)))
+        tl.store(parts + 3 * blocks + block, tl.sum(has_before.to(tl.float64)))
+        tl.store(parts + 4 * blocks + block, tl.sum(has_after.to(tl.float64)))
+        tl.store(parts + 5 * blocks + block, tl.sum(known.to(tl.float64)))
     if HAS_COUNTS:
         tl.debug_barrier()
         if tl.atomic_add(counts + 2, 1) == blocks - 1:  # the last program has seen all blocks
@@ -528,3 +634,84 @@ def solve_many(
             tl.store(counts, tl.load(counts) + (total > 0).to(tl.int64))
             tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
             tl.store(counts + 2, 0)
+            tl.store(counts + 3, tl.load(counts + 3) + 1)
+            if HAS_MEANS:
+                for which in tl.static_range(3):
+                    measured = tl.zeros([128], dtype=tl.float64)
+                    number = tl.zeros([128], dtype=tl.float64)
+                    for start in range(0, blocks, 128):
+                        of = start + tl.arange(0, 128)
+                        part = parts + which * blocks + of
+                        measured += tl.load(part, mask=of < blocks, other=0.0, cache_modifier=".cg")
+                        number += tl.load(part + 3 * blocks, mask=of < blocks, other=0.0, cache_modifier=".cg")
+                    _add_to_means(means, which, tl.sum(measured), tl.sum(number))
+
+
+@triton.jit
+def solve_many(
+    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """A block per program."""
+    _solve_block(
+        tl.program_id(0), sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite,
+        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+        HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE, ROUNDING,
+    )  # fmt: skip
+
+
+@triton.jit
+def correct(
+    addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, meeting, pairs, known,
+    sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite, blocks,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, ALIGNED: tl.constexpr,
+    PAIRS: tl.constexpr, COUNT: tl.constexpr, ALL: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr, APPLY_BLOCK: tl.constexpr, SUM_BLOCK: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+):  # fmt: skip
+    """A whole correction of one block in one launch: products, their sum, the solution, the second pass.
+
+    The last program to have formed its products solves; the others wait for it. So all programs must be resident at
+    once: the launch is cooperative, and there are no more of them than multiprocessors. ``meeting`` counts who has
+    arrived, and how often all have.
+    """
+    unit = tl.program_id(0)
+    turn = tl.atomic_add(meeting + 1, 0)  # nobody goes on to the next one before this program has arrived
+    _gram_unit(
+        unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS,
+        0, COUNT, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32,
+    )  # fmt: skip
+    tl.debug_barrier()
+    if tl.atomic_add(meeting, 1) == tl.num_programs(0) - 1:
+        for start in tl.static_range(0, ALL, 4):
+            _sum_block(0, start, partials, 0, tl.num_programs(0), pairs, known, sums, COUNT, ALL, 1 + N, 4, SUM_BLOCK)
+        tl.debug_barrier()
+        if N == 1:
+            solve_single(
+                sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite, blocks,
+                combination, signs, margins, margin_stride, floors, previous, counts, means,
+                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, 1,
+            )  # fmt: skip
+        else:
+            _solve_block(
+                0, sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite,
+                blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE,
+                ROUNDING,
+            )  # fmt: skip
+        tl.debug_barrier()
+        tl.atomic_xchg(meeting, 0)
+        tl.atomic_add(meeting + 1, 1)
+    while tl.atomic_add(meeting + 1, 0) == turn:
+        pass
+    tl.debug_barrier()
+    _apply_unit(
+        unit, 0, addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients, applied,
+        G, B, WIDTH, VECTORS, N, CHUNK, APPLY_BLOCK, ALIGNED,
+    )  # fmt: skip

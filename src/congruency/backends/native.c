@@ -29,29 +29,34 @@
 /* One build serves every x86 processor: glibc's loader picks the widest version of these functions that can run. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(CONGRUENCY_ONE_VERSION) && \
     (!defined(__clang__) || __clang_major__ >= 14)
-#define HOT __attribute__((target_clones("avx512f", "arch=haswell", "default")))
+#if defined(__clang__) || __GNUC__ < 12
+#define HOT __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define HOT __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))
+#endif
 #else
 #define HOT
 #endif
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
+    MANY = 6,            /* tensors beyond which a longer run, of fewer turns, is quicker */
     LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
+    NARROW_ROWS = 8192,  /* the same in float32 */
     TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
     UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
     UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
     PARTIALS = 1 << 22,  /* doubles that the partial results of full units should take at most */
     GRAIN = 32768,       /* elements that make a second thread worth while (torch's own grain) */
     OWN_GRAIN = 1 << 20, /* the same where the threads must be started first */
-    FEW = 4,             /* basis vectors that are added in float32 */
     MOVING = 4,          /* rows that are not fixed, at most, for the pass that leaves out the products of fixed ones */
-    FAR = 1 << 22,       /* elements beyond which the second pass finds little in the caches */
 };
 
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
     int64_t slices, width, size, blocks, threads;
+    int64_t gradient; /* which tensor of every slice is the gradient, whose address changes, or -1 */
     int64_t vectors[][3];
 } Job;
 
@@ -62,6 +67,7 @@ enum { LANES = 4 };
 #endif
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
 
+typedef float Narrow __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias)); /* a line of the caches */
 
 /* Elements of consecutive slices of one block: where they begin and how many they are. */
@@ -82,6 +88,7 @@ typedef struct {
     int wide;                   /* the first pass: no sum in float32 */
     int moving;                 /* the first pass: only products of vectors that are not all fixed, of which ... */
     int64_t *rows;              /* (moving,): ... these are not, 0 being the gradient; NULL: all products */
+    const double *known;        /* (blocks, 1 + size, 1 + size): those of the fixed */
     double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
     const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
     const double *coefficients; /* (blocks, size) */
@@ -106,8 +113,10 @@ static int64_t sums_size(const Job *job) {
     int64_t tiles = row_count(job) / TILE;
     return rounded_up(tiles * (tiles + 1) / 2 * TILE * TILE * LANES, 8);
 }
+static int64_t narrow_run_length(const Job *job) { return most(16, least(RUN, NARROW_ROWS / row_count(job) / 16 * 16)); }
 static int64_t scratch_size(const Job *job) {
-    return rounded_up(most(MOVING * RUN + 2 * (1 + job->size), rows_size(job) + sums_size(job) + job->width), 8);
+    int64_t narrow = row_count(job) * (1 + narrow_run_length(job)); /* an address and float32 numbers of each row */
+    return rounded_up(most(MOVING * RUN, rows_size(job) + sums_size(job) + narrow), 8);
 }
 
 static int64_t *lengths(const Job *job) { return (int64_t *)&job->vectors[job->size][0]; }
@@ -131,29 +140,47 @@ static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t of
 
 /* ---- one float32 basis vector: the case that must cost nothing ---- */
 
-/* <g, g>, <g, b>, <b, b> of at most RUN elements, in float32: each lane adds up few of them. */
-HOT static void pair_products(const float *g, const float *end, const float *start, int64_t n, float *sums) {
-    float gg = 0, gb = 0, bb = 0;
-#pragma omp simd reduction(+ : gg, gb, bb)
-    for (int64_t i = 0; i < n; i++) {
-        float b = end[i] - start[i];
-        gg += g[i] * g[i];
-        gb += g[i] * b;
-        bb += b * b;
-    }
-    sums[0] = gg, sums[1] = gb, sums[2] = bb;
+static void prefetch_line(const float *elements, int64_t n) {
+    __builtin_prefetch((const void *)((uintptr_t)elements + n * sizeof(float)), 0, 2);
 }
 
-/* Ask for the elements one run after these: a prefetch never faults. */
-static void prefetch_after(const float *elements) {
-    uintptr_t after = (uintptr_t)elements + RUN * sizeof(float);
+/* Ask for the elements one run of n after these: a prefetch never faults. */
+static void prefetch_after(const float *elements, int64_t n) {
+    uintptr_t after = (uintptr_t)elements + n * sizeof(float);
     for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
 }
 
+static inline __attribute__((always_inline)) Lanes widened(const float *x) {
+    return __builtin_convertvector(*(const Narrow *)x, Lanes);
+}
+
 static float total(Floats lanes) {
-    float sum = 0;
-    for (int i = 0; i < 16; i++) sum += lanes[i];
-    return sum;
+    float eight[8], four[4];
+    for (int i = 0; i < 8; i++) eight[i] = lanes[i] + lanes[i + 8];
+    for (int i = 0; i < 4; i++) four[i] = eight[i] + eight[i + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+/* <g, g>, <g, b>, <b, b> of at most RUN elements, in float32: each lane adds up few of them. */
+HOT static void pair_products(const float *g, const float *end, const float *start, int64_t n, float *sums) {
+    Floats gg = {0}, gb = {0}, bb = {0}, hh = {0}, hc = {0}, cc = {0};
+    float rest[3] = {0};
+    int64_t i = 0;
+    for (; i + LINES <= n; i += LINES) {
+        prefetch_after(g + i, n), prefetch_after(end + i, n), prefetch_after(start + i, n);
+        for (int64_t k = i; k < i + LINES; k += 32) {
+            Floats a = *(const Floats *)(g + k), x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
+            Floats b = *(const Floats *)(g + k + 16);
+            Floats y = *(const Floats *)(end + k + 16) - *(const Floats *)(start + k + 16);
+            gg += a * a, gb += a * x, bb += x * x;
+            hh += b * b, hc += b * y, cc += y * y;
+        }
+    }
+    for (; i < n; i++) {
+        float b = end[i] - start[i];
+        rest[0] += g[i] * g[i], rest[1] += g[i] * b, rest[2] += b * b;
+    }
+    sums[0] = total(gg + hh) + rest[0], sums[1] = total(gb + hc) + rest[1], sums[2] = total(bb + cc) + rest[2];
 }
 
 /* The same, keeping b, while the next run comes in. */
@@ -163,7 +190,7 @@ HOT static void first_products(const float *g, const float *end, const float *st
     float rest[3] = {0};
     int64_t i = 0;
     for (; i + LINES <= n; i += LINES) {
-        prefetch_after(g + i), prefetch_after(end + i);
+        prefetch_after(g + i, n), prefetch_after(end + i, n);
         for (int64_t k = i; k < i + LINES; k += 16) {
             Floats a = *(const Floats *)(g + k), x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
             *(Floats *)(b + k) = x;
@@ -177,67 +204,105 @@ HOT static void first_products(const float *g, const float *end, const float *st
     sums[0] = total(gg) + rest[0], sums[1] = total(gb) + rest[1], sums[2] = total(bb) + rest[2];
 }
 
-/* <g, x>, <b, x>, <x, x> with x = end - start. */
+/* <g, x>, <b, x> with x = end - start. */
 HOT static void next_products(const float *g, const float *b, const float *end, const float *start, int64_t n,
                               float *sums) {
-    Floats gx = {0}, bx = {0}, xx = {0};
-    float rest[3] = {0};
+    Floats gx = {0}, bx = {0};
+    float rest[2] = {0};
     int64_t i = 0;
     for (; i + LINES <= n; i += LINES) {
-        prefetch_after(end + i);
+        prefetch_after(end + i, n);
         for (int64_t k = i; k < i + LINES; k += 16) {
             Floats x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
-            gx += *(const Floats *)(g + k) * x, bx += *(const Floats *)(b + k) * x, xx += x * x;
+            gx += *(const Floats *)(g + k) * x, bx += *(const Floats *)(b + k) * x;
         }
     }
-    for (; i < n; i++) {
-        float x = end[i] - start[i];
-        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += x * x;
-    }
-    sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1], sums[2] = total(xx) + rest[2];
+    for (; i < n; i++) rest[0] += g[i] * (end[i] - start[i]), rest[1] += b[i] * (end[i] - start[i]);
+    sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1];
 }
 
-/* The same for two vectors, x = q - p and y = r - q: <g, x>, <b, x>, <x, x>, <g, y>, <b, y>, <y, y>. */
+/* The same for two vectors, x = q - p and y = r - q: <g, x>, <b, x>, <g, y>, <b, y>. */
 HOT static void chain_products(const float *g, const float *b, const float *p, const float *q, const float *r,
                                int64_t n, float *sums) {
-    Floats gx = {0}, bx = {0}, xx = {0}, gy = {0}, by = {0}, yy = {0};
-    float rest[6] = {0};
+    Floats gx = {0}, bx = {0}, gy = {0}, by = {0};
+    float rest[4] = {0};
     int64_t i = 0;
     for (; i + LINES <= n; i += LINES) {
-        prefetch_after(q + i), prefetch_after(r + i);
+        prefetch_after(q + i, n), prefetch_after(r + i, n);
         for (int64_t k = i; k < i + LINES; k += 16) {
             Floats middle = *(const Floats *)(q + k), x = middle - *(const Floats *)(p + k);
             Floats y = *(const Floats *)(r + k) - middle, a = *(const Floats *)(g + k), c = *(const Floats *)(b + k);
-            gx += a * x, bx += c * x, xx += x * x, gy += a * y, by += c * y, yy += y * y;
+            gx += a * x, bx += c * x, gy += a * y, by += c * y;
         }
     }
     for (; i < n; i++) {
         float x = q[i] - p[i], y = r[i] - q[i];
-        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += x * x;
-        rest[3] += g[i] * y, rest[4] += b[i] * y, rest[5] += y * y;
+        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += g[i] * y, rest[3] += b[i] * y;
     }
-    const Floats found[6] = {gx, bx, xx, gy, by, yy};
-    for (int j = 0; j < 6; j++) sums[j] = total(found[j]) + rest[j];
+    const Floats found[4] = {gx, bx, gy, by};
+    for (int j = 0; j < 4; j++) sums[j] = total(found[j]) + rest[j];
 }
 
-/* from + a x + b y with x and y differences; ``to`` may be ``from``. */
-HOT static void add_differences(float *to, const float *from, const float *end, const float *start, float a,
-                                const float *other_end, const float *other_start, float b, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = from[i] + a * (end[i] - start[i]) + b * (other_end[i] - other_start[i]);
-}
+/* Compilers would rather read an operand from memory three times. */
+#if defined(__x86_64__)
+#define IN_REGISTERS(X, Y, Z) __asm__("" : "+x"(X), "+x"(Y), "+x"(Z))
+#else
+#define IN_REGISTERS(X, Y, Z) (void)0
+#endif
 
-/* The same in float64: differences of float32 numbers are exact there. */
+/* Add the inner products of three rows with three others, formed in float32, to nine vectors of LANES sums. These and the
+   rows fill the registers, so that each width needs a version of its own. */
+#define TILE_PRODUCTS(NAME, TARGET, WIDTH)                                                                             \
+    typedef float NAME##_vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));                        \
+    TARGET static void NAME(const float *const *a, const float *const *b, int64_t n, double *sums) {                   \
+        const float *p = a[0], *q = a[1], *r = a[2], *x = b[0], *y = b[1], *z = b[2];                                  \
+        NAME##_vector px = {0}, py = {0}, pz = {0}, qx = {0}, qy = {0}, qz = {0}, rx = {0}, ry = {0}, rz = {0};        \
+        int64_t i = 0;                                                                                                 \
+        for (; i + WIDTH <= n; i += WIDTH) {                                                                           \
+            NAME##_vector P = *(const NAME##_vector *)(p + i), Q = *(const NAME##_vector *)(q + i);                    \
+            NAME##_vector R = *(const NAME##_vector *)(r + i), X = *(const NAME##_vector *)(x + i);                    \
+            NAME##_vector Y = *(const NAME##_vector *)(y + i), Z = *(const NAME##_vector *)(z + i);                    \
+            IN_REGISTERS(X, Y, Z);                                                                                     \
+            px += P * X, py += P * Y, pz += P * Z;                                                                     \
+            qx += Q * X, qy += Q * Y, qz += Q * Z;                                                                     \
+            rx += R * X, ry += R * Y, rz += R * Z;                                                                     \
+        }                                                                                                              \
+        const NAME##_vector found[TILE * TILE] = {px, py, pz, qx, qy, qz, rx, ry, rz};                                 \
+        for (int k = 0; k < TILE * TILE; k++, sums += LANES) {                                                         \
+            const float *lanes = (const float *)&found[k];                                                             \
+            for (int l = 0; l < WIDTH; l += WIDTH < LANES ? WIDTH : LANES)                                             \
+                for (int m = 0; m < (WIDTH < LANES ? WIDTH : LANES); m++) sums[m] += lanes[l + m];                     \
+            for (int64_t l = i; l < n; l++) sums[0] += a[k / TILE][l] * b[k % TILE][l];                                \
+        }                                                                                                              \
+    }
+TILE_PRODUCTS(tile_of_4, , 4)
+#if defined(__x86_64__)
+TILE_PRODUCTS(tile_of_8, __attribute__((target("avx2,fma"))), 8)
+TILE_PRODUCTS(tile_of_16, __attribute__((target("avx512f"))), 16)
+#endif
+static void (*tile_products)(const float *const *, const float *const *, int64_t, double *) = tile_of_4; /* see setup */
+
+/* As pair_products in float64, where differences of float32 numbers are exact. */
 HOT static void wide_pair_products(const float *g, const float *end, const float *start, int64_t n, double *sums) {
-    double gg = 0, gb = 0, bb = 0;
-#pragma omp simd reduction(+ : gg, gb, bb)
-    for (int64_t i = 0; i < n; i++) {
-        double a = g[i], b = (double)end[i] - start[i];
-        gg += a * a;
-        gb += a * b;
-        bb += b * b;
+    Lanes found[3] = {0}, others[3] = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        prefetch_line(g + i, n), prefetch_line(end + i, n), prefetch_line(start + i, n);
+        Lanes a = widened(g + i), x = widened(end + i) - widened(start + i);
+        Lanes b = widened(g + i + LANES), y = widened(end + i + LANES) - widened(start + i + LANES);
+        found[0] += a * a, found[1] += a * x, found[2] += x * x;
+        others[0] += b * b, others[1] += b * y, others[2] += y * y;
     }
-    sums[0] += gg, sums[1] += gb, sums[3] += bb;
+    double rest[3] = {0};
+    for (; i < n; i++) {
+        double a = g[i], x = (double)end[i] - start[i];
+        rest[0] += a * a, rest[1] += a * x, rest[2] += x * x;
+    }
+    for (int k = 0; k < 3; k++) {
+        Lanes both = found[k] + others[k];
+        for (int l = 0; l < LANES; l++) rest[k] += both[l];
+    }
+    sums[0] += rest[0], sums[1] += rest[1], sums[3] += rest[2];
 }
 
 HOT static float norm2(const float *g, int64_t n) {
@@ -247,26 +312,32 @@ HOT static float norm2(const float *g, int64_t n) {
     return gg;
 }
 
-HOT static void add_pair(float *g, const float *end, const float *start, int64_t n, float a) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) g[i] += a * (end[i] - start[i]);
-}
-
-/* Ask for the elements one run before these, if there are any: a prefetch never faults. */
+/* Ask for the two lines one run before these, if there are any: a prefetch never faults. */
 static void prefetch_before(const float *elements) {
-    uintptr_t before = (uintptr_t)elements - RUN * sizeof(float);
-    for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)before + i, 0, 2);
+    const char *before = (const char *)((uintptr_t)elements - RUN * sizeof(float));
+    __builtin_prefetch(before, 0, 2), __builtin_prefetch(before + 64, 0, 2);
 }
 
-/* The same on its way backwards through more than the caches hold, where the processor does not look ahead enough. */
-HOT static void add_far_pair(float *g, const float *end, const float *start, int64_t n, float a) {
+/* g + sum_k a_k (end_k - start_k), each tensor read once; one of them may be g itself. */
+HOT static void add_vectors(float *g, const float *const *ends, const float *const *starts, const float *a,
+                            int64_t count, int64_t n) {
     int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_before(g + i), prefetch_before(end + i), prefetch_before(start + i);
-#pragma omp simd
-        for (int64_t k = i; k < i + LINES; k++) g[k] += a * (end[k] - start[k]);
+    for (; i + 32 <= n; i += 32) {
+        Floats x = *(const Floats *)(g + i), y = *(const Floats *)(g + i + 16);
+        prefetch_before(g + i), prefetch_before(starts[0] + i);
+        for (int64_t k = 0; k < count; k++) {
+            const float *end = ends[k] + i, *start = starts[k] + i;
+            prefetch_before(end);
+            x += a[k] * (*(const Floats *)end - *(const Floats *)start);
+            y += a[k] * (*(const Floats *)(end + 16) - *(const Floats *)(start + 16));
+        }
+        *(Floats *)(g + i) = x, *(Floats *)(g + i + 16) = y;
     }
-    for (; i < n; i++) g[i] += a * (end[i] - start[i]);
+    for (; i < n; i++) {
+        float x = g[i];
+        for (int64_t k = 0; k < count; k++) x += a[k] * (ends[k][i] - starts[k][i]);
+        g[i] = x;
+    }
 }
 
 HOT static int equal(const float *a, const float *b, int64_t n) {
@@ -303,6 +374,11 @@ LOAD(load_wide, double)
 ADD(add_narrow, float)
 ADD(add_wide, double)
 
+HOT static void subtract_floats(const float *end, const float *start, int64_t n, float *restrict x) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = end[i] - start[i];
+}
+
 /* Two inner products with end - start. */
 #define DOTS(NAME, TYPE)                                                                                           \
     HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, const double *a, const double *b,          \
@@ -324,17 +400,6 @@ DOTS(dots_wide, double)
     }
 SUBTRACT(subtract_narrow, float)
 SUBTRACT(subtract_wide, double)
-
-/* Add multiples of two tensors. */
-HOT static void add_two(double *restrict x, const float *p, const float *q, int64_t n, double a, double b) {
-    int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_before(p + i), prefetch_before(q + i);
-#pragma omp simd
-        for (int64_t k = i; k < i + LINES; k++) x[k] += a * p[k] + b * q[k];
-    }
-    for (; i < n; i++) x[i] += a * p[i] + b * q[i];
-}
 
 #define COPY(NAME, FROM, TO)                                                                                       \
     HOT static void NAME(const FROM *restrict from, int64_t n, TO *restrict to) {                                  \
@@ -438,6 +503,9 @@ static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, 
     }
 }
 
+/* Whether float32 is wide enough for a vector of this squared length, in all of its runs together. */
+static int safe_length(double length2) { return length2 == 0 || (length2 > 1e-25 && length2 < 1e30); }
+
 /* The same in float32 for the gradient and one moving basis vector; 0 where that is too narrow, and nothing is added. */
 static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, float *b,
                                      double *sums) {
@@ -445,31 +513,48 @@ static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t of
     int64_t size = 1 + job->size, last = pass->rows[1];
     const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
     const float *end = end_of(job, slice, last - 1, offset), *start = start_of(job, slice, last - 1, offset);
-    float found[6];
-    double *kept = (double *)(b + RUN); /* (size, 2) <g, x>, <b, x> of the fixed */
+    float found[4];
     first_products(g, end, start, n, b, found);
     if (!safe(found[0], g, zeros, n) || !safe(found[2], end, start, n)) return 0;
-    double products[3] = {found[0], found[1], found[2]};
+    sums[0] += found[0], sums[last] += found[1], sums[last * size + last] += found[2];
     for (int64_t k = 1, step; k < size; k += step) {
         step = 1;
         if (!job->vectors[k - 1][2]) continue;
         end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
         if (k + 1 < size && job->vectors[k][2] && job->vectors[k][1] == job->vectors[k - 1][0] && start != zeros) {
             step = 2;
-            const float *next = end_of(job, slice, k, offset);
-            chain_products(g, b, start, end, next, n, found);
-            if (!safe(found[5], next, end, n)) return 0;
+            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, found);
         } else {
             next_products(g, b, end, start, n, found);
         }
-        if (!safe(found[2], end, start, n)) return 0;
-        for (int64_t j = 0; j < step; j++) kept[2 * (k + j)] = found[3 * j], kept[2 * (k + j) + 1] = found[3 * j + 1];
+        for (int64_t j = 0; j < step; j++) {
+            sums[k + j] += found[2 * j];
+            sums[least(last, k + j) * size + most(last, k + j)] += found[2 * j + 1];
+        }
     }
-    sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
-    for (int64_t k = 1; k < size; k++) {
-        if (!job->vectors[k - 1][2]) continue;
-        sums[k] += kept[2 * k];
-        sums[least(last, k) * size + most(last, k)] += kept[2 * k + 1];
+    return 1;
+}
+
+/* All products of a run in float32; 0 where that is too narrow, and nothing is added. */
+static int narrow_gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch) {
+    int64_t size = 1 + job->size, count = row_count(job);
+    double *sums = scratch + rows_size(job);
+    const float **rows = (const float **)(sums + sums_size(job)), *zeros = (const float *)ZEROS;
+    float *room = (float *)(rows + count);
+    for (int64_t k = 0; k < count; k++) {
+        const float *end = k == 0 ? tensor(job, slice, 0, offset) : k < size ? end_of(job, slice, k - 1, offset) : zeros;
+        const float *start = k && k < size ? start_of(job, slice, k - 1, offset) : zeros;
+        rows[k] = end;
+        if (start != zeros) {
+            subtract_floats(end, start, n, room);
+            rows[k] = room, room += n;
+        }
+        if (k < size && !safe(norm2(rows[k], n), end, start, n)) return 0;
+    }
+    for (int64_t i = 0; i < count; i += TILE) {
+        for (int64_t t = i * job->width / count; t < (i + TILE) * job->width / count; t++)
+            prefetch(job, slice, t, offset + n, n);
+        for (int64_t j = i; j < count; j += TILE, sums += TILE * TILE * LANES) tile_products(rows + i, rows + j, n, sums);
     }
     return 1;
 }
@@ -504,20 +589,6 @@ static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t 
     if (job->size) sums[1] += products[1], sums[3] += products[2];
 }
 
-/* The same for float32 by what the differences amount to: a multiple of each tensor, read once. In float64 what cancels
-   costs nothing that float32 could show. */
-static void add_tensors_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *multiples,
-                               double *x) {
-    float *g = tensor(job, slice, 0, offset);
-    widen(g, n, x);
-    for (int64_t t = 1; t < job->width; t += 2) {
-        int two = t + 1 < job->width;
-        add_two(x, tensor(job, slice, t, offset), two ? tensor(job, slice, t + 1, offset) : (const void *)ZEROS, n,
-                multiples[t], two ? multiples[t + 1] : 0);
-    }
-    narrow(x, n, g);
-}
-
 /* By way of a copy: a basis vector may be the gradient itself. */
 static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, double *x) {
     void *g = tensor(job, slice, 0, offset);
@@ -538,22 +609,18 @@ static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n,
         narrow(x, n, g);
 }
 
-/* A few basis vectors in float32. */
-static void add_few_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, float *x) {
-    float *g = tensor(job, slice, 0, offset);
-    const float *from = g, *zeros = (const float *)ZEROS;
-    for (int64_t k = 0; k < job->size; k += 2) {
-        int two = k + 1 < job->size;
-        add_differences(k + 2 < job->size ? x : g, from, end_of(job, slice, k, offset), start_of(job, slice, k, offset),
-                        (float)factors[k], two ? end_of(job, slice, k + 1, offset) : zeros,
-                        two ? start_of(job, slice, k + 1, offset) : zeros, two ? (float)factors[k + 1] : 0, n);
-        from = x;
+/* The same in float32. ``scratch`` takes where the vectors begin and the factors. */
+static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors,
+                              double *scratch) {
+    const float **ends = (const float **)scratch, **starts = ends + job->size;
+    float *a = (float *)(starts + job->size);
+    int64_t count = 0;
+    for (int64_t k = 0; k < job->size; k++) {
+        if (factors[k] == 0) continue;
+        ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
+        a[count++] = (float)factors[k];
     }
-}
-
-static void add_to_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, float factor, int far) {
-    (far ? add_far_pair : add_pair)(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
-                                    start_of(job, slice, 0, offset), n, factor);
+    add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
 }
 
 /* ---- the passes over a unit ---- */
@@ -563,7 +630,12 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     const Unit *unit = &pass->units[u];
     double *sums = pass->partials + u * (1 + job->size) * (1 + job->size);
     int narrow = !job->wide && !pass->wide && job->size <= 1;
-    int64_t longest = pass->moving ? RUN : run_length(job), offset = unit->offset;
+    int exact = job->wide || pass->wide;
+    int64_t longest = pass->moving || narrow ? (job->width > MANY ? RUN : RUN / 2) : exact ? run_length(job) : narrow_run_length(job);
+    int64_t offset = unit->offset, size = 1 + job->size;
+    int quick = !exact && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
+    for (int64_t k = 1; quick && k < size; k++)
+        if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
     memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
@@ -576,12 +648,16 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
                                    start_of(job, slice, 0, offset), n, sums);
             else if (pass->moving) {
-                int quick = !job->wide && !pass->wide && pass->moving == 2;
                 if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, (float *)scratch, sums))
                     moving_gram_of_run(pass, slice, offset, n, scratch, sums);
             }
-            else
+            else if (exact)
                 gram_of_run(job, slice, offset, n, scratch);
+            else if (!narrow_gram_of_run(job, slice, offset, n, scratch))
+                for (int64_t done = 0, part; done < n; done += part) {
+                    part = least(run_length(job), n - done);
+                    gram_of_run(job, slice, offset + done, part, scratch);
+                }
         }
     }
     fold(job, scratch + rows_size(job), sums);
@@ -593,29 +669,15 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     const Unit *unit = &pass->units[u];
     const double *factors = pass->coefficients + unit->block * job->size;
     if (!pass->applied[unit->block]) return;
-    int narrow = !job->wide && job->size == 1 && safe_factor(factors[0]);
-    int few = !job->wide && job->size <= FEW;
-    for (int64_t k = 0; k < job->size; k++) few = few && (factors[k] == 0 || safe_factor(factors[k]));
-    double *multiples = scratch + RUN; /* (width,) of each tensor */
-    memset(multiples, 0, job->width * sizeof(double));
-    for (int64_t k = 0; k < job->size; k++) {
-        multiples[job->vectors[k][0]] += factors[k];
-        if (job->vectors[k][1] >= 0) multiples[job->vectors[k][1]] -= factors[k];
-    }
+    int narrow = !job->wide;
+    for (int64_t k = 0; k < job->size; k++) narrow = narrow && (factors[k] == 0 || safe_factor(factors[k]));
     int64_t offset = unit->offset;
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
         left -= stop - offset;
         for (int64_t from; stop > offset; stop = from) {
             from = offset + (stop - offset - 1) / RUN * RUN;
-            if (narrow)
-                add_to_pair(job, slice, from, stop - from, (float)factors[0], pass->elements > FAR);
-            else if (few)
-                add_few_to_run(job, slice, from, stop - from, factors, (float *)scratch);
-            else if (!job->wide)
-                add_tensors_to_run(job, slice, from, stop - from, multiples, scratch);
-            else
-                add_to_run(job, slice, from, stop - from, factors, scratch);
+            (narrow ? narrow_add_to_run : add_to_run)(job, slice, from, stop - from, factors, scratch);
         }
     }
 }
@@ -819,7 +881,8 @@ static int compute_gram(const Job *job, int wide, const double *known, double *s
     int64_t size = 1 + job->size, rows[MOVING] = {0}, moving = 1;
     for (int64_t k = 1; k < size; k++)
         if (!job->vectors[k - 1][2] && moving++ < MOVING) rows[moving - 1] = k;
-    Pass pass = {.job = job, .wide = wide, .rows = rows, .moving = known && moving <= MOVING ? (int)moving : 0};
+    Pass pass = {.job = job, .wide = wide, .rows = rows, .known = known,
+                 .moving = known && moving <= MOVING ? (int)moving : 0};
     if (cut(&pass)) return -1;
     pass.partials = calloc((1 + pass.count) * (1 + job->size) * (1 + job->size), sizeof(double));
     int failed = !pass.partials || run(&pass);
@@ -1047,9 +1110,10 @@ static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, 
 
 static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, int dense) {
     PyObject *gradient, *bases;
-    Py_ssize_t block;
+    Py_ssize_t block, place;
     int64_t size = 0, width = 1;
-    if (!PyArg_ParseTuple(item, "OOn", &gradient, &bases, &block)) return -1;
+    if (!PyArg_ParseTuple(item, "OOnn", &gradient, &bases, &block, &place)) return -1;
+    if (slice == 0) job->gradient = least(place, job->width - 1);
     if (block < 0 || block >= job->blocks) {
         PyErr_Format(PyExc_ValueError, "a slice has block %zd, but there are %lld", block, (long long)job->blocks);
         return -1;
@@ -1057,6 +1121,7 @@ static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, i
     blocks(job)[slice] = block;
     int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
     if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
+    if (good > 0) good = job->gradient == place;
     if (good <= 0) return good;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
     for (Py_ssize_t i = 0; good > 0 && i < PySequence_Fast_GET_SIZE(bases); i++)
@@ -1071,7 +1136,7 @@ static int64_t count_tensors(PyObject *slice) {
     int64_t count = 1;
     int chained;
     Py_ssize_t fixed;
-    if (!PyArg_ParseTuple(slice, "OOO", &gradient, &bases, &tensors)) return -1;
+    if (!PyArg_ParseTuple(slice, "OOOn", &gradient, &bases, &tensors, &fixed)) return -1;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
     for (Py_ssize_t i = 0; count > 0 && i < PySequence_Fast_GET_SIZE(bases); i++) {
         Py_ssize_t own = -1;
@@ -1120,6 +1185,21 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     PyObject *result = good > 0 ? PyCapsule_New(job, JOB, free_job) : NULL;
     if (!result) free(job);
     return good ? result : Py_NewRef(Py_None);
+}
+
+/* point(job, gradients): the addresses of the slices' gradients now, a list of integers; the caller vouches for what
+   lies there. */
+static PyObject *point(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *capsule, *gradients;
+    if (!PyArg_ParseTuple(arguments, "OO!", &capsule, &PyList_Type, &gradients)) return NULL;
+    Job *job = PyCapsule_GetPointer(capsule, JOB);
+    if (!job) return NULL;
+    if (PyList_GET_SIZE(gradients) != job->slices)
+        return PyErr_Format(PyExc_ValueError, "%lld slices have as many gradients", (long long)job->slices);
+    for (int64_t p = 0; job->gradient >= 0 && p < job->slices; p++)
+        addresses(job, p)[job->gradient] = (int64_t)PyLong_AsUnsignedLongLong(PyList_GET_ITEM(gradients, p));
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* What native.py gives as an address: it vouches for what lies there. */
@@ -1175,6 +1255,28 @@ static PyObject *element(PyObject *module, PyObject *arguments) {
     failed = correct_elements(job, &rule, at(sums));
     Py_END_ALLOW_THREADS;
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+}
+
+/* settle(agreement, sizes, scales, finite, means, slices, most): see base.py's Backend.settle. */
+static PyObject *settle(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long agreement, sizes, scales, finite, means;
+    Py_ssize_t slices;
+    double greatest, total[4] = {0}, elements = 0;
+    if (!PyArg_ParseTuple(arguments, "KKKKKnd", &agreement, &sizes, &scales, &finite, &means, &slices, &greatest))
+        return NULL;
+    const double *found = at(agreement), *size = at(sizes);
+    for (int64_t p = 0; p < slices; p++) {
+        for (int k = 0; k < 4; k++) total[k] += found[4 * p + k];
+        ((double *)at(scales))[p] = size[p] / fmax(found[4 * p], size[p] / greatest);
+        elements += size[p];
+    }
+    double step[4] = {total[1] / sqrt(total[2] * total[3]), NAN, sqrt(total[3]), total[0] / elements}, *to = at(means);
+    int good = isfinite(total[0] + total[1] + total[2] + total[3]) != 0;
+    for (int k = 0; good && k < 4; k++)
+        if (!isnan(step[k])) to[k] += step[k], to[4 + k]++;
+    *(char *)at(finite) = (char)good;
+    return Py_NewRef(Py_None);
 }
 
 /* One constraint in closed form, more by the active-set method. */
@@ -1259,16 +1361,42 @@ static int solve_block(const Step *s, const double *sums, const double *margins,
     return applied;
 }
 
-/* solve(sums, combination, signs, margins, stride, floors, previous, only_violated, factor, blocks, n, norm2, products,
-   gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride`` is from one
-   block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was finite. */
+static double cosine(double product, double norm2, double length2) {
+    double norms = sqrt(fmax(norm2, 0)) * sqrt(fmax(length2, 0));
+    return norms > 0 ? fmax(-1, fmin(1, product / norms)) : NAN;
+}
+
+/* Add one block's congruency before and after and its magnitudes, as base.py's Solution.measures, to (2, 3) sums and
+   counts; nan is left out. */
+static void measure(const Step *s, const Answer *to, int applied, double *sums) {
+    int64_t n = s->n;
+    double *shift = s->half, corrected2 = *to->gradient_norm2; /* <a_i, x - g>, |x|^2 */
+    for (int64_t i = 0; i < n; i++) {
+        shift[i] = 0;
+        for (int64_t j = 0; j < n; j++) shift[i] += to->gram[i * n + j] * to->v[j] * s->signs[j];
+        corrected2 += to->v[i] * s->signs[i] * (2 * to->products[i] + shift[i]);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double length2 = to->gram[i * n + i], before = cosine(to->products[i], *to->gradient_norm2, length2);
+        double after = applied ? cosine(to->products[i] + shift[i], corrected2, length2) : before;
+        double found[3] = {before, after, sqrt(fmax(length2, 0))};
+        for (int k = 0; k < 3; k++)
+            if (!isnan(found[k])) sums[k] += found[k], sums[3 + k]++;
+    }
+}
+
+/* solve(sums, combination, signs, margins, stride, floors, previous, means, only_violated, factor, blocks, n, norm2,
+   products, gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride``
+   is from one block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was
+   finite. */
 static PyObject *solve(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long sums, combination, signs, margins, floors, previous, norm2, products, gram, v, coefficients, flags;
+    unsigned long long sums, combination, signs, margins, floors, previous, means, norm2, products, gram, v, coefficients,
+        flags;
     Py_ssize_t count, n, stride;
     Step s = {0};
-    if (!PyArg_ParseTuple(arguments, "KKKKnKKpdnnKKKKKK", &sums, &combination, &signs, &margins, &stride, &floors,
-                          &previous, &s.only_violated, &s.factor, &count, &n, &norm2, &products, &gram, &v,
+    if (!PyArg_ParseTuple(arguments, "KKKKnKKKpdnnKKKKKK", &sums, &combination, &signs, &margins, &stride, &floors,
+                          &previous, &means, &s.only_violated, &s.factor, &count, &n, &norm2, &products, &gram, &v,
                           &coefficients, &flags))
         return NULL;
     s.n = n, s.combination = at(combination), s.signs = at(signs), s.floors = at(floors);
@@ -1284,12 +1412,17 @@ static PyObject *solve(PyObject *module, PyObject *arguments) {
         free(s.half);
         return PyErr_NoMemory();
     }
+    double measured[6] = {0}, *step = at(means);
     for (int64_t b = 0; b < count; b++) {
         Answer to = {(double *)at(norm2) + b, (double *)at(products) + b * n, (double *)at(gram) + b * n * n,
                      (double *)at(v) + b * n, (double *)at(coefficients) + b * n};
-        ((char *)at(flags))[b] = solve_block(&s, finite ? given + b * area : zeros, (double *)at(margins) + b * stride,
-                                             (double *)at(previous) + b * n, &to);
+        int applied = solve_block(&s, finite ? given + b * area : zeros, (double *)at(margins) + b * stride,
+                                  (double *)at(previous) + b * n, &to);
+        ((char *)at(flags))[b] = (char)applied;
+        if (step && finite) measure(&s, &to, applied, measured);
     }
+    for (int k = 0; step && k < 3; k++)
+        if (measured[3 + k] > 0) step[k] += measured[k] / measured[3 + k], step[4 + k]++;
     ((char *)at(flags))[count] = finite;
     free(zeros);
     free(s.half);
@@ -1308,15 +1441,22 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
     *(void **)&openmp.parallel = handle ? dlsym(handle, "GOMP_parallel") : NULL;
     *(void **)&openmp.thread_number = handle ? dlsym(handle, "omp_get_thread_num") : NULL;
     if (!openmp.thread_number) openmp.parallel = NULL;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tile_products = tile_of_8;
+    if (__builtin_cpu_supports("avx512f")) tile_products = tile_of_16;
+#endif
     return Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
+    {"point", point, METH_VARARGS, NULL},
     {"gram", gram, METH_VARARGS, NULL},
     {"apply", apply, METH_VARARGS, NULL},
     {"element", element, METH_VARARGS, NULL},
+    {"settle", settle, METH_VARARGS, NULL},
     {"solve", solve, METH_VARARGS, NULL},
     {"solve_dual", solve_dual, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

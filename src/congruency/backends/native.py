@@ -38,6 +38,7 @@ class NativeBackend:
 
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
         self._slices, self._size, self._blocks = slices, size, blocks
+        self._agreements: dict[bool, Tensor] = {}
         self._rest: TorchBackend | None = None
         job = _native.prepare(slices, size, blocks, torch.get_num_threads(), False)
         self.reusable = job is not None
@@ -57,6 +58,13 @@ class NativeBackend:
 
     def release(self) -> None:
         self._slices = ()
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        _native.point(self._jobs[0], gradients)
+        return True
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        return None
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         parts: list[Tensor] = []
@@ -109,7 +117,9 @@ class NativeBackend:
         if not self.reusable or not rule.plain:
             rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
             return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
-        sums = torch.empty(self._blocks, 4, dtype=torch.float64)
+        sums = self._agreements.get(scale is None)
+        if sums is None:
+            sums = self._agreements[scale is None] = torch.empty(self._blocks, 4, dtype=torch.float64)
         _native.element(
             self._jobs[0], rule.update, rule.strict, rule.mask_decay, write, rule.signs.data_ptr(), decay.data_ptr(),
             0 if scale is None else scale.data_ptr(), sums.data_ptr(),
@@ -118,9 +128,16 @@ class NativeBackend:
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return TorchBackend.settle(agreement, sizes, most, counts)
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if counts is not None:
+            return TorchBackend.settle(agreement, sizes, most, counts, means)
+        scales, finite = torch.empty_like(sizes), torch.empty((), dtype=torch.bool)
+        agreement = agreement.contiguous()
+        addresses = (agreement.data_ptr(), sizes.data_ptr(), scales.data_ptr(), finite.data_ptr(), means.data_ptr())
+        _native.settle(*addresses, len(sizes), most)
+        return scales, finite
 
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
@@ -142,7 +159,8 @@ class _Solver:
             gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
             margins.data_ptr(), n if margins.ndim == 2 else 0,
             0 if problem.floors is None else problem.floors.data_ptr(),
-            0 if problem.previous is None else problem.previous.data_ptr(), problem.only_violated,
+            0 if problem.previous is None else problem.previous.data_ptr(),
+            0 if problem.means is None else problem.means.data_ptr(), problem.only_violated,
         )  # fmt: skip
         self._solution = one = Solution.empty(blocks, problem, gram.device)
         answers = (one.gradient_norm2, one.products, one.gram, one.multipliers, one.coefficients, one.applied)

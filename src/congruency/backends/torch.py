@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from congruency import cone
-from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem, Solution
+from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem, Solution, add_to_means
 
 __all__ = ["TorchBackend", "same_layout", "solve_with", "working_dtype"]
 
@@ -35,6 +35,12 @@ class TorchBackend:
 
     def release(self) -> None:
         raise RuntimeError("plain torch operations need their tensors")
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        return False
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        return None
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         total = torch.zeros(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64, device=self._device)
@@ -123,12 +129,16 @@ class TorchBackend:
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         kept, finite = agreement[:, 0], torch.isfinite(agreement).all()
         if counts is not None:
             counts[0] += kept.sum() < sizes.sum()
             counts[1] += ~finite
+        total, product, norm2, length2 = agreement.sum(0)
+        step = product / (norm2 * length2).sqrt(), finite.new_full((), math.nan, dtype=torch.float64), length2.sqrt()
+        add_to_means(means, [torch.where(finite, x, math.nan) for x in (*step, total / sizes.sum())], slice(0, 4))
         return sizes / torch.maximum(kept, sizes / most), finite
 
     @staticmethod
@@ -164,7 +174,8 @@ def solve_with(
     if problem.counts is not None:
         problem.counts[0] += (multipliers != 0).any()
         problem.counts[1] += ~finite
-    return Solution(
+        problem.counts[3] += 1
+    solution = Solution(
         finite=finite,
         gradient_norm2=norm2,
         products=products,
@@ -175,6 +186,9 @@ def solve_with(
         coefficients=(multipliers * signs) @ combination * factor,
         gate=problem.gate,
     )
+    if problem.means is not None:
+        add_to_means(problem.means, [part.nanmean() for part in solution.measures()[:3]], slice(0, 3))
+    return solution
 
 
 def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:

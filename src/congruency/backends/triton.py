@@ -23,7 +23,7 @@ from congruency.backends import kernels
 from congruency.backends.base import ElementRule, ParameterSlice, Problem, Solution
 from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
-__all__ = ["MOST_CONSTRAINTS", "TritonBackend", "accumulate", "record", "tick"]
+__all__ = ["MOST_CONSTRAINTS", "Clock", "TritonBackend", "accumulate"]
 
 _CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
 _UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
@@ -31,9 +31,11 @@ _MANY_UNITS = 24  # where programs are large, so that few are resident: small un
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
-_MOST_SUMS = 120  # inner products that one launch forms: each takes a register per thread, two in float64
+_MOST_SUMS = 120  # inner products that one program forms: each takes a register per thread, two in float64
 _MOST_REUSED = 8  # prepared solutions and launches kept
 _MOST_TABLES = 64
+_SMALL = 1 << 20  # elements up to which everything is one launch; 0: it never is
+_SMALL_SIZE = 4  # basis vectors, likewise: one program adds up all products
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -56,11 +58,15 @@ class _Plan:
 @functools.lru_cache(maxsize=32)
 def _plan(
     lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1,
-    many: bool = False,
+    many: bool = False, small_chunk: int = 0,
 ) -> _Plan:  # fmt: skip
-    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers."""
-    chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, _CHUNK)]
-    wanted = min(_processors(device) * (_MANY_UNITS if many else _UNITS_PER_PROCESSOR), _PARTIALS // tile)
+    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers.
+
+    With ``small_chunk``, that length of a chunk, there are no more units than processors.
+    """
+    chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, small_chunk or _CHUNK)]
+    per_processor = 1 if small_chunk else _MANY_UNITS if many else _UNITS_PER_PROCESSOR
+    wanted = min(_processors(device) * per_processor, _PARTIALS // tile)
     most = max(1, -(-len(chunks) // wanted))  # chunks per unit
     unit_first: list[int] = []
     unit_block: list[int] = []
@@ -98,7 +104,7 @@ class _Addresses:
     def __init__(self) -> None:
         self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
-        self.captured: list[tuple[Tensor, Tensor]] = []
+        self.captured: list[tuple[Tensor, ...]] = []
 
     def table(self, addresses: tuple[int, ...], device: torch.device) -> Tensor:
         """``addresses`` on the device, without waiting for it.
@@ -108,8 +114,11 @@ class _Addresses:
         """
         if device.type == "cpu":  # Triton's interpreter
             return torch.tensor(addresses, dtype=torch.int64)
-        spares = self.spares.setdefault((len(addresses), device), [])
+        spares, key = self.spares.setdefault((len(addresses), device), []), (addresses, device)
         if torch.cuda.is_current_stream_capturing():
+            if key in self.tables:  # from a step before, so that there is nothing for the graph to copy
+                self.captured.append((self.tables[key],))
+                return self.tables[key]
             if not spares:
                 raise RuntimeError("no room laid aside for a CUDA graph: run a few ordinary steps before each capture")
             pinned, table = spares.pop()
@@ -118,7 +127,6 @@ class _Addresses:
             self.captured.append((pinned, table))
             return table
         self.restock(len(addresses), device)
-        key = (addresses, device)
         if key not in self.tables:
             self.tables[key] = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
             while len(self.tables) > _MOST_TABLES:
@@ -133,12 +141,15 @@ class _Addresses:
             spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Launch:
     """Slices of one pair of dtypes and one structure, ready for the kernels."""
 
     shapes: tuple[tuple[int, ...], tuple[int, ...], int, torch.device]  # what _plan takes
-    table: Tensor
+    members: list[int]  # which of the backend's slices
+    addresses: list[int]  # of each one's tensors
+    table: Tensor  # the same on the device
+    gradient: int  # which of a slice's tensors moves, or -1
     target_dtype: tl.dtype
     basis_dtype: tl.dtype
     width: int
@@ -149,11 +160,31 @@ class _Launch:
     def plan(self, tile: int = 1) -> _Plan:
         return _plan(*self.shapes, tile, self.width > 3)
 
+    @property
+    def small_chunk(self) -> int:
+        """How long chunks are where every processor has one at most, or the usual length."""
+        lengths, _, _, device = self.shapes
+        chunk = min(1024, _CHUNK)
+        while chunk < _CHUNK and sum(-(-length // chunk) for length in lengths) > _processors(device):
+            chunk *= 2
+        return chunk
+
     def constants(self) -> dict[str, Any]:
         return {
             "G": self.target_dtype, "B": self.basis_dtype, "WIDTH": self.width, "VECTORS": self.vectors,
             "ALIGNED": self.aligned,
         }  # fmt: skip
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        """As :meth:`Backend.point`: all but the table of addresses stays."""
+        now = [gradients[i] for i in self.members]
+        if self.gradient < 0 or now == self.addresses[self.gradient :: self.width]:
+            return True
+        if self.aligned and any(address % 16 for address in now):
+            return False
+        self.addresses[self.gradient :: self.width] = now
+        self.table = _addresses.table(tuple(self.addresses), self.table.device)
+        return True
 
 
 _addresses = _Addresses()
@@ -163,23 +194,29 @@ class _Launcher:
     """A kernel with a grid and all its arguments, launched again without looking at them again.
 
     Triton's own launch finds out at every call what it is called with. The first call does that; later ones go straight
-    to the compiled kernel with the addresses.
+    to the compiled kernel with the addresses. The first argument of a kernel that walks slices is their table.
     """
 
-    def __init__(self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Tensor | int], **constants: Any) -> None:
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Tensor | int], walked: _Launch | None = None,
+        **constants: Any,
+    ) -> None:  # fmt: skip
         self._kernel, self._grid, self._arguments, self._constants = kernel, grid, tuple(arguments), constants
+        self._walked = walked
         self._again: Callable[[], object] | None = None
 
     def __call__(self) -> None:
         if self._again is not None:
             self._again()
             return
-        compiled = self._kernel[self._grid](*self._arguments, **self._constants)
+        table = () if self._walked is None else (self._walked.table,)
+        compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
         if compiled is not None:  # Triton's interpreter gives nothing
             self._again = self._prepare(compiled)
 
     def _prepare(self, compiled: Any) -> Callable[[], object] | None:
-        names = list(self._kernel.arg_names)[len(self._arguments) :]
+        walked = self._walked
+        names = list(self._kernel.arg_names)[len(self._arguments) + (walked is not None) :]
         values = [a.data_ptr() if isinstance(a, Tensor) else a for a in self._arguments]
         values += [self._constants[name] for name in names]
         grid = (*self._grid, 1, 1)[:3]
@@ -189,7 +226,10 @@ class _Launcher:
             function, packed, stream = compiled.function, compiled.packed_metadata, active.get_current_stream
         except AttributeError:  # another release of Triton: its ordinary way
             return None
-        return lambda: run(*grid, stream(device), function, packed, None, None, None, *values)
+        head = (function, packed, None, None, None)
+        if walked is None:
+            return lambda: run(*grid, stream(device), *head, *values)
+        return lambda: run(*grid, stream(device), *head, walked.table.data_ptr(), *values)
 
 
 class TritonBackend:
@@ -198,16 +238,33 @@ class TritonBackend:
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None:
         self._size, self._blocks, self._device = size, blocks, device
         ours, others = _split(slices) if size <= MOST_CONSTRAINTS else ({}, list(slices))
-        self._launches = [_launch(entries, kind, blocks, device) for kind, entries in ours.items()]
+        self._launches = [_launch(slices, members, kind, blocks, device) for kind, members in ours.items()]
         self._others = TorchBackend(others, size, blocks, device) if others or not ours else None
         self.reusable = self._others is None
         self._slices = slices
         self._grams: dict[tuple[bool, int], list[_Gram]] = {}
         self._prepared: dict[tuple[object, ...], list[_Launcher]] = {}
+        small = blocks == 1 and 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
+        self._at_once: dict[tuple[object, ...], _Whole] | None = {} if small and len(self._launches) == 1 else None
         self._elementwise: dict[tuple[object, ...], list[_Elements]] = {}
 
     def release(self) -> None:
         self._slices = ()
+
+    def point(self, gradients: Sequence[int]) -> bool:
+        return all(launch.point(gradients) for launch in self._launches)
+
+    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+        if self._at_once is None or self._others is not None:
+            return None
+        key = (id(problem), *(0 if tensor is None else tensor.data_ptr() for tensor in (scale, known)))
+        whole = self._at_once.get(key)
+        if whole is None:
+            if len(self._at_once) >= _MOST_REUSED:
+                self._at_once.clear()
+            whole = self._at_once[key] = _Whole(self._launches[0], problem, scale, known)
+        self._keep(whole)
+        return whole()
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         key = (wide, 0 if known is None else known.data_ptr())
@@ -219,7 +276,7 @@ class TritonBackend:
             for i, launch in enumerate(self._launches):  # what is known is added once
                 held = known if known is None or i == 0 else torch.zeros_like(known)
                 grams.append(_Gram(launch, self._size, self._blocks, self._device, wide, held))
-        self._keep()
+        self._keep(grams)
         parts = [gram() for gram in grams]
         if self._others is not None:
             held = known if known is None or not parts else torch.zeros_like(known)
@@ -253,20 +310,22 @@ class TritonBackend:
             for launch in self._launches:
                 plan = launch.plan()
                 launchers.append(_Launcher(
-                    kernels.apply, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
+                    kernels.apply, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
                     **launch.constants(), SIZE=self._size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
                 ))  # fmt: skip
             self._prepare(key, launchers)
+        launchers = self._prepared[key]
         if not coefficients.is_contiguous():
             del self._prepared[key]
-        for launcher in self._prepared[key]:
+        _keep_while_captured(launchers, self._device)
+        for launcher in launchers:
             launcher()
         if self._others is not None:
             self._others.apply(solution)
 
-    def _keep(self) -> None:
-        """Stay while a captured graph needs what is here; be ready for a capture otherwise."""
-        if not _keep_while_captured(self, self._device):
+    def _keep(self, launchers: object) -> None:
+        """Keep what a captured graph needs; be ready for a capture otherwise."""
+        if not _keep_while_captured((launchers, [launch.table for launch in self._launches]), self._device):
             for launch in self._launches:
                 _addresses.restock(launch.table.numel(), self._device)
 
@@ -291,7 +350,7 @@ class TritonBackend:
                 self._elementwise.clear()
             made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in launches]
             self._elementwise[key] = made
-        self._keep()
+        self._keep(self._elementwise[key])
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if others is not None:
             parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
@@ -301,12 +360,13 @@ class TritonBackend:
 
     @staticmethod
     def settle(
-        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, reuse: dict[object, object] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        key = ("settle", agreement.data_ptr(), sizes.data_ptr(), most)
+        agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
+        reuse: dict[object, object] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        key = ("settle", agreement.data_ptr(), sizes.data_ptr(), means.data_ptr(), most)
         settle = None if reuse is None else reuse.get(key)
         if not isinstance(settle, _Settle):
-            settle = _Settle(agreement.contiguous(), sizes, most, counts)
+            settle = _Settle(agreement.contiguous(), sizes, most, counts, means)
             if reuse is not None:
                 if len(reuse) >= _MOST_REUSED:
                     reuse.clear()
@@ -322,7 +382,7 @@ class TritonBackend:
         multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
         kernels.solve_dual[(blocks,)](
             gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
-            N=n, **_solver_constants(n),
+            N=n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
         )  # fmt: skip
         return multipliers
 
@@ -338,18 +398,35 @@ def _keep_while_captured(owner: object, device: torch.device) -> bool:
     return capturing
 
 
-def tick(clock: Tensor, phase: Tensor, gate: Tensor, offset: int, window: int | None, count: int) -> None:
-    """As References' phase, and whether it is at least ``count``; the clock goes on by one."""
-    kernels.tick[(1,)](clock, phase, gate, offset, window or 0, COUNT=count, HAS_WINDOW=window is not None)
+@dataclass(frozen=True)
+class Clock:
+    """The time of references on the device: steps so far, the phase and whether it is ``count`` or more."""
 
+    steps: Tensor  # (2,) int64: how many, and room
+    phase: Tensor
+    gate: Tensor
+    offset: int
+    window: int | None
+    count: int
 
-def record(weights: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor) -> None:
-    """Copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, as the device sees ``phase``."""
-    for dtype, plan, table in _slot_launches(weights, slots):
-        kernels.record[(plan.units,)](
-            table, *plan.tables(), phase,
-            W=_DTYPES[dtype], COUNT=len(slots[0]), CHUNK=_CHUNK, BLOCK=1024,
-        )  # fmt: skip
+    @classmethod
+    def at(cls, step: int, offset: int, window: int | None, count: int, device: torch.device) -> Clock:
+        steps, phase = (torch.zeros(size, dtype=torch.int64, device=device) for size in (2, ()))
+        steps[0].fill_(step)  # a copy from the host would wait
+        return cls(steps, phase, torch.empty((), dtype=torch.bool, device=device), offset, window, count)
+
+    def tick(self, weights: Sequence[Tensor] = (), slots: Sequence[Sequence[Tensor]] = ()) -> None:
+        """Say which phase it is, copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, and go on."""
+        launches: list[tuple[torch.dtype, _Plan | None, Tensor]] = list(_slot_launches(weights, slots))
+        if not launches:
+            launches.append((torch.float32, None, self.steps))
+        for i, (dtype, plan, table) in enumerate(launches):
+            tables = (self.steps,) * 4 if plan is None else plan.tables()
+            kernels.tick[(1 if plan is None else plan.units,)](
+                table, *tables, self.steps, self.phase, self.gate, self.offset, self.window or 0, W=_DTYPES[dtype],
+                COUNT=self.count, HAS_WINDOW=self.window is not None, RECORD=plan is not None,
+                LAST=i == len(launches) - 1, CHUNK=_CHUNK, BLOCK=1024,
+            )  # fmt: skip
 
 
 def accumulate(
@@ -381,38 +458,26 @@ def _slot_launches(
         device = entries[0][0].device
         lengths = tuple(tensor.numel() for tensor, _ in entries)
         addresses = tuple(t.data_ptr() for tensor, held in entries for t in (tensor, *held))
-        yield dtype, _plan(lengths, (0,) * len(lengths), 1, device), _addresses.table(addresses, device)
+        plan = _plan(lengths, (0,) * len(lengths), 1, device)
+        _keep_while_captured(plan, device)
+        yield dtype, plan, _addresses.table(addresses, device)
 
 
 class _Solver:
     """The solution of one problem, of the inner products that lie in one place: one launch."""
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
-        blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
-        self._solution = one = Solution.empty(blocks, problem, device)
-        gram, margins = gram.contiguous(), problem.margins.contiguous()
-        gate = problem.gate
-        floored = problem.floors is not None and problem.previous is not None
-        arguments = (
-            gram, gram if scale is None else scale, gram if gate is None else gate,
-            one.gradient_norm2, one.products, one.gram, one.multipliers, one.applied, one.coefficients, one.finite,
-            blocks,
-            problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
-            gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
-            gram if problem.counts is None else problem.counts,
-        )  # fmt: skip
-        constants = {
-            "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
-            "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
-        }  # fmt: skip
+        blocks, n = gram.shape[0], problem.signs.shape[0]
+        self._solution, arguments, constants = _solving(gram, problem, scale)
         if n == 1:
+            *arguments, _ = arguments
+            constants = {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
             constants["BLOCK"] = triton.next_power_of_2(blocks)
             self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
         else:
             self._launch = _Launcher(
-                kernels.solve_many, (blocks,), arguments, **constants, **_solver_constants(n),
-                N=n, GATE_STRIDE=0 if gate is None else gate.stride(0),
-            )  # fmt: skip
+                kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
+            )
         self._problem = problem  # while it is held, no other has its id
 
     def __call__(self) -> Solution:
@@ -420,19 +485,74 @@ class _Solver:
         return self._solution
 
 
+def _solving(
+    gram: Tensor, problem: Problem, scale: Tensor | None
+) -> tuple[Solution, Sequence[Tensor | int], dict[str, Any]]:
+    """Memory for a solution, and what the kernels that solve take: arguments in order, and constants."""
+    blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
+    one = Solution.empty(blocks, problem, device)
+    gram, margins = gram.contiguous(), problem.margins.contiguous()
+    gate = problem.gate
+    floored = problem.floors is not None and problem.previous is not None
+    arguments = (
+        gram, gram if scale is None else scale, gram if gate is None else gate,
+        one.gradient_norm2, one.products, one.gram, one.multipliers, one.applied, one.coefficients, one.finite,
+        blocks,
+        problem.combination.contiguous(), problem.signs, margins, n if margins.ndim == 2 else 0,
+        gram if problem.floors is None else problem.floors, gram if problem.previous is None else problem.previous,
+        gram if problem.counts is None else problem.counts, gram if problem.means is None else problem.means,
+        torch.empty(6 * blocks, dtype=torch.float64, device=device),
+    )  # fmt: skip
+    constants = {
+        "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
+        "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
+        "HAS_MEANS": problem.means is not None, "GATE_STRIDE": 0 if gate is None else gate.stride(0), "N": n,
+        **_solver_constants(n),
+    }  # fmt: skip
+    return one, arguments, constants
+
+
 def _solver_constants(n: int) -> dict[str, float]:
-    rows = max(16, triton.next_power_of_2(n))
-    return {"ROWS": rows, "TOLERANCE": 1e-13, "ROUNDING": 2.0**-50, "num_warps": 1 if n <= 16 else 4}
+    return {"ROWS": max(16, triton.next_power_of_2(n)), "TOLERANCE": 1e-13, "ROUNDING": 2.0**-50}
+
+
+class _Whole:
+    """A whole correction in one launch, of so few elements that launches are what it costs."""
+
+    def __init__(self, launch: _Launch, problem: Problem, scale: Tensor | None, known: Tensor | None) -> None:
+        size, chunk, device = problem.signs.shape[0], launch.small_chunk, problem.signs.device
+        pairs, rest = _pairs(launch.fixed if known is not None else (False,) * (1 + size))
+        plan = _plan(*launch.shapes, small_chunk=chunk)
+        sums = torch.empty(1, 1 + size, 1 + size, dtype=torch.float64, device=device)
+        self._solution, arguments, constants = _solving(sums, problem, scale)
+        partials = torch.empty(plan.units, len(pairs), dtype=torch.float32, device=device)
+        meeting = torch.zeros(2, dtype=torch.int32, device=device)
+        places = _pair_table((*pairs, *rest), device)
+        block, unroll = _gram_shape(len(pairs), chunk)
+        if device.type == "cuda":  # Triton's interpreter does not know of it
+            constants["launch_cooperative_grid"] = True
+        self._launch = _Launcher(
+            kernels.correct, (plan.units,),
+            (*plan.tables(), partials, meeting, places, sums if known is None else known, *arguments), launch,
+            **launch.constants(), **constants, PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs),
+            ALL=len(pairs) + len(rest), CHUNK=chunk, BLOCK=block, UNROLL=unroll,
+            APPLY_BLOCK=min(chunk, _apply_block(launch.width)), SUM_BLOCK=128,
+        )  # fmt: skip
+        self._problem = problem  # while it is held, no other has its id
+
+    def __call__(self) -> Solution:
+        self._launch()
+        return self._solution
 
 
 class _Settle:
     """What lies between agreement and mask, in the same memory every time."""
 
-    def __init__(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None) -> None:
+    def __init__(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor) -> None:
         self._result = torch.empty_like(sizes), torch.empty((), dtype=torch.bool, device=sizes.device)
         self._launch = _Launcher(
             kernels.settle, (1,),
-            (agreement, sizes, *self._result, agreement if counts is None else counts, len(sizes)),
+            (agreement, sizes, *self._result, agreement if counts is None else counts, means, len(sizes)),
             MOST=most, HAS_COUNTS=counts is not None, BLOCK=256,
         )  # fmt: skip
 
@@ -453,7 +573,7 @@ class _Elements:
         held = (decay, decay if scale is None else scale, rule.signs, partials)
         self._rule = rule  # while it is held, no other has its id
         self._launchers = [_Launcher(
-            kernels.element, (plan.units,), (launch.table, *plan.tables(), plan.unit_block, *held),
+            kernels.element, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
             T=constants.pop("G"), **constants, SIZE=size, UPDATE=rule.update, STRICT=rule.strict,
             MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write, CHUNK=_CHUNK, BLOCK=1024,
         )]  # fmt: skip
@@ -479,17 +599,14 @@ class _Gram:
         kind = torch.float64 if wide else torch.float32
         partials = torch.empty(plan.units, len(pairs), dtype=kind, device=device)
         self._sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
-        self._launchers = []
-        most = _MOST_SUMS // (2 if wide else 1)
-        parts = -(-len(pairs) // most)
-        for part in range(parts):  # as equal as they can be
-            first, last = (k * len(pairs) // parts for k in (part, part + 1))
-            block, unroll = _gram_shape((last - first) * (2 if wide else 1))
-            self._launchers.append(_Launcher(
-                kernels.gram, (plan.units,), (launch.table, *plan.tables(), partials), **launch.constants(), SIZE=size,
-                PAIRS=tuple(i for pair in pairs[first:last] for i in pair), COUNT=last - first, FIRST=first,
-                STRIDE=len(pairs), CHUNK=_CHUNK, BLOCK=block, UNROLL=unroll, F=tl.float64 if wide else tl.float32,
-            ))  # fmt: skip
+        registers = len(pairs) * (2 if wide else 1)
+        parts = -(-registers // _MOST_SUMS)
+        block, unroll = _gram_shape(-(-registers // parts), _CHUNK)
+        self._launchers = [_Launcher(
+            kernels.gram, (plan.units * parts,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
+            PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs), PARTS=parts, CHUNK=_CHUNK, BLOCK=block,
+            UNROLL=unroll, F=tl.float64 if wide else tl.float32,
+        )]  # fmt: skip
         places = _pair_table((*pairs, *rest), device)
         count, width = len(pairs) + len(rest), 4
         self._launchers.append(_Launcher(
@@ -516,7 +633,7 @@ def _pair_table(pairs: tuple[tuple[int, int], ...], device: torch.device) -> Ten
     return torch.tensor(pairs, dtype=torch.int32).to(device)
 
 
-def _gram_shape(registers: int) -> tuple[int, int]:
+def _gram_shape(registers: int, chunk: int) -> tuple[int, int]:
     """Elements that a program takes at a time, and how often before its loop turns: so many sums fit the registers."""
     if registers <= 3:
         shape = (1024, 8)
@@ -526,8 +643,8 @@ def _gram_shape(registers: int) -> tuple[int, int]:
         shape = (256, 1)
     else:
         shape = (128, 1)
-    block = min(shape[0], _CHUNK)
-    return block, min(shape[1], _CHUNK // block)
+    block = min(shape[0], chunk)
+    return block, min(shape[1], chunk // block)
 
 
 def _apply_block(width: int) -> int:
@@ -535,32 +652,37 @@ def _apply_block(width: int) -> int:
     return min(_CHUNK, 1024 if width <= 6 else 512 if width <= 13 else 256)
 
 
-# the dtypes of gradient and basis, and each basis: whether it is chained, its tensors, and how many vectors are fixed
-_Kind = tuple[torch.dtype, torch.dtype, tuple[tuple[bool, int, int], ...]]
+# the dtypes of target and basis, which tensor is the gradient, and each basis: whether it is chained, its tensors, and
+# how many vectors are fixed
+_Kind = tuple[torch.dtype, torch.dtype, int, tuple[tuple[bool, int, int], ...]]
 
 
-def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[ParameterSlice]], list[ParameterSlice]]:
-    """The slices by dtype of gradient and basis and by the structure of the bases; and those for plain torch."""
-    ours: dict[_Kind, list[ParameterSlice]] = {}
+def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], list[ParameterSlice]]:
+    """The slices by dtype of target and basis and by the structure of the bases; and those for plain torch."""
+    ours: dict[_Kind, list[int]] = {}
     others: list[ParameterSlice] = []
-    for item in slices:
+    for i, item in enumerate(slices):
         if not item.target.numel():
             continue
         tensors = item.tensors
         dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.target.dtype}
         dtype = dtypes.pop()
-        if dtypes or not {dtype, item.target.dtype} <= _DTYPES.keys() or not same_layout(tensors):
+        known = not dtypes and {dtype, item.target.dtype} <= _DTYPES.keys()
+        if not known or item.target.is_neg() or not same_layout(tensors):
             others.append(item)
             continue
         structure = tuple((basis.chained, len(basis.tensors), basis.fixed) for basis in item.bases)
-        ours.setdefault((item.target.dtype, dtype, structure), []).append(item)
+        ours.setdefault((item.target.dtype, dtype, item.gradient, structure), []).append(i)
     return ours, others
 
 
-def _launch(slices: list[ParameterSlice], kind: _Kind, blocks: int, device: torch.device) -> _Launch:
-    slices = sorted(slices, key=lambda item: item.block)
-    addresses = tuple(tensor.data_ptr() for item in slices for tensor in item.tensors)
-    gradient, basis, structure = kind
+def _launch(
+    every: Sequence[ParameterSlice], members: list[int], kind: _Kind, blocks: int, device: torch.device
+) -> _Launch:
+    members = sorted(members, key=lambda i: every[i].block)
+    slices = [every[i] for i in members]
+    addresses = [tensor.data_ptr() for item in slices for tensor in item.tensors]
+    target, basis, gradient, structure = kind
     vectors: list[int] = []
     width = 1
     for chained, count, _ in structure:
@@ -569,8 +691,11 @@ def _launch(slices: list[ParameterSlice], kind: _Kind, blocks: int, device: torc
         width += count
     return _Launch(
         shapes=(tuple(item.target.numel() for item in slices), tuple(item.block for item in slices), blocks, device),
-        table=_addresses.table(addresses, device),
-        target_dtype=_DTYPES[gradient],
+        members=members,
+        addresses=addresses,
+        table=_addresses.table(tuple(addresses), device),
+        gradient=gradient,
+        target_dtype=_DTYPES[target],
         basis_dtype=_DTYPES[basis],
         width=width,
         vectors=tuple(vectors) or (0, 0),

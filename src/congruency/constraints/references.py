@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from congruency._validate import check_choice, check_floor, check_margin, check_
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource
 from congruency.distributed import is_sharded, like, local
+
+if TYPE_CHECKING:
+    from congruency.backends.triton import Clock
 
 __all__ = ["DEFAULT_FLOOR", "Accumulate", "Mode", "References"]
 
@@ -101,7 +104,7 @@ class References(ConstraintSource):
         self._bases: dict[Tensor, Basis] = {}
         self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room
         self._layout = self._recorded = 0
-        self._clock: Tensor | None = None  # the step, on the device, where steps are replayed without Python
+        self._clock: Clock | None = None  # the step, on the device, where steps are replayed without Python
         self.step = 0
         self._active = False
 
@@ -177,28 +180,29 @@ class References(ConstraintSource):
         if self._clock is None:
             if device.type != "cuda":
                 raise RuntimeError(f"capturable=True is for parameters on a CUDA device, these are on {device}")
-            self._clock = torch.full((), self.step, dtype=torch.int64, device=device)
-            self._phase, self.gate = torch.empty_like(self._clock), torch.empty_like(self._clock, dtype=torch.bool)
-        from congruency.backends import triton
+            from congruency.backends.triton import Clock
 
-        assert self.gate is not None
-        triton.tick(self._clock, self._phase, self.gate, self.offset, self.window, self.count)
+            self._clock = Clock.at(self.step, self.offset, self.window, self.count, device)
+            self.gate = self._clock.gate
         self._active = True
         if self.accumulate == "weights":
             held = [[local(slot) for slot in slots] for slots in self._slots.values()]
-            triton.record([local(parameter) for parameter in self._slots], held, self._phase)
+            self._clock.tick([local(parameter) for parameter in self._slots], held)
+        else:
+            self._clock.tick()
 
     def _finish_on_device(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
         if self.accumulate == "gradients" and parameters:
             from congruency.backends import triton
 
             assert isinstance(finite, Tensor)
+            assert self._clock is not None
             gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
             held = [[local(slot) for slot in self._slots[parameter]] for parameter in parameters]
-            triton.accumulate(gradients, held, self._phase, finite, scale)
+            triton.accumulate(gradients, held, self._clock.phase, finite, scale)
 
     def _progress(self) -> str:
-        return f"step {self.step if self._clock is None else int(self._clock)}"
+        return f"step {self.step if self._clock is None else int(self._clock.steps[0])}"
 
     def reset(self) -> None:
         """Forget the references and count time from 0 again."""
@@ -208,7 +212,7 @@ class References(ConstraintSource):
         self.step = step
         self._active = False
         if self._clock is not None:
-            self._clock.fill_(step)  # in place: a captured step reads this very tensor
+            self._clock.steps[0].fill_(step)  # in place: a captured step reads this very tensor
 
     def _record(self, i: int) -> None:
         self._recorded += 1
@@ -262,7 +266,7 @@ class References(ConstraintSource):
         # Held from the first call on, so that the structure is the same at any time, as distributed checkpoints need.
         self._hold(parameters)
         held = {str(i): list(self._slots[p]) for i, p in enumerate(parameters) if p in self._slots}
-        step = self.step if self._clock is None else int(self._clock)
+        step = self.step if self._clock is None else int(self._clock.steps[0])
         return {"step": step, "parameters": len(parameters), "slots": held}
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:

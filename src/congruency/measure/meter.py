@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from congruency._validate import check_choice, differs
-from congruency.backends import Basis, ParameterSlice, Passes
+from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for, kind_of
 from congruency.distributed import Groups, like, local, reduction_groups
 
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
@@ -117,13 +117,18 @@ class CongruencyMeter:
             self._check_beside(beside)
         self._reference: list[Tensor] | None = None
         self._held: tuple[tuple[object, ...], Passes] | None = None
-        self._totals = self._no_totals()
+        self._gram: Tensor | None = None
+        self._problems: dict[torch.device, Problem] = {}
+        self._reuse: dict[object, object] = {}
 
     @torch.no_grad()
     def update(self) -> None:
         """Measure one step: call it after ``backward()`` and before ``optimizer.step()`` (after, with ``beside``)."""
         if self._beside is not None:
-            self._add(*self._beside.measured())
+            norm2, product, length2 = self._beside.measured()
+            if self._gram is None or self._gram.device != norm2.device:
+                self._gram = norm2.new_empty(4)
+            self._add(torch.stack([norm2, -product, -product, length2], out=self._gram).view(1, 2, 2))
             return
         if all(param.grad is None for param in self._params):
             raise RuntimeError("no parameter has a gradient: call update() after backward() and before step()")
@@ -131,23 +136,35 @@ class CongruencyMeter:
             self._reference = [param.detach().clone() for param in self._params]
             if self._kind == "previous":
                 return
-        gram = self._passes(self._reference).gram(wide=True)  # of the gradient and the displacement
-        squared_gradient, product, _, squared_distance = gram.flatten().unbind()
-        finite = self._add(squared_gradient, -product, squared_distance)
+        finite = self._add(self._passes(self._reference).gram(wide=True))
         if self._kind == "previous":
             for param, reference in zip(self._params, self._reference, strict=True):
                 held = local(reference)
                 torch.where(finite.to(held.device), local(param), held, out=held)
 
-    def _add(self, squared_gradient: Tensor, product: Tensor, squared_distance: Tensor) -> Tensor:
-        """Add one step's numbers, the product being that with the accumulated gradient; whether they are finite."""
-        finite = squared_gradient.isfinite() & squared_distance.isfinite()
-        distance = squared_distance.sqrt()
-        congruency = (product / (squared_gradient.sqrt() * distance)).clamp(-1.0, 1.0)
-        defined = finite & congruency.isfinite()
-        step = [congruency.where(defined, 0.0), defined, distance.where(finite, 0.0), finite]
-        self._totals = self._totals.to(product.device) + torch.stack([x.to(torch.float64) for x in step])
-        return finite
+    def _add(self, gram: Tensor) -> Tensor:
+        """Add one step, (1, 2, 2) inner products of gradient and displacement; whether they are finite.
+
+        A correction that is not applied measures it: nothing else has to be launched.
+        """
+        problem = self._problem(gram.device)
+        return backend_for(gram.device.type).solve(gram, problem, None, self._reuse).finite
+
+    def _problem(self, device: torch.device) -> Problem:
+        """One constraint, the accumulated gradient, whose congruency and magnitude are summed over steps."""
+        if device not in self._problems:
+            one = torch.ones(1, dtype=torch.float64, device=device)
+            sums = torch.zeros(2, 4, dtype=torch.float64, device=device)
+            self._problems[device] = Problem(-one.view(1, 1), one, 0 * one, only_violated=False, means=sums)
+        return self._problems[device]
+
+    @property
+    def _totals(self) -> Tensor:
+        """(4,): sum of congruencies, how many; sum of distances, how many."""
+        device = local(self._params[0]).device
+        found = [problem.means.to(device) for problem in self._problems.values() if problem.means is not None]
+        sums = torch.stack(found).sum(0) if found else torch.zeros(2, 4, dtype=torch.float64, device=device)
+        return sums[:, ::2].T.reshape(4)
 
     def compute(self) -> Measurement:
         """The means over the steps since the last :meth:`reset`. Waits for the device; changes nothing."""
@@ -165,7 +182,7 @@ class CongruencyMeter:
         epochs, and the previous update remains the previous one. With ``reference=True`` it is forgotten too, and the
         next update is the first again (at a task boundary, say).
         """
-        self._totals = self._no_totals()
+        self._problems.clear()
         if reference:
             self._reference = self._held = None
 
@@ -187,28 +204,33 @@ class CongruencyMeter:
             self._reference = None
         else:
             self._reference = [_placed(saved, param) for saved, param in zip(weights, self._params, strict=True)]
-        self._totals = self._no_totals().copy_(state["totals"])
+        self._problems.clear()
+        sums = self._problem(local(self._params[0]).device).means
+        assert sums is not None
+        sums[:, ::2] = state["totals"].view(2, 2).T
 
     def __repr__(self) -> str:
         steps = int(self._totals[3])  # waits for the device
         return f"CongruencyMeter({len(self._params)} parameters, reference={self._kind!r}, {steps} steps)"
 
-    def _no_totals(self) -> Tensor:
-        """Sum of congruencies, how many; sum of distances, how many."""
-        return torch.zeros(4, dtype=torch.float64, device=local(self._params[0]).device)
-
     def _passes(self, references: list[Tensor]) -> Passes:
-        """What reads the gradients and weights, as at the last update if they lie where they did."""
+        """What reads the gradients and weights, as at the last update if the weights lie where they did."""
         used = [(param, param.grad) for param in self._params if param.grad is not None]
-        tensors = [local(tensor) for pair in used for tensor in pair if tensor.layout is torch.strided]
-        key = (*(id(param) for param, _ in used), *((t.data_ptr(), t.stride(), t.dtype) for t in tensors))
-        if self._held is None or self._held[0] != (id(references), torch.get_num_threads(), *key):
-            passes = Passes(self._slices(references), 1)
-            if not passes.reusable or any(grad.layout is not torch.strided for _, grad in used):
-                return passes
+        if any(gradient.layout is not torch.strided for _, gradient in used):
+            return Passes(self._slices(references), 1)
+        gradients = [local(gradient) for _, gradient in used]
+        key = (
+            id(references), torch.get_num_threads(), *(id(param) for param, _ in used),
+            *(local(param).data_ptr() for param, _ in used), *map(kind_of, gradients),
+        )  # fmt: skip
+        held = self._held
+        if held is not None and held[0] == key and held[1].point([gradient.data_ptr() for gradient in gradients]):
+            return held[1]
+        passes = Passes(self._slices(references), 1)
+        if passes.reusable:
             passes.release()
-            self._held = ((id(references), torch.get_num_threads(), *key), passes)
-        return self._held[1]
+            self._held = (key, passes)
+        return passes
 
     def _check_beside(self, corrector: SharedPass) -> None:
         if self._kind != "start":
@@ -236,8 +258,8 @@ class CongruencyMeter:
         if differs(state["reference"], self._kind):
             raise ValueError(f"the state was measured from {state['reference']!r}, this meter measures {self._kind!r}")
         totals = state["totals"]
-        if not isinstance(totals, Tensor) or totals.shape != self._totals.shape or totals.dtype != torch.float64:
-            raise ValueError(f"the state's totals must be {len(self._totals)} numbers in a float64 tensor")
+        if not isinstance(totals, Tensor) or totals.shape != (4,) or totals.dtype != torch.float64:
+            raise ValueError("the state's totals must be 4 numbers in a float64 tensor")
         weights = state["weights"]
         if weights is None:
             return

@@ -1,0 +1,148 @@
+"""Gradients that lie elsewhere at every step: what was prepared is pointed at them, and gives what a new one gives."""
+
+import pytest
+import torch
+from torch import nn
+
+import congruency
+from congruency.backends import Passes, backend_for
+
+MAKE = {
+    "joint": lambda optimizer: congruency.DCL(optimizer, references=2, mode="anchor", margin=0.05),
+    "tensor": lambda optimizer: congruency.DCL(optimizer, blocks="tensor", mode="anchor", margin=0.05),
+    "element": lambda optimizer: congruency.DCL(optimizer, blocks="element", floor=None),
+    "cautious": congruency.Cautious,
+    "descent": lambda optimizer: congruency.Corrector(
+        optimizer, constraints=[congruency.Descent()], correct="update", blocks="tensor"
+    ),
+}
+STEPS = 12
+
+
+class Run:
+    """Steps whose gradients have addresses that none had before, since all are kept."""
+
+    def __init__(self, make, device, monkeypatch):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)).to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.95)
+        self.corrector = make(self.optimizer)
+        self.kept, self.path, self.built = [], [], 0
+        made = Passes.__init__
+
+        def counted(passes, *args, **named):
+            self.built += 1
+            made(passes, *args, **named)
+
+        monkeypatch.setattr(Passes, "__init__", counted)
+
+    def step(self, change=lambda i, gradient: gradient):
+        for i, parameter in enumerate(self.model.parameters()):
+            parameter.grad = change(i, torch.randn(parameter.shape).to(parameter))
+            self.kept.append(parameter.grad)
+        self.optimizer.step()
+        self.path.append(torch.cat([p.detach().flatten() for p in self.model.parameters()]))
+
+
+def both(kind, device, monkeypatch, change=lambda step: lambda i, gradient: gradient):
+    """How often steps were prepared where what is prepared is kept; the weights are the same as where it is not."""
+    runs = []
+    for anew in (False, True):
+        with monkeypatch.context() as patch:
+            run = Run(MAKE[kind], device, patch)
+            for step in range(STEPS):
+                if anew:
+                    run.corrector._held.clear()
+                run.step(change(step))
+        assert int(run.corrector.stats.corrected_steps) > 0
+        runs.append(run)
+    kept, anew = runs
+    assert torch.equal(torch.stack(kept.path), torch.stack(anew.path))
+    assert anew.built >= STEPS - 2  # those that record references are prepared differently
+    return kept.built
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_moved_gradients_need_no_new_preparation(kind, device, monkeypatch):
+    built = both(kind, device, monkeypatch)
+    if backend_for(device.type).__name__ != "TorchBackend":
+        assert built <= 2 + STEPS * (kind == "descent")  # whose momentum is prepared at every step
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_gradients_that_appear_and_disappear(kind, device, monkeypatch):
+    def change(step):
+        return lambda i, gradient: None if (step + i) % 3 == 0 else gradient
+
+    both(kind, device, monkeypatch, change)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_gradients_of_another_memory_layout(kind, device, monkeypatch):
+    def channels_last(step):
+        def change(i, gradient):
+            return gradient.to(memory_format=torch.channels_last) if gradient.ndim == 4 and step % 2 else gradient
+
+        return change
+
+    def shifted(step):
+        """At addresses that are no multiple of 16 in some steps."""
+
+        def change(i, gradient):
+            wide = torch.empty(gradient.numel() + 1, device=gradient.device)
+            return wide[step % 3 == 2 :][: gradient.numel()].view_as(gradient).copy_(gradient)
+
+        return change
+
+    def negated(step):
+        return lambda i, gradient: torch._neg_view(gradient) if step % 4 == 3 else gradient
+
+    for change in (channels_last, shifted, negated):
+        both(kind, device, monkeypatch, change)
+
+
+def test_a_gradient_of_another_length_is_not_read(device):
+    weight = nn.Parameter(torch.zeros(5000, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    dcl = congruency.DCL(optimizer, floor=None, attach=False)
+    for _ in range(3):
+        weight.grad = torch.randn(5000, device=device)
+        dcl.correct()
+        weight.data.add_(weight.grad)
+    weight.grad.data = torch.randn(7, device=device)
+    with pytest.raises(RuntimeError, match="size"):
+        dcl.correct()
+
+
+def test_parameters_of_another_dtype(device):
+    """model.double() leaves the parameters the same objects."""
+    model = nn.Linear(6, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dcl = congruency.DCL(optimizer, mode="anchor", margin=0.05)
+    for kind in (torch.float32, torch.float64, torch.float32):
+        model.to(kind)
+        dcl.reset()
+        dcl.sources[0]._slots.clear()
+        dcl.sources[0]._bases.clear()
+        dcl.sources[0]._complete = None
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(5, 6, dtype=kind, device=device)).square().mean().backward()
+            optimizer.step()
+        assert int(dcl.stats.nonfinite_steps) == 0
+        assert model.weight.dtype == kind
+
+
+def test_a_meter_reads_gradients_that_move(device):
+    weight = nn.Parameter(torch.randn(40, device=device))
+    meter, kept, values = congruency.CongruencyMeter([weight]), [], []
+    start = weight.detach().clone()
+    for _ in range(6):
+        weight.grad = torch.randn(40, device=device)
+        kept.append(weight.grad)
+        meter.update()
+        way = start - weight.detach()
+        if way.any():
+            values.append(float(nn.functional.cosine_similarity(weight.grad.double(), way.double(), dim=0)))
+        weight.data.sub_(weight.grad, alpha=0.1)
+    assert meter.compute().congruency == pytest.approx(sum(values) / len(values), rel=1e-6)
