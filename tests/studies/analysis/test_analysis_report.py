@@ -110,6 +110,7 @@ def test_names_are_as_short_as_distinguishes_groups(tmp_path):
          "DCL-5-1 concentrate, floor 0.1, returning or not, corrects the update, by row, cautious"),
         ({**DCL, "returning": False, "rescale": False, "mask_decay": True}, "DCL-5-1 concentrate"),
         ({"name": "gem", "cautious": True, "rescale": False, "floor": 0.3}, "GEM, cautious, not rescaled"),
+        ({"name": "l2sp", "scope": "all", "strength": 0.1}, "L2-SP, strength 0.1"),
         ({"name": "cautious", "scope": "all", "window": 5, "margin": 0.1}, "Cautious"),
         ({"name": "cautious", "scope": "head", "rescale": False, "mask_decay": True},
          "Cautious, last layer, not rescaled, masked decay"),
