@@ -49,7 +49,7 @@ def stored(folder):
     methods = choose([name for name in rows if name != "baseline"])
     if settings["study"] == "tuned":
         study = tuned_study(settings["table"], methods, rates, settings["changes"])
-        notes = re.findall(r"\S[^.]* is not the official set here: .*?\)\.", page)
+        notes = re.findall(r"[^.\s][^.]* is not the official set here: .*?\)\.", page)
         return replace(study, lead=" ".join([study.lead, *notes])), seeds
     setup = {**settings["setup"], "shape": Shape(**settings["setup"]["shape"]), "betas": (0.9, 0.95)}
     size = words[3]
