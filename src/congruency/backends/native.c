@@ -40,7 +40,7 @@
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
-    MANY = 6,            /* tensors beyond which a longer run, of fewer turns, is quicker */
+    MANY = 6,            /* tensors beyond which longer runs, asked for earlier, are quicker */
     LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
@@ -152,9 +152,7 @@ static void prefetch_after(const float *elements, int64_t n) {
     for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
 }
 
-static inline __attribute__((always_inline)) Lanes widened(const float *x) {
-    return __builtin_convertvector(*(const Narrow *)x, Lanes);
-}
+#define WIDENED(x) __builtin_convertvector(*(const Narrow *)(x), Lanes)
 
 static float total(Floats lanes) {
     float eight[8], four[4];
@@ -223,14 +221,14 @@ HOT static void next_products(const float *g, const float *b, const float *end, 
     sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1];
 }
 
-/* The same for two vectors, x = q - p and y = r - q: <g, x>, <b, x>, <g, y>, <b, y>. */
+/* The same for two vectors, x = q - p and y = r - q, asking for what is ``ahead``: <g, x>, <b, x>, <g, y>, <b, y>. */
 HOT static void chain_products(const float *g, const float *b, const float *p, const float *q, const float *r,
-                               int64_t n, float *sums) {
+                               int64_t n, int64_t ahead, float *sums) {
     Floats gx = {0}, bx = {0}, gy = {0}, by = {0};
     float rest[4] = {0};
     int64_t i = 0;
     for (; i + LINES <= n; i += LINES) {
-        prefetch_after(q + i, n), prefetch_after(r + i, n);
+        prefetch_after(q + i, ahead), prefetch_after(r + i, ahead);
         for (int64_t k = i; k < i + LINES; k += 16) {
             Floats middle = *(const Floats *)(q + k), x = middle - *(const Floats *)(p + k);
             Floats y = *(const Floats *)(r + k) - middle, a = *(const Floats *)(g + k), c = *(const Floats *)(b + k);
@@ -290,8 +288,8 @@ HOT static void wide_pair_products(const float *g, const float *end, const float
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         prefetch_line(g + i, n), prefetch_line(end + i, n), prefetch_line(start + i, n);
-        Lanes a = widened(g + i), x = widened(end + i) - widened(start + i);
-        Lanes b = widened(g + i + LANES), y = widened(end + i + LANES) - widened(start + i + LANES);
+        Lanes a = WIDENED(g + i), x = WIDENED(end + i) - WIDENED(start + i);
+        Lanes b = WIDENED(g + i + LANES), y = WIDENED(end + i + LANES) - WIDENED(start + i + LANES);
         found[0] += a * a, found[1] += a * x, found[2] += x * x;
         others[0] += b * b, others[1] += b * y, others[2] += y * y;
     }
@@ -525,7 +523,8 @@ static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t of
         end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
         if (k + 1 < size && job->vectors[k][2] && job->vectors[k][1] == job->vectors[k - 1][0] && start != zeros) {
             step = 2;
-            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, found);
+            int64_t ahead = job->width > MANY ? 2 * n : n;
+            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, ahead, found);
         } else {
             next_products(g, b, end, start, n, found);
         }
