@@ -151,6 +151,13 @@ def test_a_backend_pointed_at_other_gradients_is_one_made_for_them(name, place, 
             assert place or torch.equal(own.target, before)  # what it was made for is not written any more
 
 
+@pytest.mark.parametrize("name", ["native", "triton"])
+def test_a_gradient_of_another_length_is_refused(name, device):
+    tensors = [torch.randn(length, device=device) for length in (70, 64, 64)]
+    with pytest.raises(RuntimeError, match="size"):
+        backend(name)([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device).gram(wide=True)
+
+
 def test_addresses_that_are_not_aligned_need_another_backend(device):
     tensors = [torch.randn(64, device=device) for _ in range(3)]
     passes = backend("triton")([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device)
