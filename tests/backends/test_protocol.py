@@ -151,6 +151,13 @@ def test_a_backend_pointed_at_other_gradients_is_one_made_for_them(name, place, 
             assert place or torch.equal(own.target, before)  # what it was made for is not written any more
 
 
+@pytest.mark.parametrize("name", ["native", "triton"])
+def test_a_gradient_of_another_length_is_refused(name, device):
+    tensors = [torch.randn(length, device=device) for length in (70, 64, 64)]
+    with pytest.raises(RuntimeError, match="size"):
+        backend(name)([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device).gram(wide=True)
+
+
 def test_addresses_that_are_not_aligned_need_another_backend(device):
     tensors = [torch.randn(64, device=device) for _ in range(3)]
     passes = backend("triton")([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device)
@@ -216,7 +223,7 @@ print(backend_for("cpu").__name__)
 def test_solving_counts_steps_and_serves_again(name, n, blocks, device):
     """Changed and not finite steps are counted; with `reuse`, a second solution is that of the second numbers."""
     generator = torch.Generator().manual_seed(n)
-    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    counts = torch.zeros(4, dtype=torch.int64, device=device)
     problem = Problem(
         combination=chain(n).to(device), signs=torch.ones(n, dtype=torch.float64, device=device),
         margins=torch.zeros(n, dtype=torch.float64, device=device), only_violated=False, counts=counts,
@@ -237,6 +244,7 @@ def test_solving_counts_steps_and_serves_again(name, n, blocks, device):
         assert bool(found.finite) == bool(plain.finite) == (kind != "nan")
         seen.append((bool(found.applied.any()), not bool(found.finite)))
         assert counts[:2].tolist() == [sum(changed for changed, _ in seen), sum(bad for _, bad in seen)]
+        assert counts[3] == len(seen)
     assert seen[0] == seen[3] == (True, False)
 
 
@@ -246,7 +254,7 @@ def test_settling_elements(name, most, device):
     """A scale is one over the share that is kept, at most `most`; a step with all kept is not counted as changed."""
     sizes = torch.tensor([4.0, 100.0, 5000.0], dtype=torch.float64, device=device)
     agreement = torch.tensor([[4.0, 1, 1, 1], [50.0, 1, 1, 1], [1.0, 1, 1, 1]], dtype=torch.float64, device=device)
-    counts = None if name == "native" else torch.zeros(3, dtype=torch.int64, device=device)
+    counts = None if name == "native" else torch.zeros(4, dtype=torch.int64, device=device)
     means = torch.zeros(2, 4, dtype=torch.float64, device=device)
     reuse: dict[object, object] = {}
     scale, finite = backend(name).settle(agreement, sizes, most, counts, means, reuse)

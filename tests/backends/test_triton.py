@@ -319,6 +319,25 @@ def test_a_run_on_these_kernels_is_one_on_plain_torch(settings, small, device, m
         assert ours.means() == pytest.approx(plain.means(), rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="programs that wait for each other need a GPU")
+@pytest.mark.parametrize("length", [3000, 90_000, triton._SMALL])
+def test_one_launch_after_another_gives_the_same_bits(length, device):
+    problem = Problem(
+        *(torch.full(shape, value, dtype=torch.float64, device=device)
+          for shape, value in (((1, 1), -1.0), ((1,), 1.0), ((1,), 0.01))), False,
+    )  # fmt: skip
+    gradient, *points = (torch.randn(length, device=device) for _ in range(3))
+    item = ParameterSlice(gradient.clone(), [Basis(points, True)], 0)
+    passes, results = TritonBackend([item], 1, 1, device), []
+    for _ in range(500):  # with other work in between, and no wait for it
+        item.target.copy_(gradient)
+        solution = passes.at_once(problem, None, None)
+        results.append((solution.coefficients.clone(), item.target.clone()) if len(results) < 20 else results[-1])
+        assert passes._at_once is not None
+    assert all(torch.equal(a, b) for one in results for a, b in zip(one, results[0], strict=True))
+    assert torch.equal(item.target, results[0][1])
+
+
 def test_what_is_not_small_is_not_done_in_one_launch(device):
     problem = Problem(*(torch.ones(1, 1, dtype=torch.float64, device=device) for _ in range(3)), False)
     blocks = slices_of(1, True, device, blocks=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -175,7 +176,7 @@ class ElementRule:
     strict: bool = False  # keep only what agrees with every constraint, not what is 0
     mask_decay: bool = False  # no decay where it opposes the update, that is where y_j before_j < 0
 
-    @property
+    @functools.cached_property
     def plain(self) -> bool:
         """Whether the margins are all 0."""
         return not self.margins.any()

@@ -40,10 +40,12 @@
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
-    MANY = 6,            /* tensors beyond which a longer run, of fewer turns, is quicker */
+    MANY = 6,            /* tensors beyond which longer runs, asked for earlier, are quicker */
     LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
+    AVERAGED = 1 << 17,  /* elements of which all products are formed in float32: its rounding averages out, so that
+                            constraints may be nearly dependent */
     TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
     UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
     UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
@@ -150,9 +152,7 @@ static void prefetch_after(const float *elements, int64_t n) {
     for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
 }
 
-static inline __attribute__((always_inline)) Lanes widened(const float *x) {
-    return __builtin_convertvector(*(const Narrow *)x, Lanes);
-}
+#define WIDENED(x) __builtin_convertvector(*(const Narrow *)(x), Lanes)
 
 static float total(Floats lanes) {
     float eight[8], four[4];
@@ -221,14 +221,14 @@ HOT static void next_products(const float *g, const float *b, const float *end, 
     sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1];
 }
 
-/* The same for two vectors, x = q - p and y = r - q: <g, x>, <b, x>, <g, y>, <b, y>. */
+/* The same for two vectors, x = q - p and y = r - q, asking for what is ``ahead``: <g, x>, <b, x>, <g, y>, <b, y>. */
 HOT static void chain_products(const float *g, const float *b, const float *p, const float *q, const float *r,
-                               int64_t n, float *sums) {
+                               int64_t n, int64_t ahead, float *sums) {
     Floats gx = {0}, bx = {0}, gy = {0}, by = {0};
     float rest[4] = {0};
     int64_t i = 0;
     for (; i + LINES <= n; i += LINES) {
-        prefetch_after(q + i, n), prefetch_after(r + i, n);
+        prefetch_after(q + i, ahead), prefetch_after(r + i, ahead);
         for (int64_t k = i; k < i + LINES; k += 16) {
             Floats middle = *(const Floats *)(q + k), x = middle - *(const Floats *)(p + k);
             Floats y = *(const Floats *)(r + k) - middle, a = *(const Floats *)(g + k), c = *(const Floats *)(b + k);
@@ -288,8 +288,8 @@ HOT static void wide_pair_products(const float *g, const float *end, const float
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         prefetch_line(g + i, n), prefetch_line(end + i, n), prefetch_line(start + i, n);
-        Lanes a = widened(g + i), x = widened(end + i) - widened(start + i);
-        Lanes b = widened(g + i + LANES), y = widened(end + i + LANES) - widened(start + i + LANES);
+        Lanes a = WIDENED(g + i), x = WIDENED(end + i) - WIDENED(start + i);
+        Lanes b = WIDENED(g + i + LANES), y = WIDENED(end + i + LANES) - WIDENED(start + i + LANES);
         found[0] += a * a, found[1] += a * x, found[2] += x * x;
         others[0] += b * b, others[1] += b * y, others[2] += y * y;
     }
@@ -523,7 +523,8 @@ static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t of
         end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
         if (k + 1 < size && job->vectors[k][2] && job->vectors[k][1] == job->vectors[k - 1][0] && start != zeros) {
             step = 2;
-            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, found);
+            int64_t ahead = job->width > MANY ? 2 * n : n;
+            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, ahead, found);
         } else {
             next_products(g, b, end, start, n, found);
         }
@@ -620,7 +621,7 @@ static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int
         ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
         a[count++] = (float)factors[k];
     }
-    add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
+    if (count) add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
 }
 
 /* ---- the passes over a unit ---- */
@@ -629,11 +630,11 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     const Job *job = pass->job;
     const Unit *unit = &pass->units[u];
     double *sums = pass->partials + u * (1 + job->size) * (1 + job->size);
-    int narrow = !job->wide && !pass->wide && job->size <= 1;
-    int exact = job->wide || pass->wide;
-    int64_t longest = pass->moving || narrow ? (job->width > MANY ? RUN : RUN / 2) : exact ? run_length(job) : narrow_run_length(job);
-    int64_t offset = unit->offset, size = 1 + job->size;
-    int quick = !exact && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
+    int wide = job->wide || pass->wide, pair = !wide && job->size <= 1;
+    int exact = wide || job->blocks > 1 || pass->elements < AVERAGED;
+    int64_t longest = exact ? run_length(job) : narrow_run_length(job), offset = unit->offset, size = 1 + job->size;
+    if (pass->moving || pair) longest = job->width > MANY ? RUN : RUN / 2;
+    int quick = !wide && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
     for (int64_t k = 1; quick && k < size; k++)
         if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
     memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
@@ -642,7 +643,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
         left -= stop - offset;
         for (int64_t n; offset < stop; offset += n) {
             n = least(longest, stop - offset);
-            if (narrow)
+            if (pair)
                 gram_of_pair(job, slice, offset, n, scratch, sums);
             else if (!job->wide && job->size == 1)
                 wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
@@ -689,16 +690,19 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     HOT static void NAME##_step(const TYPE *before, const TYPE *after, TYPE decay, int64_t n, TYPE *y) {               \
         for (int64_t i = 0; i < n; i++) y[i] = decay * before[i] - after[i];                                           \
     }                                                                                                                  \
-    HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, TYPE *kept) {\
+    /* whether each is kept, for one constraint; of the second and later ones, ``before`` is what was kept so far */     \
+    HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, int first,  \
+                                  TYPE *kept) {                                                                        \
         for (int64_t i = 0; i < n; i++) {                                                                              \
-            TYPE c = sign * (end[i] - start[i]);                                                                       \
-            kept[i] = ((y[i] > 0) & (c > 0)) | ((y[i] < 0) & (c < 0)) ? kept[i] : 0;                                   \
+            TYPE c = sign * (end[i] - start[i]), before = first ? 1 : kept[i];                                         \
+            kept[i] = ((y[i] > 0) & (c > 0)) | ((y[i] < 0) & (c < 0)) ? before : 0;                                    \
         }                                                                                                              \
     }                                                                                                                  \
-    HOT static void NAME##_weak(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, TYPE *kept) { \
+    HOT static void NAME##_weak(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, int first,    \
+                                TYPE *kept) {                                                                          \
         for (int64_t i = 0; i < n; i++) {                                                                              \
-            TYPE c = sign * (end[i] - start[i]);                                                                       \
-            kept[i] = ((y[i] > 0) & (c < 0)) | ((y[i] < 0) & (c > 0)) ? 0 : kept[i];                                   \
+            TYPE c = sign * (end[i] - start[i]), before = first ? 1 : kept[i];                                         \
+            kept[i] = ((y[i] > 0) & (c < 0)) | ((y[i] < 0) & (c > 0)) ? 0 : before;                                    \
         }                                                                                                              \
     }                                                                                                                  \
     /* sums: how many are kept, <y, c>, <y, y>, <c, c> of the first constraint */                                     \
@@ -730,15 +734,19 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
         TYPE decay = (TYPE)rule->decay[slice];                                                                         \
         const TYPE *before = rule->update ? end_of(job, slice, 0, offset) : NULL;                                      \
         if (before) NAME##_step(before, target, decay, n, y = room + 2 * RUN);                                         \
-        for (int64_t i = 0; i < n; i++) kept[i] = 1, base[i] = 0;                                                      \
         for (int64_t k = rule->update; k < job->size; k++)                                                             \
             (rule->strict ? NAME##_strict : NAME##_weak)(y, end_of(job, slice, k, offset),                             \
                                                          start_of(job, slice, k, offset),                              \
-                                                         (TYPE)rule->signs[k - rule->update], n, kept);                \
-        NAME##_sums(y, end_of(job, slice, rule->update, offset), start_of(job, slice, rule->update, offset),           \
-                    (TYPE)rule->signs[0], n, kept, sums);                                                              \
+                                                         (TYPE)rule->signs[k - rule->update], n, k == rule->update,    \
+                                                         kept);                                                        \
+        if (!rule->scale)                                                                                              \
+            NAME##_sums(y, end_of(job, slice, rule->update, offset), start_of(job, slice, rule->update, offset),       \
+                        (TYPE)rule->signs[0], n, kept, sums);                                                          \
         if (rule->write) {                                                                                             \
-            if (before) NAME##_base(before, y, decay, rule->mask_decay ? 1 : decay, n, base);                          \
+            if (before)                                                                                                \
+                NAME##_base(before, y, decay, rule->mask_decay ? 1 : decay, n, base);                                  \
+            else                                                                                                       \
+                memset(base, 0, n * sizeof(TYPE));                                                                     \
             TYPE scale = rule->scale ? (TYPE)rule->scale[slice] : 1;                                                   \
             if (rule->scale || rule->mask_decay)                                                                       \
                 NAME##_write(base, y, kept, before ? scale : -scale, n, target); /* y is the target, or its negative */\

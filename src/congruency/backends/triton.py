@@ -668,7 +668,8 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], li
         dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.target.dtype}
         dtype = dtypes.pop()
         known = not dtypes and {dtype, item.target.dtype} <= _DTYPES.keys()
-        if not known or item.target.is_neg() or not same_layout(tensors):
+        alike = len({tensor.numel() for tensor in tensors}) == 1 and same_layout(tensors)  # torch tells what is wrong
+        if not known or item.target.is_neg() or not alike:
             others.append(item)
             continue
         structure = tuple((basis.chained, len(basis.tensors), basis.fixed) for basis in item.bases)
