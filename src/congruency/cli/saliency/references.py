@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 
@@ -12,6 +13,7 @@ def reference_lines(
 
     ``who`` names what was scored, such as ``"the network"``.
     """
+    from congruency.report.numbers import fixed
     from congruency.saliency.baselines import below_centre
 
     if references:
@@ -19,8 +21,8 @@ def reference_lines(
             f"{heading:>9}" for heading in ["scored", *(f"({i + 1})" for i in range(len(references)))]
         )
     for name, value in scores.items():
-        others = (each.get(name) for each in references.values())
-        yield f"{name:<9}{value:>9.4f}" + "".join(f"{'-':>9}" if x is None else f"{x:>9.4f}" for x in others)
+        every = [value, *(each.get(name, math.nan) for each in references.values())]
+        yield f"{name:<9}" + "".join(f"{fixed(one, 4):>9}" for one in every)
     for i, name in enumerate(references):
         yield f"({i + 1}) {name}"
     worse = below_centre(scores, references)

@@ -84,7 +84,8 @@ def score(
         others = [name for name in names if name not in official]
         floors = {}
         if references != "none" and others:
-            typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
+            if references == "all":
+                typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
             floors = reference_scores(
                 data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place
             )
