@@ -83,8 +83,8 @@ class _Viewers:
         """Each metric (S,): the viewers ``predicting`` (S, k) as the map against the viewers ``held`` (S, n)."""
         maps = with_uniform(_added(self.densities, predicting), predicting.shape[1])
         truth = replace(self.whole, fixations=_added(self.counts, held), density=_added(self.densities, held))
-        found = score_batch(maps, truth, metrics)
-        if "AUC-Judd" in found:  # as of models, against the pixels that none of all viewers looked at
+        found = score_batch(maps, truth, [name for name in metrics if name != "AUC-Judd"])
+        if "AUC-Judd" in metrics:  # as of models, against the pixels that none of all viewers looked at
             unseen = replace(truth, negatives=(self.whole.fixations[0] == 0).to(maps.dtype))
             found["AUC-Judd"] = score_batch(maps, unseen, ["sAUC"])["sAUC"]
         return found
