@@ -53,7 +53,8 @@ def test_a_slice_of_every_grid(name, tmp_path):
     text = (tmp_path / "table.md").read_text()
     assert "by chance alone" in text
     compared = sum(row.against is not None for row in pick(grid(name), rows).rows)
-    assert (tmp_path / "index.html").read_text().count('class="chart"') == -(-compared // 6), "as few charts as will do"
+    charts = (tmp_path / "index.html").read_text().count('class="chart"')
+    assert 1 <= charts <= -(-compared // 6), "as few charts as will do; rows that are equal share a line"
 
 
 def test_the_grid_has_what_was_planned():

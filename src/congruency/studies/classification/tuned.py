@@ -133,7 +133,7 @@ TUNED: dict[str, TunedTable] = {
     "cifar10_densenet100": _large("DenseNet-100-12", "densenet100_12", "90"),
     "tiny_lite0": replace(
         _tiny("EfficientNet-Lite0", "tf_efficientnet_lite0", "8", seeds=10, pretrained="installed", optimizer="adamw"),
-        rows=ROWS,
+        rows=(*ROWS, "cautious-plain"),
     ),
     "tiny_lite0_sgd": _tiny("EfficientNet-Lite0", "tf_efficientnet_lite0", "8", seeds=10, pretrained="installed"),
     "tiny_lite0_scratch": _tiny("EfficientNet-Lite0", "tf_efficientnet_lite0", "8", seeds=10),
