@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 __all__ = [
-    "changes", "check_choice", "check_floor", "check_gradient", "check_margin", "check_optimizer", "check_parameter",
+    "changes", "check_choice", "check_floor", "check_gradients", "check_margin", "check_optimizer", "check_parameter",
     "check_params", "check_parts", "check_whole", "differs", "installing", "is_count",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)
+_layout_of = operator.attrgetter("layout")
 
 
 def installing(extra: str) -> str:
@@ -138,14 +140,15 @@ def check_parameter(parameter: Tensor, position: int) -> None:
         raise TypeError(f"parameter {position} has dtype {parameter.dtype}; only floating-point ones can be corrected")
 
 
-def check_gradient(parameter: Tensor) -> None:
+def check_gradients(gradients: Sequence[Tensor]) -> None:
     """Refuse sparse gradients."""
-    gradient = parameter.grad
-    if gradient is not None and gradient.layout != torch.strided:
-        raise TypeError(
-            f"a parameter of shape {tuple(parameter.shape)} has a sparse gradient ({gradient.layout}); build its "
-            "layer with sparse=False, or leave the parameter out of params"
-        )
+    if {torch.strided}.issuperset(map(_layout_of, gradients)):
+        return
+    sparse = next(gradient for gradient in gradients if gradient.layout is not torch.strided)
+    raise TypeError(
+        f"a parameter of shape {tuple(sparse.shape)} has a sparse gradient ({sparse.layout}); build its layer with "
+        "sparse=False, or leave the parameter out of params"
+    )
 
 
 def check_parts(state: object, parts: Mapping[str, type | tuple[type, ...]], what: str) -> None:

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from congruency._validate import (
     check_choice,
-    check_gradient,
+    check_gradients,
     check_optimizer,
     check_parameter,
     check_params,
@@ -33,7 +33,7 @@ from congruency.backends import (
     Problem,
     RowPasses,
     Solution,
-    kind_of,
+    kinds_of,
     rows_of,
 )  # fmt: skip
 from congruency.constraints.base import ConstraintSource, check_sources
@@ -200,7 +200,7 @@ class Corrector:
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._held: dict[tuple[object, ...], _Prepared] = {}
         self._constants: dict[tuple[object, ...], Tensor] = {}
-        self._decays: tuple[tuple[object, ...], Tensor, Tensor] | None = None
+        self._decays: tuple[Tensor, Tensor, dict[int, Tensor], dict[int, float]] | None = None
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
@@ -243,8 +243,8 @@ class Corrector:
             self._warn_of_old_references()
         self._stepped = True
         if self.target == "update":
-            for parameter in selection.parameters:
-                check_gradient(parameter)  # before the optimizer makes a step that cannot be corrected
+            # before the optimizer makes a step that cannot be corrected
+            check_gradients([g for parameter in selection.parameters if (g := parameter.grad) is not None])
             self._before.save(selection.parameters)
         for source in self.sources:
             source.begin(selection.parameters)
@@ -254,15 +254,12 @@ class Corrector:
     def _finish(self, selection: _Selection) -> None:
         """Which constraints, gram, solve, apply; on the gradients, or on the step that the optimizer has made."""
         # which parameters
-        entries: list[_Entry] = []
-        gradients: list[Tensor] = []
-        for entry in selection.entries:
-            gradient = entry.parameter.grad
-            if gradient is not None:
-                if gradient.layout is not torch.strided:
-                    check_gradient(entry.parameter)
-                entries.append(entry)
-                gradients.append(gradient)
+        entries, parameters = selection.entries, selection.parameters
+        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        if len(gradients) < len(parameters):
+            entries = [entry for entry in entries if entry.parameter.grad is not None]
+            parameters = [entry.parameter for entry in entries]
+        check_gradients(gradients)
         if selection.sharded:
             gradients = [local(gradient) for gradient in gradients]
         self._under_way = False
@@ -328,7 +325,7 @@ class Corrector:
         if self.target == "update" and skipped is not None:  # an update does not show that its gradient overflowed
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         for source in self.sources:
-            source.finish([entry.parameter for entry in entries], scale, all_finite)
+            source.finish(parameters, scale, all_finite)
         if self._solution is not None and any(source.gate is not None for source in active):
             assert self._tally is not None
             self._counts["steps"] = self._tally[3]  # which solving has counted
@@ -383,11 +380,11 @@ class Corrector:
             weights = [local(parameter) for parameter in held] if self._selected.sharded else held
             key = (
                 len(entries), torch.get_num_threads(), self._before.layout, *layouts,
-                *(weight.data_ptr() for weight in weights), *map(kind_of, gradients),
+                *map(Tensor.data_ptr, weights), *kinds_of(gradients),
                 *(() if len(entries) == len(self._selected.entries) else map(id, held)),
             )  # fmt: skip
             prepared = self._held.get(key)
-            if prepared is not None and prepared.passes.point([gradient.data_ptr() for gradient in gradients]):
+            if prepared is not None and prepared.passes.point(list(map(Tensor.data_ptr, gradients))):
                 return prepared
         made = self._elements(entries, active) if self.blocks == "element" else self._slices_of(entries, active, blocks)
         if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
@@ -619,15 +616,21 @@ class Corrector:
         return finite
 
     def _decay_of(self, entries: Sequence[_Entry], sizes: Tensor, decays: bool) -> Tensor:
-        """(slices,) what decoupled weight decay multiplied each parameter by; one tensor while the numbers stay."""
-        factors = self._group_factors() if decays else [1.0]
-        numbers = all(isinstance(factor, float) for factor in factors)
-        key = (id(sizes), *factors) if numbers else ()
-        if numbers and self._decays is not None and self._decays[0] == key:
-            return self._decays[1]
-        each = [factors[entry.group] if decays else 1.0 for entry in entries]
-        decay = as_tensor(each, sizes.device)
-        self._decays = (key, decay, sizes) if numbers else None  # while those are held, no others have their id
+        """(slices,) what decoupled weight decay multiplied each parameter by; numbers always lie in one place."""
+        factors = self._group_factors() if decays else [1.0] * len(self.optimizer.param_groups)
+        if any(isinstance(factor, Tensor) for factor in factors):
+            return as_tensor([factors[entry.group] for entry in entries], sizes.device)
+        if self._decays is None or self._decays[0] is not sizes:
+            of = [entry.group for entry in entries]
+            spans = {group: slice(of.index(group), len(of) - of[::-1].index(group)) for group in set(of)}
+            decay = torch.empty_like(sizes)
+            self._decays = (sizes, decay, {group: decay[span] for group, span in spans.items()}, {})
+        _, decay, parts, last = self._decays
+        captured = sizes.device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # nothing is written yet
+        for group, part in parts.items():
+            if captured or last.get(group) != factors[group]:  # by a schedule; filling waits for no device
+                part.fill_(factors[group])
+                last[group] = math.nan if captured else float(factors[group])
         return decay
 
     def _device_counts(self, device: torch.device) -> Tensor | None:

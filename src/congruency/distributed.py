@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "splits_rows", "whole"]
+__all__ = [
+    "PLAIN", "Groups", "full", "is_sharded", "like", "local", "reduce_sum", "reduction_groups", "splits_rows", "whole",
+]  # fmt: skip
 
 Groups: TypeAlias = "tuple[ProcessGroup, ...]"
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = {Tensor, torch.nn.Parameter}
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     """Whether ``tensor`` is a DTensor; where nobody has imported them, which takes a second, nothing is."""
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from congruency.distributed import local
+from congruency.distributed import PLAIN, local
 
 __all__ = ["WeightsBefore", "decay_factor", "momentum_of"]
 
@@ -52,24 +53,24 @@ class WeightsBefore:
         self._held: dict[Tensor, Tensor] = {}
         self.layout = 0  # equal as long as the copies lie where they did
         self._saved: Sequence[Tensor] = []
-        self._lists: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._copies: list[Tensor] = []
+        self._places: list[int] = []
 
     def save(self, parameters: Sequence[Tensor]) -> None:
         """Copy the weights; the memory is kept for the next step."""
-        own = [local(parameter) for parameter in parameters]
-        if self._saved is not parameters or any(
-            a.data_ptr() != b.data_ptr() for a, b in zip(own, self._lists[1], strict=True)
-        ):
+        own = list(parameters if {*map(type, parameters)} <= PLAIN else map(local, parameters))
+        places = list(map(Tensor.data_ptr, own))
+        if self._saved is not parameters or places != self._places:
             self._held = {p: torch.empty_like(part) for p, part in zip(parameters, own, strict=True)}
-            self._saved = parameters
+            self._copies = list(self._held.values())
+            self._saved, self._places = parameters, places
             self.layout += 1
-        self._lists = (list(self._held.values()), own)
         if parameters:
-            torch._foreach_copy_(*self._lists)
+            torch._foreach_copy_(self._copies, own)
 
     def check(self, parameters: Sequence[Tensor]) -> None:
         """Refuse a step that replaced the parameters it began with."""
-        if len(parameters) != len(self._saved) or any(a is not b for a, b in zip(parameters, self._saved, strict=True)):
+        if len(parameters) != len(self._saved) or not all(map(operator.is_, parameters, self._saved)):
             raise RuntimeError(
                 "the optimizer replaced its parameters during step(), so its update cannot be corrected; change "
                 "param_groups between steps, or use correct='gradient'"

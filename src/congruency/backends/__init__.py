@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 # not `import torch`: here that name is the module of the torch backend
 from torch import Tensor, device, version
 
-from congruency.backends.base import Backend, Basis, ElementRule, ParameterSlice, Problem, Solution, kind_of
+from congruency.backends.base import Backend, Basis, ElementRule, ParameterSlice, Problem, Solution, kinds_of
 from congruency.backends.rows import RowPasses, rows_of
 from congruency.backends.torch import TorchBackend
 from congruency.distributed import Groups, reduce_sum
 
 __all__ = [
     "Backend", "Basis", "ElementRule", "ParameterSlice", "Passes", "Problem", "RowPasses", "Solution",
-    "backend_for", "kind_of", "rows_of",
+    "backend_for", "kinds_of", "rows_of",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "add_to_means", "kind_of",
+    "Backend", "Basis", "ElementRule", "ParameterSlice", "Problem", "Solution", "add_to_means", "kinds_of",
 ]  # fmt: skip
+
+
+_dtype_of = operator.attrgetter("dtype")
 
 
 class Basis(NamedTuple):
@@ -68,10 +72,12 @@ class ParameterSlice(NamedTuple):
         return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
 
 
-def kind_of(gradient: Tensor) -> tuple[object, ...]:
-    """What must be equal where a gradient takes the place of another in a backend that knows it by its address."""
-    layout = gradient.is_contiguous() or gradient.stride()
-    return type(gradient), gradient.dtype, gradient.numel(), layout, gradient.is_neg()
+def kinds_of(gradients: Sequence[Tensor]) -> tuple[object, ...]:
+    """What must be equal where gradients take the place of others in a backend that knows them by their addresses."""
+    contiguous = tuple(map(Tensor.is_contiguous, gradients))
+    strides = () if all(contiguous) else map(Tensor.stride, gradients)
+    sizes, negated = map(Tensor.numel, gradients), map(Tensor.is_neg, gradients)
+    return (*map(type, gradients), *map(_dtype_of, gradients), *sizes, *negated, *contiguous, *strides)
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,7 @@ class Backend(Protocol):
     def point(self, gradients: Sequence[int]) -> bool:
         """Take note of where each slice's gradient lies now; False where that needs a new instance.
 
-        They must be of the same kind as those of the slices, see :func:`kind_of`. Only where reusable.
+        They must be of the same kind as those of the slices, see :func:`kinds_of`. Only where reusable.
         """
 
     def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:

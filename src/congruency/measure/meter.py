@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from congruency._validate import check_choice, differs
-from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for, kind_of
+from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for, kinds_of
 from congruency.distributed import Groups, like, local, reduction_groups
 
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
@@ -221,7 +221,7 @@ class CongruencyMeter:
         gradients = [local(gradient) for _, gradient in used]
         key = (
             id(references), torch.get_num_threads(), *(id(param) for param, _ in used),
-            *(local(param).data_ptr() for param, _ in used), *map(kind_of, gradients),
+            *(local(param).data_ptr() for param, _ in used), *kinds_of(gradients),
         )  # fmt: skip
         held = self._held
         if held is not None and held[0] == key and held[1].point([gradient.data_ptr() for gradient in gradients]):

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +30,7 @@ from congruency.studies.bench_report import page, tables
 
 __all__ = ["QUESTIONS", "run"]
 
+RATES = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
 QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
 _HOST_LIMIT = 110_000_000  # parameters; HostDCL needs about 40 bytes each
 
@@ -47,11 +48,11 @@ class Row:
     corrected: float
     host: float | None
     memory_limit: float
-    """What moving the memory alone takes where the gradient is rewritten: every tensor read twice, one written."""
+    """What moving the memory alone takes where the gradient is rewritten: see :meth:`Memory.limits`."""
     extra_bytes: int | None
     """On a GPU: the most memory DCL takes besides its reference points, a correction included."""
     congruent_limit: float | None = None
-    """The same where it is left alone: every tensor read once."""
+    """The same where it is left alone."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,10 @@ def run(
     results = []
     for name in devices:
         results.append(measure(torch.device(name), sizes, references, only or QUESTIONS, quick, console))
-        machine, rate = results[-1]["machine"], results[-1]["bandwidth_bytes_per_second"] / 1e9
+        machine, rates = results[-1]["machine"], [results[-1][name] / 1e9 for name in RATES]
         where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
-        console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory moves {rate:.0f} GB/s here\n")
+        speed = "reads {:.0f} GB/s, adds {:.0f} GB/s".format(*rates)
+        console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory {speed}\n")
         for title, table in tables(results[-1]):
             console.print(title, style="bold")
             console.print(to_rich(table), "")
@@ -147,7 +149,7 @@ def measure(
             )
     if sizes and not cells:
         raise ValueError("nothing of this fits into the memory that is free here; give a smaller --size")
-    bandwidth = measure_bandwidth(device, clock, 1 << (22 if quick else 27))
+    memory = MemoryClock(device, clock.seconds / 5, 1 << (22 if quick else 26 if device.type == "cpu" else 28))
     large = [w for w in chosen if _fits(w, 2, device)]
     jobs: dict[str, list[tuple[str, Callable[[], Any]]]] = {name: [] for name in QUESTIONS}
 
@@ -156,15 +158,15 @@ def measure(
             jobs[what].append((description, lambda: function(*arguments)))
 
     for w, n in cells:
-        plan("corrections", f"{w.name}, {n} reference(s)", measure_correction, w, n, device, clock, bandwidth)
+        plan("corrections", f"{w.name}, {n} reference(s)", measure_correction, w, n, device, clock, memory)
     for w, n in ((w, n) for w in large[-2:] for n in references if n > 1):
-        plan("memory", f"{w.name}, {n} memory rows", measure_memory, w, n, device, clock, bandwidth)
+        plan("memory", f"{w.name}, {n} memory rows", measure_memory, w, n, device, clock, memory)
     for w in large:
-        plan("meter", f"{w.name}, meter", measure_meter, w, device, clock, bandwidth)
+        plan("meter", f"{w.name}, meter", measure_meter, w, device, clock, memory)
         plan("updates", f"{w.name}, updates", measure_update, w, device, clock)
     calls = 10 if device.type == "cuda" else 1
     for case in [] if sizes else training_cases(device, quick):
-        steps = _Clock(device, 3 * clock.seconds, calls)
+        steps = _Clock(device, clock.seconds * (1.5 if device.type == "cuda" else 3), calls)
         plan("steps", f"{case.name}, {case.correction}, {case.mode}", measure_training_step, case, device, steps)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in QUESTIONS}
     with Progress(console=console, transient=True) as progress:
@@ -176,7 +178,7 @@ def measure(
     return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
         "machine": machine(device),
-        "bandwidth_bytes_per_second": bandwidth,
+        **dict(zip(RATES, memory().bytes_per_second, strict=True)),
         "corrections": found["corrections"],
         "memory": found["memory"],
         "meter": found["meter"],
@@ -218,19 +220,58 @@ class _Clock:
             torch.cuda.synchronize()
 
 
-def measure_bandwidth(device: torch.device, clock: _Clock, size: int) -> float:
-    """Return the bytes per second of an in-place addition over ``size`` floats: two reads and a write per element."""
-    a, b = torch.randn(size, device=device), torch.randn(size, device=device)
+@dataclass(frozen=True)
+class Memory:
+    """How fast memory is moved: the seconds of reading a number, and of an in-place addition of two."""
 
-    def add() -> None:
-        a.add_(b, alpha=1e-9)
+    reading: float
+    adding: float
 
-    seconds = device_seconds(add) if device.type == "cuda" else clock.time({"add": add})["add"]
-    return 12 * size / seconds
+    @property
+    def bytes_per_second(self) -> tuple[float, float]:
+        """What is read; and what an addition reads and writes, three numbers."""
+        return 4 / self.reading, 12 / self.adding
+
+    def limits(self, tensors: int, parameters: int) -> tuple[float, float]:
+        """What moving the memory takes: all tensors read once; and read twice, with the gradient written.
+
+        A CPU reads fewer bytes per second than it moves in an addition, whose writes run beside the reads.
+        """
+        again = (tensors - 2) * self.reading + self.adding
+        return parameters * tensors * self.reading, parameters * (tensors * self.reading + again)
+
+
+class MemoryClock:
+    """Measures how fast memory is: anew each time on a CPU, whose memory others use too, once on a GPU."""
+
+    def __init__(self, device: torch.device, seconds: float, size: int) -> None:
+        self._clock = _Clock(device, seconds)
+        self._a, self._b = (torch.randn(size, device=device) for _ in range(2))
+        self._known: Memory | None = None
+
+    def __call__(self) -> Memory:
+        if self._known is not None:
+            return self._known
+        a, b = self._a, self._b
+        programs: dict[str, Callable[[], Any]] = {
+            "sum": a.sum, "dot": lambda: torch.dot(a, b), "add": lambda: a.add_(b, alpha=1e-9)
+        }  # fmt: skip
+        on_gpu = self._clock.device.type == "cuda"
+        times = _device_times(programs) if on_gpu else self._clock.time(programs)
+        memory = Memory(min(times["sum"], times["dot"] / 2) / a.numel(), times["add"] / a.numel())
+        if on_gpu:
+            self._known = memory
+        return memory
+
+    def around(self, measured: Callable[[], dict[str, float]]) -> tuple[dict[str, float], Memory]:
+        """What is measured, with the mean of how fast memory was before and after."""
+        before, times, after = self(), measured(), self()
+        mean = ((a + b) / 2 for a, b in zip(astuple(before), astuple(after), strict=True))
+        return times, Memory(*mean)
 
 
 def measure_correction(
-    workload: Workload, references: int, device: torch.device, clock: _Clock, bandwidth: float
+    workload: Workload, references: int, device: torch.device, clock: _Clock, memory: MemoryClock
 ) -> Row:
     """Measure one correction of random gradients, congruent and incongruent ones."""
     params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
@@ -255,23 +296,17 @@ def measure_correction(
         "corrected": corrected.correct,
     }
     # what a GPU does: the host runs ahead of it in training
-    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
     host_time = clock.time({"host": host.correct})["host"] if host else None
     extra = _extra_bytes(optimizer, references, workload.parameters) if device.type == "cuda" else None
-    limits = _limits(2 + references, workload, bandwidth)
+    limits = rate.limits(2 + references, workload.parameters)
     return Row(
         workload.name, len(params), workload.parameters, references,
         times["sgd"], times["congruent"], times["corrected"], host_time, limits[1], extra, limits[0],
     )  # fmt: skip
 
 
-def _limits(tensors: int, workload: Workload, bandwidth: float) -> tuple[float, float]:
-    """What moving the memory takes: all tensors read once; all read twice and the gradient written."""
-    seconds = 4 * workload.parameters / bandwidth
-    return tensors * seconds, (2 * tensors + 1) * seconds
-
-
-def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _Clock, bandwidth: float) -> Row:
+def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _Clock, memory: MemoryClock) -> Row:
     """Measure a correction by constraints that all change at every step, as those of an episodic memory do."""
     params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
     for p in params:
@@ -284,8 +319,8 @@ def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _
         directions.set(vectors, params)
         corrector = congruency.Corrector(optimizer, constraints=[directions], attach=False)
         programs[name] = corrector.correct
-    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
-    limits = _limits(1 + rows, workload, bandwidth)
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
+    limits = rate.limits(1 + rows, workload.parameters)
     return Row(
         workload.name, len(params), workload.parameters, rows,
         times["sgd"], times["congruent"], times["corrected"], None, limits[1], None, limits[0],
@@ -296,7 +331,7 @@ def _with_gradients(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     return [(p, p.grad) for p in params if p.grad is not None]
 
 
-def measure_meter(workload: Workload, device: torch.device, clock: _Clock, bandwidth: float) -> MeterRow:
+def measure_meter(workload: Workload, device: torch.device, clock: _Clock, memory: MemoryClock) -> MeterRow:
     """Measure an update of a congruency meter, alone and beside DCL on the same parameters."""
     params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
     for p in params:
@@ -310,8 +345,8 @@ def measure_meter(workload: Workload, device: torch.device, clock: _Clock, bandw
         beside.update()
     plain = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
     programs = {"sgd": plain.step, "update": alone.update, "beside": beside.update}
-    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
-    limit, _ = _limits(3, workload, bandwidth)
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
+    limit, _ = rate.limits(3, workload.parameters)
     return MeterRow(workload.name, workload.parameters, times["sgd"], times["update"], times["beside"], limit)
 
 

@@ -28,7 +28,7 @@ def tables(result: Result) -> list[tuple[str, Table]]:
 def page(results: Sequence[Result]) -> Page:
     """All devices on one page: cost against the number of parameters and of references, then the tables."""
     listed = [(f"{_where(result)}: {title}", table) for result in results for title, table in tables(result)]
-    machines = [[_where(r), r["machine"]["torch"], _rate(r)] for r in results]
+    machines = [[_where(r), r["machine"]["torch"], *_rates(r)] for r in results]
     figures = []
     for result in results:
         figures += [figure for figure in (_by_size(result), _by_references(result)) if figure is not None]
@@ -37,7 +37,7 @@ def page(results: Sequence[Result]) -> Page:
         lead="One correction of all parameters beside the optimizer's own step and beside the time that moving the "
         "memory alone takes, and what it adds to whole training steps.",
         command=results[0]["command"],
-        table=Table("Where it was measured.", ("machine", "torch", "memory, GB/s"), machines),
+        table=Table("Where it was measured.", ("machine", "torch", "reading, GB/s", "adding, GB/s"), machines),
         findings=(),
         figures=figures,
         figures_title="Cost against size and references",
@@ -102,8 +102,10 @@ def _where(result: Result) -> str:
     return name
 
 
-def _rate(result: Result) -> str:
-    return f"{result['bandwidth_bytes_per_second'] / 1e9:.0f}"
+def _rates(result: Result) -> list[str]:
+    """Of a pass that reads, which older files do not have, and of an in-place addition."""
+    names = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
+    return [f"{result[name] / 1e9:.0f}" if name in result else "-" for name in names]
 
 
 def _limit_cells(row: Row) -> list[str]:
@@ -175,7 +177,8 @@ _TABLES: tuple[tuple[str, str, str, tuple[str, ...], Callable[[Row], list[str]]]
     (
         "corrections", "One correction of all parameters, and the limit of the memory",
         "Medians. left alone: the gradient disagrees with nothing; rewritten: it is changed in every step. limit: the "
-        "time that moving the memory alone would take, as a share." + _GPU, _LIMITS, _limit_cells,
+        "time that moving the memory alone would take, as a share; measured by a sum and an addition." + _GPU,
+        _LIMITS, _limit_cells,
     ),
     (
         "corrections", "One correction of all parameters, beside an SGD step",
