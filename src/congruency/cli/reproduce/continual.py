@@ -42,10 +42,10 @@ def continual(
     )] = None,
     against: Annotated[str | None, option("Compare all rows with this one. (default: the table's)", "ROW")] = None,
     tune: Annotated[Literal[
-        "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory",
+        "single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory",
     ] | None, option(
-        "Search instead, on held-out seeds: learning rate and strength of a loss, GEM's margin, or GEM's margin and "
-        "DCL's window together.",
+        "Search instead, on held-out seeds: the learning rate of plain SGD (single), that and the strength of a loss, "
+        "GEM's margin, or GEM's margin and DCL's window together.",
     )] = None,
     device: Device = "cpu",
     processes: options.Processes = 1,

@@ -12,14 +12,22 @@ from congruency.continual.config import LearnerConfig
 from congruency.files import write_together
 from congruency.report.numbers import fixed
 from congruency.report.tables import Table
-from congruency.studies.continual.parts import FURTHER_MARGINS, MARGINS, WINDOWS, gem_with_margin, with_margins_apart
+from congruency.studies.continual.parts import (
+    FURTHER_MARGINS,
+    MARGINS,
+    SINGLE_RATES,
+    WINDOWS,
+    gem_with_margin,
+    single_at,
+    with_margins_apart,
+)
 from congruency.studies.continual.tables import ContinualJob, StreamSettings, continual_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
 
 __all__ = ["HELD_OUT", "Tuned", "rank", "tuning_seeds", "tuning_study"]
 
-Tuned = Literal["ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
+Tuned = Literal["single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1010))
 _RATES = (0.01, 0.03, 0.1)
 _MARGINS = sorted((*MARGINS, *FURTHER_MARGINS))
@@ -44,10 +52,12 @@ def tuning_seeds(kind: Tuned, settings: StreamSettings) -> tuple[int, ...]:
     """Return the held-out seeds: one for a large network, whose runs take minutes; ten where settings differ little."""
     if settings.network != "mlp":
         return HELD_OUT[:1]
-    return HELD_OUT if kind in ("gem", "dcl_memory") else HELD_OUT[:3]
+    return HELD_OUT if kind in ("single", "gem", "dcl_memory") else HELD_OUT[:3]
 
 
 def _grid(kind: Tuned, coarse: bool) -> list[LearnerConfig]:
+    if kind == "single":
+        return [single_at(rate) for rate in SINGLE_RATES]
     if kind == "gem":
         return [gem_with_margin(margin) for margin in _MARGINS]
     if kind == "dcl_memory":
