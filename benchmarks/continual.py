@@ -7,7 +7,7 @@ All train on the same stream (20 tasks of 1000 samples, one epoch in batches of 
 with the same network, initial weights and number of threads, one after the other, and evaluate all tasks after each.
 Runs in float32 are chaotic, so that ours and the straightforward one diverge from each other; their accuracies are
 compared in float64. The limit is the time of the run's matrix products at the rate that a large matrix product reaches
-in the same process. Ours is ``benchmarks/gem_fast.py``.
+in the same process. Ours is ``run_together`` with ``agreement=False``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from pathlib import Path
 import numpy as np
 import quadprog
 import torch
-from gem_fast import run_gem_fast
 from torch import Tensor, nn
 from torch.nn import functional
 
 from congruency import datasets
-from congruency.continual import LearnerConfig, Stream, mlp, rotations
+from congruency.continual import LearnerConfig, Stream, mlp, rotations, run_together
 
 SIZES = (784, 100, 100, 10)
 MEMORY, BATCH, MARGIN, RATE = 256, 10, 0.5, 0.1
@@ -40,7 +39,7 @@ def ours(stream: Stream, dtype: torch.dtype = torch.float32) -> dict[str, object
     """The batched runner with one seed and one learner, memory gradients computed only when needed."""
     began = time.perf_counter()
     config = LearnerConfig("GEM", "gem", memory_margin=MARGIN)
-    outcome = run_gem_fast(stream, config, batch=BATCH, memory=MEMORY, dtype=dtype)
+    outcome = run_together([stream], [config], batch=BATCH, memory=MEMORY, dtype=dtype, agreement=False)
     return {"seconds": time.perf_counter() - began, "matrix": outcome.matrix[0, 0].tolist()}
 
 

@@ -22,6 +22,7 @@ from congruency.continual.batched_learners import BatchedConstrainedLearner, Bat
 from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
 from congruency.continual.batched_objectives import OBJECTIVES
 from congruency.continual.config import LearnerConfig, memory_slice
+from congruency.continual.gem_fast import FastGEM
 from congruency.continual.networks import initial_mlp
 from congruency.continual.scores import Outcome
 from congruency.continual.streams import Stream, Task
@@ -46,6 +47,7 @@ def run_together(
     policy: Policy = "first",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    agreement: bool = True,
     progress: Callable[[int, int], Any] | None = None,
     resume: Path | None = None,
 ) -> Outcome:
@@ -57,31 +59,38 @@ def run_together(
         hidden, batch, memory: Sizes of the hidden layers; samples per step; samples kept per task.
         policy: Which samples to keep: the ``"first"`` of a task, or the last (``"ring"``).
         device, dtype: Where, and in which precision, to compute.
+        agreement: Measure how far updates agree with the memory. Without it, GEM and DCL with memory take less
+            arithmetic on a CPU (:class:`congruency.continual.gem_fast.FastGEM`), one run after the other.
         progress: Called with the number of finished tasks and of all tasks.
         resume: Prefix of the files that hold the state after every task; an interrupted run continues from them.
     """
     _check(streams, configs, memory, policy)
     if batch < 1 or min(hidden, default=1) < 1:
         raise ValueError(f"batch and hidden layers must be of at least 1, got batch {batch}, hidden {tuple(hidden)}")
-    runner = BatchedRunner(streams, hidden, batch, memory, policy, torch.device(device), dtype)
-    start = runner.initial_weights()
-    groups = group(configs)
-    tasks = len(streams[0])
-    done = 0
-    baseline = runner.scores(start.unsqueeze(1))[0][:, 0]
+    settings = (hidden, batch, memory, policy, torch.device(device), dtype)
+    runner = BatchedRunner(streams, *settings)
+    tasks, done = len(streams[0]), 0
+    baseline = runner.scores(runner.initial_weights().unsqueeze(1))[0][:, 0]
     matrix, losses = torch.zeros(2, len(streams), len(configs), tasks, tasks, dtype=torch.float64)
-    agreement = torch.full((len(streams), len(configs), tasks), torch.nan, dtype=torch.float64)
-    for number, members in enumerate(groups):
-        chosen = [configs[i] for i in members]
-        learner = learner_for(runner.network, chosen, start, [s.seed for s in streams], memory, tasks)
+    cosines = torch.full((len(streams), len(configs), tasks), torch.nan, dtype=torch.float64)
+    fast = {m for m, c in enumerate(configs) if runner.on_cpu and not agreement and FastGEM.suits(c)}
+    everywhere = list(range(len(streams)))
+    together = [[m for m in members if m not in fast] for members in group(configs)]
+    parts = [(everywhere, members) for members in together if members]
+    parts += [([s], [m]) for s in everywhere for m in sorted(fast)]
+    for number, (of_streams, members) in enumerate(parts):
+        chosen, seeds = [configs[m] for m in members], [streams[s].seed for s in of_streams]
+        own = runner if len(of_streams) == len(streams) else BatchedRunner([streams[s] for s in of_streams], *settings)
+        learner = learner_for(own.network, chosen, own.initial_weights(), seeds, memory, tasks, fast=members[0] in fast)
         path = None if resume is None else resume.with_name(f"{resume.name}.{number}.pt")
-        for task, accuracies, cosines, entropies in runner.learn(learner, path):
-            matrix[:, members, task], agreement[:, members, task] = accuracies, cosines
-            losses[:, members, task] = entropies
+        rows = torch.tensor(of_streams)[:, None]
+        for task, accuracies, agreements, entropies in own.learn(learner, path):
+            matrix[rows, members, task], losses[rows, members, task] = accuracies, entropies
+            cosines[rows, members, task] = agreements
             done += 1
             if progress is not None:
-                progress(done, tasks * len(groups))
-    return Outcome(matrix, baseline, agreement, losses)
+                progress(done, tasks * len(parts))
+    return Outcome(matrix, baseline, cosines, losses)
 
 
 def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:
@@ -95,9 +104,12 @@ def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:
 
 
 def learner_for(
-    network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int, tasks: int
-) -> BatchedLearner:
-    """The batched learner of one :func:`group`."""
+    network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], memory: int, tasks: int,
+    fast: bool = False,
+) -> BatchedLearner:  # fmt: skip
+    """The batched learner of one :func:`group`; the ``fast`` one takes a single run."""
+    if fast:
+        return FastGEM(network, configs, start, seeds, memory)
     if configs[0].kind == "joint":
         return BatchedJointLearner(network, configs, start, seeds)
     objective = OBJECTIVES[configs[0].objective](network, configs, start, seeds, memory, tasks)
@@ -141,7 +153,7 @@ class BatchedRunner:
         device: torch.device, dtype: torch.dtype,
     ) -> None:  # fmt: skip
         self.streams, self.batch, self.memory, self.policy = streams, batch, memory, policy
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.on_cpu = device, dtype, device.type == "cpu"
         self._on_device: dict[int, Tensor] = {}
         self._active = _aligned(torch.stack([_nonzero_inputs(stream) for stream in streams]).any(0)).to(device)
         sizes = (math.prod(streams[0].shape), *hidden, streams[0].classes)
@@ -223,10 +235,14 @@ class BatchedRunner:
     def scores(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """(S, M, width) -> (S, M, T) twice: accuracies and losses on all tasks."""
         wide = self.widened(weights)
-        if self._tests is not None:
-            found = self._shared_scores(wide, *self._tests)
-        else:
+        if self._tests is None:
             found = torch.stack([self._scores(wide, task) for task in range(len(self.streams[0]))], -1)
+        elif self.on_cpu:  # run by run: the first layers of one fit into the cache
+            runs = [[self._shared_scores(wide[s, m][None, None], [stream]) for m in range(wide.shape[1])]
+                    for s, stream in enumerate(self.streams)]  # fmt: skip
+            found = torch.cat([torch.cat(of_seed, 2) for of_seed in runs], 1)
+        else:
+            found = self._shared_scores(wide, self.streams)
         accuracies, losses = found.cpu()
         return accuracies, losses
 
@@ -240,9 +256,11 @@ class BatchedRunner:
         inputs = functional.pad(images.to(self.dtype) / 255, (0, 1), value=1.0)[:, active]
         return inputs, active, first.labels.to(self.device)
 
-    def _shared_scores(self, wide: Tensor, inputs: Tensor, active: Tensor, labels: Tensor) -> Tensor:
+    def _shared_scores(self, wide: Tensor, streams: Sequence[Stream]) -> Tensor:
         """(2, S, M, T): all tasks at once, if they are tested on the same images with permuted pixels."""
-        pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in self.streams])
+        assert self._tests is not None
+        inputs, active, labels = self._tests
+        pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in streams])
         first = self.whole.permuted_first_layer(wide, pixels.to(self.device))[..., active]
         size = self._images_at_once(wide, pixels.shape[1])
         sums = torch.zeros(2, *first.shape[:3], dtype=torch.float64, device=self.device)
@@ -252,7 +270,7 @@ class BatchedRunner:
 
     def _images_at_once(self, wide: Tensor, tasks: int = 1) -> int:
         each = wide[..., 0].numel() * tasks * max(out for out, _ in self.whole.shapes) * wide.element_size()
-        return int(max(1, _EVALUATION_BYTES[self.device.type == "cpu"] // each))
+        return int(max(1, _EVALUATION_BYTES[self.on_cpu] // each))
 
     def _scores(self, wide: Tensor, task: int) -> Tensor:
         """(2, S, M): one task."""

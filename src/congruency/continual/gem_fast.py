@@ -1,48 +1,26 @@
 """GEM of one run on a CPU with less arithmetic: memory gradients are computed only when a constraint is violated.
 
-``benchmarks/continual.py`` times it; ``tests/continual/test_gem_fast.py`` compares it with the package's GEM.
+:func:`congruency.continual.run_together` uses it for ``agreement=False``; ``tests/continual/test_gem_fast.py`` compares
+it with the learners of one run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from congruency.continual import LearnerConfig, Outcome, Stream
 from congruency.continual.batched_learners import BatchedConstrainedLearner
 from congruency.continual.batched_mlp import BatchedMLP
-from congruency.continual.batched_runner import BatchedRunner
-from congruency.continual.config import Policy
+from congruency.continual.config import LearnerConfig
 
-__all__ = ["FastGEM", "run_gem_fast"]
-
-
-def run_gem_fast(
-    stream: Stream,
-    config: LearnerConfig,
-    *,
-    hidden: Sequence[int] = (100, 100),
-    batch: int = 10,
-    memory: int = 256,
-    policy: Policy = "first",
-    dtype: torch.dtype = torch.float32,
-    resume: Path | None = None,
-) -> Outcome:
-    """As :func:`congruency.continual.run_together` of one stream and one GEM learner, without its agreement (nan)."""
-    runner = BatchedRunner([stream], hidden, batch, memory, policy, torch.device("cpu"), dtype)
-    start = runner.initial_weights()
-    baseline = runner.scores(start.unsqueeze(1))[0][:, 0]
-    learner = FastGEM(runner.network, [config], start, [stream.seed], memory)
-    _, accuracies, agreement, losses = zip(*runner.learn(learner, resume), strict=True)
-    return Outcome(torch.stack(accuracies, 2), baseline, torch.stack(agreement, 2), torch.stack(losses, 2))
+__all__ = ["FastGEM"]
 
 
 class FastGEM(BatchedConstrainedLearner):
-    """GEM that does not measure the agreement of its updates with the memory.
+    """GEM, alone or with DCL, that does not measure the agreement of its updates with the memory.
 
     A step that violates no constraint uses the batch's gradient g alone; of the memory it needs only the signs of the
     inner products of g with the gradients g_k of all past tasks. With the inputs a of each layer (extended by a 1,
@@ -51,9 +29,10 @@ class FastGEM(BatchedConstrainedLearner):
 
         <g, g_k> = sum_layers sum_i sum_j (d_i . d_j) (a_i . a_j),
 
-    few products, since a batch is small. Such a step moves the first layer by the batch's samples alone, so that
-    layer's outputs on the memory change by ``-lr sum_i d_i (a_i . a_j)`` and are not recomputed. A step that violates a
-    constraint computes all gradients from the activations already available, and corrects as usual.
+    few products, since a batch is small; with the displacement from a reference r they are
+    ``<g, r - w> = sum_layers sum_i d_i . (r - w) a_i``. Such a step moves the first layer by the batch's samples alone,
+    so that layer's outputs on the memory change by ``-lr sum_i d_i (a_i . a_j)`` and are not recomputed. A step that
+    violates a constraint computes all gradients from the activations already available, and corrects as usual.
 
     During a task the weights are held layer by layer, without those of inputs that are 0 in all of the task and the
     memory, which do not move; :meth:`finish` writes them back.
@@ -67,12 +46,17 @@ class FastGEM(BatchedConstrainedLearner):
                 "FastGEM is for one learner and one seed on the CPU, "
                 f"got {len(configs)} and {len(start)} on {start.device}"
             )
-        if configs[0].kind != "gem" or configs[0].trigger != "violated":
+        if not self.suits(configs[0]):
             raise ValueError(
-                "FastGEM is for kind 'gem' with trigger 'violated', "
+                "FastGEM is for kinds 'gem' and 'dcl_memory' with trigger 'violated', "
                 f"got {configs[0].kind!r} with {configs[0].trigger!r}"
             )
         super().__init__(network, configs, start, seeds, memory)
+
+    @staticmethod
+    def suits(config: LearnerConfig) -> bool:
+        """Whether this learner computes what ``config`` describes."""
+        return config.kind in ("gem", "dcl_memory") and config.trigger == "violated"
 
     def begin(self, task: int, inputs: Tensor, batch: int) -> None:
         super().begin(task, inputs, batch)
@@ -89,7 +73,9 @@ class FastGEM(BatchedConstrainedLearner):
         (weight, bias), *others = self.network.layers(self.weights[0, 0])
         pairs = [(weight[:, self._active], bias), *others]
         self._layers = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in pairs]
-        self._gradients = [layer.new_empty(1 + sets, *layer.shape) for layer in self._layers]
+        # the batch's gradient, the memory's, and r - w for the references r
+        self._vectors = [layer.new_zeros(1 + sets + self._references, *layer.shape) for layer in self._layers]
+        self._recorded = [layer.new_zeros(self._references, *layer.shape) for layer in self._layers]
         self._own, self._memory_pass = _Pass(self._layers, 1, batch), _Pass(self._layers, sets, self._kept.shape[2])
         self._current = False  # whether the memory pass holds the outputs of the present first layer
 
@@ -106,15 +92,27 @@ class FastGEM(BatchedConstrainedLearner):
         if not self._current:
             past.enter(self._kept)
         past.run(self._kept_labels, self._masks)
-        self._current = not bool((own.products(past, overlap) < 0).any())
+        slopes = torch.cat([own.products(past, overlap), self._displacement_slopes()])
+        self._current = not bool((slopes < 0).any())
         if self._current:
             past.first.baddbmm_(own.deltas[0].expand(len(overlap), -1, -1), overlap, alpha=-lr)
             own.descend(lr)
         else:
-            own.write([stacked[:1] for stacked in self._gradients])
-            past.write([stacked[1:] for stacked in self._gradients])
-            self._correct()
+            own.write([vectors[:1] for vectors in self._vectors])
+            past.write([vectors[1 : 1 + self._count] for vectors in self._vectors])
+            self._correct_layers()
         self._step += 1
+
+    def _displacement_slopes(self) -> Tensor:
+        """Record the references that are due, write ``r - w`` (0 while recording); (references,): ``<g, r - w>``."""
+        if not self._references:
+            return self.weights.new_zeros(0)
+        signs, records = self._signs[self._step, 0], self._records[self._step]
+        for vectors, recorded, layer in zip(self._vectors, self._recorded, self._layers, strict=True):
+            if records is not None:
+                recorded[records[0]] = layer
+            torch.sub(recorded, layer, out=vectors[1 + self._count :]).mul_(signs[:, None, None])
+        return self._own.slopes([vectors[1 + self._count :] for vectors in self._vectors])
 
     def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._past is None:
@@ -127,15 +125,15 @@ class FastGEM(BatchedConstrainedLearner):
     def agreement(self) -> Tensor:
         return torch.full(self.weights.shape[:2], torch.nan, dtype=torch.float64)
 
-    def _correct(self) -> None:
-        products = torch.zeros(1, 1 + self._count, 1 + self._count, dtype=torch.float64)
-        for stacked in self._gradients:
-            by_unit = stacked.transpose(0, 1)  # summed in float32 over the inputs of a unit, then in float64
+    def _correct_layers(self) -> None:
+        products = torch.zeros(1, *2 * (len(self._vectors[0]),), dtype=torch.float64)
+        for vectors in self._vectors:
+            by_unit = vectors.transpose(0, 1)  # summed in float32 over the inputs of a unit, then in float64
             products += torch.bmm(by_unit, by_unit.mT).sum(0, dtype=torch.float64)
         multipliers = self._solve(products[:, 1:, 1:], products[:, 0, 1:], self._margins)
         factors = functional.pad(multipliers, (1, 0), value=1.0).mul_(-self.configs[0].lr).to(self.weights.dtype)
-        for layer, stacked in zip(self._layers, self._gradients, strict=True):
-            layer.view(1, -1).addmm_(factors, stacked.flatten(1))
+        for layer, vectors in zip(self._layers, self._vectors, strict=True):
+            layer.view(1, -1).addmm_(factors, vectors.flatten(1))
 
 
 class _Pass:
@@ -198,6 +196,11 @@ class _Pass:
             overlap = _product(self.activations[i][0].T, other.activations[i])
             total.addcmul_(_product(self.deltas[i][0].T, other.deltas[i]), overlap)
         return total.sum((1, 2))
+
+    def slopes(self, vectors: list[Tensor]) -> Tensor:
+        """(k,): inner products of this single set's gradient with k vectors, layer by layer (k, out, in + 1)."""
+        parts = zip(vectors, self.activations, self.deltas, strict=True)
+        return sum((torch.matmul(v, a[0]).mul_(d[0]).sum((1, 2)) for v, a, d in parts), vectors[0].new_zeros(1))
 
     def write(self, gradients: list[Tensor]) -> None:
         """Write the gradients of the sets' losses, layer by layer: (sets, out, in + 1)."""
