@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from congruency.cli import build
 from congruency.studies.continual import runner as runner_module
 from congruency.studies.continual import tables
+from congruency.studies.continual import tuning as tuning_module
 from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
-from congruency.studies.continual.tables import StreamSettings, continual_study
-from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
+from congruency.studies.continual.tables import AGREEMENT, StreamSettings, continual_study
+from congruency.studies.continual.tuning import COMPARED, ranking, tuned_study, tuning_seeds, tuning_study
 from congruency.studies.executor import Place, execute
 from congruency.studies.results import collect
 from congruency.studies.store import Store
@@ -225,18 +226,70 @@ def test_tuning_searches_held_out_seeds(tmp_path):
     result = invoke("mnist_r", *SMALL, "--tune", "ewc", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "tuning-ewc.json").read_text())
-    assert found["seeds"] == [1000, 1001, 1002]
+    assert found["seeds"] == [1000, 1001, 1002, 1003]
     accuracies = [entry["accuracy"] for entry in found["grid"]]
     assert accuracies == sorted(accuracies, reverse=True)
 
 
-def test_margins_are_tuned_on_ten_held_out_seeds(tmp_path):
-    assert tuning_seeds("dcl_memory", small()) == tuple(range(1000, 1010))
-    study = tuning_study("gem", small(samples=20, memory=5))
+def test_margins_are_ranked_by_accuracy(tmp_path):
+    assert tuning_seeds(small()) == tuple(range(1000, 1004))
+    study = tuning_study(["gem"], small(samples=20, memory=5))
     assert {row.jobs[0].method.kind for row in study.rows} == {"gem"}
     results = {row.name: {"seed": [1000.0], "accuracy": [1 - row.jobs[0].method.memory_margin]} for row in study.rows}
-    _, path = rank("gem", study, results, tmp_path)
-    assert json.loads(path.read_text())["grid"][0] == {"memory_margin": 0.0, "accuracy": 1.0}
+    _, path = ranking("gem", study, results, tmp_path)
+    assert json.loads(path.read_text())["grid"][0] == {"memory_margin": 0.1, "accuracy": 0.9}
+
+
+def test_methods_are_compared_at_the_settings_that_tuning_ranks_first():
+    """Each kind's own best counts, diverged runs last; the comparison runs exactly these settings."""
+    settings = small()
+    tuning = tuning_study(list(COMPARED.values()), settings)
+    best = {"single": 0.03, "er": 0.2, "derpp": 0.03, "gem": 0.1, "dcl_memory": 0.1}  # by rate
+    results = {}
+    for row in tuning.rows:
+        method = row.jobs[0].method
+        wanted = method.lr == best[method.kind] and method.memory_margin in (0.0, 0.3)
+        results[row.name] = {"seed": [1000.0], "accuracy": [0.9 if wanted else math.nan if method.lr == 0.1 else 0.5]}
+    study = tuned_study(settings, tuning, results)
+    chosen = {row.name: row.jobs[0].method for row in study.rows}
+    assert {name: method.kind for name, method in chosen.items()} == COMPARED
+    assert (chosen["plain SGD"].lr, chosen["ER"].lr, chosen["DER++"].lr) == (0.03, 0.2, 0.03)
+    assert (chosen["GEM"].memory_margin, chosen["GEM with DCL-10-1"].memory_margin) == (0.3, 0.3)
+    assert chosen["GEM with DCL-10-1"].window == 10
+    assert {row.name: row.against for row in study.rows}["GEM with DCL-10-1"] == "GEM"
+    assert "4 held-out seeds, 1000 to 1003: plain SGD rate 0.03 (of 6); ER rate 0.2 (of 4); DER++ rate" in study.lead
+    assert "GEM margin 0.3 (of 6); GEM with DCL-10-1 margin 0.3 (of 6)." in study.lead
+
+
+def test_the_tuned_part_tunes_compares_and_resumes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_module, "COMPARED", {"plain SGD": "single", "GEM": "gem"})
+    words = ["mnist_r", "--dataset", "digits", "--tasks", "2", "--samples", "30", "--memory", "10", "--part", "tuned"]
+    words += ["--seeds", "2", "--out", str(tmp_path)]
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert {name: len(row["accuracy"]) for name, row in found.items()} == {"plain SGD": 2, "GEM": 2}
+    assert (tmp_path / "tuning" / "table.md").exists()
+    assert "methods at their best settings" in (tmp_path / "table.md").read_text()
+    before = (tmp_path / "finished.jsonl").read_text()
+    assert invoke(*words).exit_code == 0
+    assert (tmp_path / "finished.jsonl").read_text() == before
+    refused = invoke(*words, "--first-seed", "1001")
+    assert refused.exit_code != 0
+    assert "seeds of tuning and comparison must differ" in refused.output
+
+
+def test_runs_with_a_memory_are_stored_one_by_one_where_agreement_is_not_measured(tmp_path):
+    settings = small(samples=20, memory=5)
+    study = part_study(settings, ["GEM", "GEM, margin 0"], part="margins")
+    runs = study.runs(range(2))
+    together, alone = (
+        ContinualRunner(settings, tmp_path, agreement=agreement).batches(runs) for agreement in (True, False)
+    )
+    assert [len(batch) for batch in together] == [4]
+    assert [len(batch) for batch in alone] == [1, 1, 1, 1]
+    assert AGREEMENT not in study.columns
+    assert AGREEMENT in part_study(settings, part="paper").columns
 
 
 def test_margins_apart_are_compared_with_gem_of_the_same_margin():
@@ -251,7 +304,7 @@ def test_margins_apart_are_compared_with_gem_of_the_same_margin():
         gem = by_name[row.against].settings
         assert (gem["kind"], gem["memory_margin"]) == ("gem", row.settings["memory_margin"])
     for kind in ("gem", "dcl_memory"):  # what wins the tuning can be run
-        searched = [row.name for row in tuning_study(kind, small()).rows]
+        searched = [row.name for row in tuning_study([kind], small()).rows]
         assert len(part_study(small(), searched, "margins").rows) == len(searched)
     one = part_study(small(), part="margins", against="GEM")
     assert {row.against for row in one.rows} == {None, "GEM"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,16 +37,17 @@ def continual(
     samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
     memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
     policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
-    part: Annotated[Literal["paper", "margins", "peers", "all"] | None, option(
+    part: Annotated[Literal["paper", "margins", "peers", "all", "tuned"] | None, option(
         "paper: the paper's rows; margins: GEM and DCL with a margin each; peers: replay, distillation, penalties and "
-        "joint training, alone and combined; all: paper and peers. (default: paper, or peers of split sets)",
+        "joint training, alone and combined; all: paper and peers; tuned: plain SGD, replay, GEM, and GEM with DCL, "
+        "each tuned on held-out seeds first. (default: paper, or peers of split sets)",
     )] = None,
     against: Annotated[str | None, option("Compare all rows with this one. (default: the table's)", "ROW")] = None,
     tune: Annotated[Literal[
         "single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory",
     ] | None, option(
         "Search instead, on held-out seeds: the learning rate of plain SGD (single), that and the strength of a loss, "
-        "GEM's margin, or GEM's margin and DCL's window together.",
+        "GEM's margin, or GEM's margin beside DCL with a window of 10.",
     )] = None,
     device: Device = "cpu",
     processes: options.Processes = 1,
@@ -66,8 +68,9 @@ def continual(
         from congruency.studies.continual.figures import continual_figures
         from congruency.studies.continual.parts import part_study
         from congruency.studies.continual.runner import ContinualRunner
-        from congruency.studies.continual.tables import StreamSettings
-        from congruency.studies.continual.tuning import rank, tuning_seeds, tuning_study
+        from congruency.studies.continual.tables import AGREEMENT, ContinualJob, StreamSettings
+        from congruency.studies.continual.tuning import COMPARED, ranking, tuned_study, tuning_seeds, tuning_study
+        from congruency.studies.plan import Study, pick
         from congruency.studies.results import collect
         from congruency.studies.store import Store
 
@@ -75,24 +78,40 @@ def continual(
             table=table, dataset=dataset, labels=labels, model=model, scenario=scenario, tasks=tasks,
             samples=samples, memory=memory, policy=policy,
         )  # fmt: skip
-        study = tuning_study(tune, settings) if tune else part_study(settings, rows or (), part, against)
-        code = conduct(
-            study,
-            ContinualRunner(settings, folder.absolute(), data, device),
-            range(first_seed, first_seed + seeds) if tune is None else tuning_seeds(tune, settings),
-            folder,
-            place=place,
-            settings=settings.described(),
-            command=command_line(),
-            made=f"computed on {device}",
-            figures=continual_figures,
-        )
-        if tune is not None and code == 0:
+        own, held_out = range(first_seed, first_seed + seeds), tuning_seeds(settings)
+
+        def carry_out(study: Study[ContinualJob], chosen: Sequence[int], where: Path) -> int:
+            return conduct(
+                study,
+                ContinualRunner(settings, where.absolute(), data, device, agreement=AGREEMENT in study.columns),
+                chosen,
+                where,
+                place=place,
+                settings=settings.described(),
+                command=command_line(),
+                made=f"computed on {device}",
+                figures=continual_figures,
+            )
+
+        if tune is not None:
             from rich.console import Console
 
             from congruency.report.tables import to_rich
 
-            ranking, path = rank(tune, study, collect(study, Store(folder).load()), folder)
-            Console().print(to_rich(ranking))
-            typer.echo(f"written to {path}")
+            study = tuning_study([tune], settings)
+            code = carry_out(study, held_out, folder)
+            if code == 0:
+                found, path = ranking(tune, study, collect(study, Store(folder).load()), folder)
+                Console().print(to_rich(found))
+                typer.echo(f"written to {path}")
+        elif part == "tuned":
+            if set(own) & set(held_out):
+                raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
+            tuning = tuning_study(list(COMPARED.values()), settings)
+            code = carry_out(tuning, held_out, folder / "tuning")
+            if code == 0:
+                results = collect(tuning, Store(folder / "tuning").load())
+                code = carry_out(pick(tuned_study(settings, tuning, results), rows or ()), own, folder)
+        else:
+            code = carry_out(part_study(settings, rows or (), part, against), own, folder)
     raise typer.Exit(code)

@@ -13,21 +13,18 @@ from congruency.studies.plan import Study
 __all__ = [
     "FURTHER_MARGINS",
     "MARGINS",
-    "SINGLE_RATES",
     "TUNED",
     "WINDOWS",
     "Part",
     "gem_with_margin",
     "part_study",
-    "single_at",
     "with_margins_apart",
 ]
 
 Part = Literal["paper", "margins", "peers", "all"]
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
-FURTHER_MARGINS = (0.4, 0.7, 1.0)  # tried in tuning, run on request
+FURTHER_MARGINS = (0.7, 1.0)  # tried in tuning, run on request
 WINDOWS = (10, 30)
-SINGLE_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2)
 
 
 def part_study(
@@ -56,11 +53,6 @@ def part_study(
     return replace(study, rows=rows_against, caption="")
 
 
-def single_at(rate: float) -> LearnerConfig:
-    """Plain SGD with this learning rate, named as in the paper's tables where it is theirs."""
-    return LearnerConfig("single" if rate == 0.1 else f"single, rate {rate:g}", "single", lr=rate)
-
-
 def gem_with_margin(margin: float) -> LearnerConfig:
     """GEM with this memory strength, named as in the paper's tables where it is one of theirs."""
     return LearnerConfig("GEM" if margin == 0.5 else f"GEM, margin {margin:g}", "gem", memory_margin=margin)
@@ -76,8 +68,7 @@ def _margin_rows() -> list[TableRow]:
     gems = {margin: gem_with_margin(margin) for margin in (*MARGINS, *FURTHER_MARGINS)}
     pairs = [(gem, margin) for margin, gem in gems.items()]
     pairs += [(with_margins_apart(window, margin), margin) for window in WINDOWS for margin in gems]
-    rows = [TableRow(method, None, gems[margin].name, on_request=margin not in MARGINS) for method, margin in pairs]
-    return [*rows, *(TableRow(single_at(rate), on_request=True) for rate in SINGLE_RATES)]
+    return [TableRow(method, None, gems[margin].name, on_request=margin not in MARGINS) for method, margin in pairs]
 
 
 _PEER_CAPTION = "A loss with constraints is compared with the same loss without, other rows with GEM (of their margin)."

@@ -16,6 +16,7 @@ from congruency.continual import STREAMS, Outcome, Setting, Stream, incremental,
 from congruency.continual import run as run_alone
 from congruency.continual.batched_runner import BATCHED_KINDS, stream_shape
 from congruency.continual.config import memory_slice
+from congruency.continual.gem_fast import FastGEM
 from congruency.continual.networks import NarrowResNet18
 from congruency.datasets import LabelledImages, load
 from congruency.studies.continual.tables import ContinualJob, StreamSettings
@@ -32,12 +33,16 @@ _HIDDEN = 100
 
 @dataclass(frozen=True)
 class ContinualRunner:
-    """Executes the runs of one study; the states of interrupted batches are kept in ``folder``."""
+    """Executes the runs of one study; the states of interrupted batches are kept in ``folder``.
+
+    Where ``agreement`` is not measured, runs that :class:`FastGEM` suits are executed one by one on a CPU.
+    """
 
     settings: StreamSettings
     folder: Path
     data: Path | None = None
     device: str = "cpu"
+    agreement: bool = True
 
     def prepare(self, runs: Sequence[Run[ContinualJob]]) -> None:
         stream = self.stream(runs[0].seed)
@@ -61,8 +66,8 @@ class ContinualRunner:
 
     def batches(self, runs: Sequence[Run[ContinualJob]]) -> list[Batch[ContinualJob]]:
         """Put MLP runs of one stream shape and the same pending seeds together, as many as memory allows."""
-        batched = [run for run in runs if self._batched(run)]
-        alone = [(run,) for run in runs if not self._batched(run)]
+        batched = [run for run in runs if self._batched(run) and not self._fast(run)]
+        alone = [(run,) for run in runs if not self._batched(run) or self._fast(run)]
         shapes = {seed: stream_shape(self.stream(seed)) for seed in {run.seed for run in batched}}
         by_job: dict[tuple[ContinualJob, Any], list[Run[ContinualJob]]] = {}
         for run in batched:
@@ -82,6 +87,9 @@ class ContinualRunner:
 
     def _batched(self, run: Run[ContinualJob]) -> bool:
         return self.settings.network == "mlp" and run.job.method.kind in BATCHED_KINDS
+
+    def _fast(self, run: Run[ContinualJob]) -> bool:
+        return self._batched(run) and self.device == "cpu" and not self.agreement and FastGEM.suits(run.job.method)
 
     def run(self, batch: Batch[ContinualJob], within: Within | None) -> Iterator[tuple[Run[ContinualJob], RunResult]]:
         label = batch[0].title if len(batch) == 1 else f"{len(batch)} runs as one batch"
@@ -105,8 +113,8 @@ class ContinualRunner:
         state.parent.mkdir(parents=True, exist_ok=True)
         outcome = run_together(
             [self.stream(seed) for seed in seeds], methods, hidden=(_HIDDEN, _HIDDEN), batch=self.settings.batch,
-            memory=self.settings.memory, policy=self.settings.policy, device=self.device, progress=progress,
-            resume=state,
+            memory=self.settings.memory, policy=self.settings.policy, device=self.device,
+            agreement=self.agreement, progress=progress, resume=state,
         )  # fmt: skip
         for each in batch:
             yield each, result_of(outcome, seeds.index(each.seed), methods.index(each.job.method))
