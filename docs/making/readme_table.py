@@ -51,18 +51,18 @@ class Part:
 
 _ACCURACY, _NSS = COLUMNS[0], Column(key="NSS", unit="", digits=4)
 _NETWORK = "DINet EfficientNet-Lite0 pretrained Adam"
+_CONTINUAL = {
+    "plain SGD": {"GEM": "GEM"},
+    "GEM": {"GEM with DCL-10-1": "+ DCL, window 10", "ER": "ER instead", "DER++": "DER++ instead"},
+}
 _OTHERS = (
     *(
         Part(
-            family="Continual learning", folder=folder, task=f"{task}, GEM with margin {margin:g}, accuracy in %",
-            column=_ACCURACY, against="GEM" if margin else "GEM, margin 0", rising=True,
-            methods={
-                f"MLP DCL-{window}-1 MEM, {mode}, margin {margin:g}": f"+ DCL, window {window}, {mode}"
-                for mode in ("concentrate", "anchor")
-            },
+            family="Continual learning", folder=folder, task=f"{task}, {against}, accuracy in %", column=_ACCURACY,
+            against=against, rising=True, methods=methods,
         )
-        for folder, task, window in (("mnist_r", "MNIST rotations", 30), ("mnist_p", "MNIST permutations", 5))
-        for margin in (0, 0.5)
+        for folder, task in (("mnist_r_tuned", "MNIST rotations"), ("mnist_p_tuned", "MNIST permutations"))
+        for against, methods in _CONTINUAL.items()
     ),
     Part(
         family="Saliency prediction", folder="osie", task="OSIE, DINet with EfficientNet-Lite0, NSS", column=_NSS,

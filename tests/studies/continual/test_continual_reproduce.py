@@ -259,6 +259,7 @@ def test_methods_are_compared_at_the_settings_that_tuning_ranks_first():
     assert {row.name: row.against for row in study.rows}["GEM with DCL-10-1"] == "GEM"
     assert "4 held-out seeds, 1000 to 1003: plain SGD rate 0.03 (of 6); ER rate 0.2 (of 4); DER++ rate" in study.lead
     assert "GEM margin 0.3 (of 6); GEM with DCL-10-1 margin 0.3 (of 6)." in study.lead
+    assert study.lead.endswith("a better one may lie beyond: rate of DER++, strength of DER++.")
 
 
 def test_the_tuned_part_tunes_compares_and_resumes(tmp_path, monkeypatch):
