@@ -637,7 +637,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     int quick = !wide && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
     for (int64_t k = 1; quick && k < size; k++)
         if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
-    memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
+    if (!pass->moving) memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
         left -= stop - offset;
@@ -661,7 +661,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 }
         }
     }
-    fold(job, scratch + rows_size(job), sums);
+    if (!pass->moving) fold(job, scratch + rows_size(job), sums); /* or the rows lie there */
 }
 
 /* Backwards within each slice: what the first pass read last is still in the caches. */
