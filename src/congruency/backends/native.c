@@ -40,8 +40,8 @@
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
-    MANY = 6,            /* tensors beyond which longer runs, asked for earlier, are quicker */
-    LINES = 64,          /* elements between two rounds of prefetching: four cache lines of float32 */
+    STEP = 32,           /* elements of every tensor in turn: two cache lines of float32 */
+    AHEAD = 256,         /* elements between what is computed and what is asked for: far enough, and few enough lines */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
     AVERAGED = 1 << 17,  /* elements of which all products are formed in float32: its rounding averages out, so that
@@ -142,14 +142,10 @@ static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t of
 
 /* ---- one float32 basis vector: the case that must cost nothing ---- */
 
-static void prefetch_line(const float *elements, int64_t n) {
-    __builtin_prefetch((const void *)((uintptr_t)elements + n * sizeof(float)), 0, 2);
-}
-
-/* Ask for the elements one run of n after these: a prefetch never faults. */
-static void prefetch_after(const float *elements, int64_t n) {
-    uintptr_t after = (uintptr_t)elements + n * sizeof(float);
-    for (int64_t i = 0; i < LINES; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
+/* Ask for the step that comes AHEAD elements later: a prefetch never faults. */
+static void prefetch_after(const float *elements) {
+    uintptr_t after = (uintptr_t)elements + AHEAD * sizeof(float);
+    for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
 }
 
 #define WIDENED(x) __builtin_convertvector(*(const Narrow *)(x), Lanes)
@@ -161,86 +157,46 @@ static float total(Floats lanes) {
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* <g, g>, <g, b>, <b, b> of at most RUN elements, in float32: each lane adds up few of them. */
-HOT static void pair_products(const float *g, const float *end, const float *start, int64_t n, float *sums) {
-    Floats gg = {0}, gb = {0}, bb = {0}, hh = {0}, hc = {0}, cc = {0};
-    float rest[3] = {0};
-    int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_after(g + i, n), prefetch_after(end + i, n), prefetch_after(start + i, n);
-        for (int64_t k = i; k < i + LINES; k += 32) {
-            Floats a = *(const Floats *)(g + k), x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
-            Floats b = *(const Floats *)(g + k + 16);
-            Floats y = *(const Floats *)(end + k + 16) - *(const Floats *)(start + k + 16);
-            gg += a * a, gb += a * x, bb += x * x;
-            hh += b * b, hc += b * y, cc += y * y;
-        }
-    }
-    for (; i < n; i++) {
-        float b = end[i] - start[i];
-        rest[0] += g[i] * g[i], rest[1] += g[i] * b, rest[2] += b * b;
-    }
-    sums[0] = total(gg + hh) + rest[0], sums[1] = total(gb + hc) + rest[1], sums[2] = total(bb + cc) + rest[2];
-}
-
-/* The same, keeping b, while the next run comes in. */
-HOT static void first_products(const float *g, const float *end, const float *start, int64_t n, float *restrict b,
-                               float *sums) {
+/* Of at most RUN elements in float32, where each lane adds up few of them: <g, g>, <g, b>, <b, b> with b = ends[0] -
+   starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x. All tensors are read in small steps by
+   turns and asked for ahead: the processor's own prefetching does not follow so many. ``lanes``: 2 per vector. */
+HOT static void run_products(const float *g, const float *const *ends, const float *const *starts, int64_t count,
+                             int64_t n, Floats *lanes, float *sums) {
     Floats gg = {0}, gb = {0}, bb = {0};
-    float rest[3] = {0};
+    memset(lanes, 0, 2 * count * sizeof(Floats));
     int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_after(g + i, n), prefetch_after(end + i, n);
-        for (int64_t k = i; k < i + LINES; k += 16) {
-            Floats a = *(const Floats *)(g + k), x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
-            *(Floats *)(b + k) = x;
-            gg += a * a, gb += a * x, bb += x * x;
+    for (; i + STEP <= n; i += STEP) {
+        Floats a[STEP / 16], b[STEP / 16], start[STEP / 16] = {0};
+        prefetch_after(g + i), prefetch_after(ends[0] + i), prefetch_after(starts[0] + i);
+        for (int j = 0; j < STEP / 16; j++) {
+            a[j] = ((const Floats *)(g + i))[j];
+            b[j] = ((const Floats *)(ends[0] + i))[j] - ((const Floats *)(starts[0] + i))[j];
+        }
+        gg += a[0] * a[0] + a[1] * a[1], gb += a[0] * b[0] + a[1] * b[1], bb += b[0] * b[0] + b[1] * b[1];
+        for (int64_t k = 1; k < count; k++) {
+            if (k == 1 || starts[k] != ends[k - 1]) { /* otherwise it is there already */
+                prefetch_after(starts[k] + i);
+                for (int j = 0; j < STEP / 16; j++) start[j] = ((const Floats *)(starts[k] + i))[j];
+            }
+            prefetch_after(ends[k] + i);
+            Floats gx = lanes[2 * k], bx = lanes[2 * k + 1];
+            for (int j = 0; j < STEP / 16; j++) {
+                Floats end = ((const Floats *)(ends[k] + i))[j], x = end - start[j];
+                gx += a[j] * x, bx += b[j] * x, start[j] = end;
+            }
+            lanes[2 * k] = gx, lanes[2 * k + 1] = bx;
         }
     }
+    sums[0] = total(gg), sums[1] = total(gb), sums[2] = total(bb);
+    for (int64_t k = 1; k < count; k++) sums[2 * k + 1] = total(lanes[2 * k]), sums[2 * k + 2] = total(lanes[2 * k + 1]);
     for (; i < n; i++) {
-        b[i] = end[i] - start[i];
-        rest[0] += g[i] * g[i], rest[1] += g[i] * b[i], rest[2] += b[i] * b[i];
-    }
-    sums[0] = total(gg) + rest[0], sums[1] = total(gb) + rest[1], sums[2] = total(bb) + rest[2];
-}
-
-/* <g, x>, <b, x> with x = end - start. */
-HOT static void next_products(const float *g, const float *b, const float *end, const float *start, int64_t n,
-                              float *sums) {
-    Floats gx = {0}, bx = {0};
-    float rest[2] = {0};
-    int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_after(end + i, n);
-        for (int64_t k = i; k < i + LINES; k += 16) {
-            Floats x = *(const Floats *)(end + k) - *(const Floats *)(start + k);
-            gx += *(const Floats *)(g + k) * x, bx += *(const Floats *)(b + k) * x;
+        float b = ends[0][i] - starts[0][i];
+        sums[0] += g[i] * g[i], sums[1] += g[i] * b, sums[2] += b * b;
+        for (int64_t k = 1; k < count; k++) {
+            float x = ends[k][i] - starts[k][i];
+            sums[2 * k + 1] += g[i] * x, sums[2 * k + 2] += b * x;
         }
     }
-    for (; i < n; i++) rest[0] += g[i] * (end[i] - start[i]), rest[1] += b[i] * (end[i] - start[i]);
-    sums[0] = total(gx) + rest[0], sums[1] = total(bx) + rest[1];
-}
-
-/* The same for two vectors, x = q - p and y = r - q, asking for what is ``ahead``: <g, x>, <b, x>, <g, y>, <b, y>. */
-HOT static void chain_products(const float *g, const float *b, const float *p, const float *q, const float *r,
-                               int64_t n, int64_t ahead, float *sums) {
-    Floats gx = {0}, bx = {0}, gy = {0}, by = {0};
-    float rest[4] = {0};
-    int64_t i = 0;
-    for (; i + LINES <= n; i += LINES) {
-        prefetch_after(q + i, ahead), prefetch_after(r + i, ahead);
-        for (int64_t k = i; k < i + LINES; k += 16) {
-            Floats middle = *(const Floats *)(q + k), x = middle - *(const Floats *)(p + k);
-            Floats y = *(const Floats *)(r + k) - middle, a = *(const Floats *)(g + k), c = *(const Floats *)(b + k);
-            gx += a * x, bx += c * x, gy += a * y, by += c * y;
-        }
-    }
-    for (; i < n; i++) {
-        float x = q[i] - p[i], y = r[i] - q[i];
-        rest[0] += g[i] * x, rest[1] += b[i] * x, rest[2] += g[i] * y, rest[3] += b[i] * y;
-    }
-    const Floats found[4] = {gx, bx, gy, by};
-    for (int j = 0; j < 4; j++) sums[j] = total(found[j]) + rest[j];
 }
 
 /* Compilers would rather read an operand from memory three times. */
@@ -282,12 +238,12 @@ TILE_PRODUCTS(tile_of_16, __attribute__((target("avx512f"))), 16)
 #endif
 static void (*tile_products)(const float *const *, const float *const *, int64_t, double *) = tile_of_4; /* see setup */
 
-/* As pair_products in float64, where differences of float32 numbers are exact. */
+/* As run_products of one vector in float64, where differences of float32 numbers are exact. */
 HOT static void wide_pair_products(const float *g, const float *end, const float *start, int64_t n, double *sums) {
     Lanes found[3] = {0}, others[3] = {0};
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        prefetch_line(g + i, n), prefetch_line(end + i, n), prefetch_line(start + i, n);
+        prefetch_after(g + i), prefetch_after(end + i), prefetch_after(start + i);
         Lanes a = WIDENED(g + i), x = WIDENED(end + i) - WIDENED(start + i);
         Lanes b = WIDENED(g + i + LANES), y = WIDENED(end + i + LANES) - WIDENED(start + i + LANES);
         found[0] += a * a, found[1] += a * x, found[2] += x * x;
@@ -507,31 +463,25 @@ static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, 
 static int safe_length(double length2) { return length2 == 0 || (length2 > 1e-25 && length2 < 1e30); }
 
 /* The same in float32 for the gradient and one moving basis vector; 0 where that is too narrow, and nothing is added. */
-static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, float *b,
+static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
                                      double *sums) {
     const Job *job = pass->job;
-    int64_t size = 1 + job->size, last = pass->rows[1];
-    const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
-    const float *end = end_of(job, slice, last - 1, offset), *start = start_of(job, slice, last - 1, offset);
-    float found[4];
-    first_products(g, end, start, n, b, found);
-    if (!safe(found[0], g, zeros, n) || !safe(found[2], end, start, n)) return 0;
+    int64_t size = 1 + job->size, last = pass->rows[1], count = 1;
+    Floats *lanes = (Floats *)scratch;
+    const float **ends = (const float **)(lanes + 2 * size), **starts = ends + size;
+    float *found = (float *)(starts + size);
+    const float *g = tensor(job, slice, 0, offset);
+    ends[0] = end_of(job, slice, last - 1, offset), starts[0] = start_of(job, slice, last - 1, offset);
+    for (int64_t k = 1; k < size; k++)
+        if (job->vectors[k - 1][2])
+            ends[count] = end_of(job, slice, k - 1, offset), starts[count++] = start_of(job, slice, k - 1, offset);
+    run_products(g, ends, starts, count, n, lanes, found);
+    if (!safe(found[0], g, (const float *)ZEROS, n) || !safe(found[2], ends[0], starts[0], n)) return 0;
     sums[0] += found[0], sums[last] += found[1], sums[last * size + last] += found[2];
-    for (int64_t k = 1, step; k < size; k += step) {
-        step = 1;
+    for (int64_t k = 1; k < size; k++) {
         if (!job->vectors[k - 1][2]) continue;
-        end = end_of(job, slice, k - 1, offset), start = start_of(job, slice, k - 1, offset);
-        if (k + 1 < size && job->vectors[k][2] && job->vectors[k][1] == job->vectors[k - 1][0] && start != zeros) {
-            step = 2;
-            int64_t ahead = job->width > MANY ? 2 * n : n;
-            chain_products(g, b, start, end, end_of(job, slice, k, offset), n, ahead, found);
-        } else {
-            next_products(g, b, end, start, n, found);
-        }
-        for (int64_t j = 0; j < step; j++) {
-            sums[k + j] += found[2 * j];
-            sums[least(last, k + j) * size + most(last, k + j)] += found[2 * j + 1];
-        }
+        found += 2;
+        sums[k] += found[1], sums[least(last, k) * size + most(last, k)] += found[2];
     }
     return 1;
 }
@@ -579,7 +529,7 @@ static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t 
     const float *start = job->size ? start_of(job, slice, 0, offset) : zeros;
     float products[3] = {0};
     if (job->size)
-        pair_products(g, end, start, n, products);
+        run_products(g, &end, &start, 1, n, (Floats *)scratch, products);
     else
         products[0] = norm2(g, n);
     if (!safe(products[0], g, zeros, n) || !safe(products[2], end, start, n)) {
@@ -633,11 +583,11 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     int wide = job->wide || pass->wide, pair = !wide && job->size <= 1;
     int exact = wide || job->blocks > 1 || pass->elements < AVERAGED;
     int64_t longest = exact ? run_length(job) : narrow_run_length(job), offset = unit->offset, size = 1 + job->size;
-    if (pass->moving || pair) longest = job->width > MANY ? RUN : RUN / 2;
+    if (pass->moving || pair) longest = RUN;
     int quick = !wide && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
     for (int64_t k = 1; quick && k < size; k++)
         if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
-    memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
+    if (!pass->moving) memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
         left -= stop - offset;
@@ -649,7 +599,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
                                    start_of(job, slice, 0, offset), n, sums);
             else if (pass->moving) {
-                if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, (float *)scratch, sums))
+                if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, scratch, sums))
                     moving_gram_of_run(pass, slice, offset, n, scratch, sums);
             }
             else if (exact)
@@ -661,7 +611,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 }
         }
     }
-    fold(job, scratch + rows_size(job), sums);
+    if (!pass->moving) fold(job, scratch + rows_size(job), sums); /* or the rows lie there */
 }
 
 /* Backwards within each slice: what the first pass read last is still in the caches. */
