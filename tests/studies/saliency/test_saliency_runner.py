@@ -108,7 +108,10 @@ def test_sigterm_ends_a_study_with_75_and_the_same_call_resumes(osie_file, tmp_p
     assert not Store(tmp_path / "parts").load()
     assert not Store(tmp_path / "parts").failures()
     assert carry_out([recipe], small_runner(osie_file, tmp_path / "parts"), [0]) == 0
-    assert Store(tmp_path / "parts").load() == Store(tmp_path / "whole").load()
+    first, second = (read_results(tmp_path / name) for name in ("parts", "whole"))
+    for row in (name for name in first if TRAINING_TIME in first[name]):
+        del first[row][TRAINING_TIME], second[row][TRAINING_TIME]
+    assert first == second
     assert Store(tmp_path / "parts").repeated_attempts() == 1
 
 
