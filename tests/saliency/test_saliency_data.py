@@ -132,6 +132,16 @@ def test_salicon_of_2017_as_its_archives_unpack(tmp_path):
     salicon = data.open_data(tmp_path)
     assert (len(salicon), salicon.version) == (2, "2017")
     assert data.official_density(salicon[0]).shape == (480, 640)
+    images = sorted((tmp_path / "images" / "train").iterdir())
+    for path in images:  # beside the maps, whose names differ only in their suffix
+        path.rename(tmp_path / "train" / path.name)
+    (tmp_path / "images" / "train").rmdir()
+    (tmp_path / "images").rmdir()
+    assert [v.image.suffix for v in data.open_data(tmp_path).viewings] == [".jpg", ".jpg"]
+    for path in (tmp_path / "train").glob("*.jpg"):
+        path.unlink()
+    with pytest.raises(data.DataError, match=r"has no image COCO_train2014_000000000007.jpg; unpack all"):
+        data.open_data(tmp_path)
 
 
 def test_an_image_without_its_viewers_is_an_error(tmp_path):

@@ -255,7 +255,7 @@ def test_a_model_below_the_centre_bias_is_named():
     floor = {CENTRE: {"NSS": 1.0, "KL": 1.3, "CC": 0.3}}
     assert below_centre({"NSS": 1.1, "KL": 1.2, "CC": 0.31}, floor) == ""
     text = below_centre({"NSS": 0.9, "KL": 1.4, "CC": 0.31, "IG": 0.0}, floor)
-    assert text.startswith(f"below the centre bias in NSS (0.9000, {CENTRE} 1.0000), KL (1.4000, {CENTRE} 1.3000)")
+    assert text.startswith(f"worse than the centre bias in NSS (0.9000, {CENTRE} 1.0000), KL (1.4000, {CENTRE} 1.3000)")
 
 
 def population(seed, images=12, height=45, width=60):

@@ -119,18 +119,19 @@ def reference_scores(
     protocol: Protocol = "exact",
     seed: int = 0,
     device: torch.device | str | None = None,
+    baseline: Tensor | None = None,
 ) -> dict[str, dict[str, float]]:
     """What a model's scores on a set are to be compared with, by name: floors, then people.
 
     The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
     density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
     other images of ``test``, by cross-validation. People are there where the viewers are known, for the exact metrics
-    only. The rest is as in
-    :func:`congruency.saliency.scorer.score`.
+    only. The rest is as in :func:`congruency.saliency.scorer.score`.
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
-        found = score(predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device)
+        options = {"sigma": sigma, "seed": seed, "device": device, "baseline": baseline}
+        found = score(predict, test, metrics, protocol=protocol, **options)  # type: ignore[arg-type]
         return mean_scores(found, test)
 
     def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
@@ -148,16 +149,18 @@ def reference_scores(
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
     if people and protocol == "exact":
         viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
-        references |= _people(viewed, metrics, device)
+        references |= _people(viewed, metrics, device, baseline)
     return references
 
 
 def _people(
-    data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None
+    data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None, baseline: Tensor | None
 ) -> dict[str, dict[str, float]]:
     """How well people do, where enough separate viewers are known."""
     viewers = min((len(v.fixations) for v in data.viewings), default=0)
-    return {CEILING: human_ceiling(data, metrics, device=device)} if viewers >= MIN_VIEWERS else {}
+    if viewers < MIN_VIEWERS:
+        return {}
+    return {CEILING: human_ceiling(data, metrics, device=device, baseline=baseline)}
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:
@@ -177,4 +180,4 @@ def below_centre(scores: Mapping[str, float], references: Mapping[str, Mapping[s
         for name, value in scores.items()
         if name in floor and (value > floor[name] if name in LOWER_IS_BETTER else value < floor[name])
     ]
-    return f"below the centre bias in {', '.join(worse)}: a map without the image does better" if worse else ""
+    return f"worse than the centre bias in {', '.join(worse)}: a map without the image does better" if worse else ""

@@ -25,6 +25,7 @@ def human_ceiling(
     splits: int = 5,
     seed: int = 0,
     device: torch.device | str | None = None,
+    baseline: Tensor | None = None,
 ) -> dict[str, float]:
     """The mean scores of the density of infinitely many viewers, against the truth that models are scored against.
 
@@ -45,6 +46,7 @@ def human_ceiling(
         data: At least four separate viewers for every image.
         splits: Random halves per image, each used in both directions.
         seed: Of the random choices, which depend on it and on the image's number alone.
+        baseline: Of the information gain, as in :func:`congruency.saliency.scorer.score`.
     """
     fewest = min((len(v.fixations) for v in data.viewings), default=0)
     if fewest < MIN_VIEWERS:
@@ -53,7 +55,7 @@ def human_ceiling(
     pooled = [name for name in metrics if name not in _PERFECT]
     halved = [name for name in metrics if name in _PERFECT]
     found: dict[str, list[Tensor]] = {name: [] for name in metrics}
-    for whole in ground_truths(data, device=device, batch=1):
+    for whole in ground_truths(data, device=device, batch=1, baseline=baseline):
         index = whole.indices[0]
         v, generator = data[index], torch.Generator().manual_seed(1_000_003 * seed + index)
         viewers = _Viewers(whole, fixation_counts(v.fixations, (v.height, v.width), device=device))

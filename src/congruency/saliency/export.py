@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, image_header, read_map
+from congruency.saliency.data.images import image_header, image_names, read_map
 from congruency.saliency.data.viewings import DataError
 from congruency.saliency.predict import grey
 from congruency.saliency.score_maps import map_files
@@ -31,7 +31,9 @@ class Exported:
 
 
 def export_maps(maps: str | Path, images: str | Path, out: str | Path) -> Exported:
-    """Write one file with the map of every image in a folder and its subfolders, each at the size of its image.
+    """Write one file with the map of every image in a folder (or in its subfolders, where it has none itself).
+
+    Each map is resized to the size of its image.
 
     - ``.hdf5``: the natural logarithm of the density that the map is after division by its sum, float32, under the name
       of the image with its suffix and subfolder. ``pysaliency.HDF5Model`` reads it, and the MIT/Tuebingen benchmark
@@ -57,17 +59,13 @@ def export_maps(maps: str | Path, images: str | Path, out: str | Path) -> Export
 
 def _matched(maps: Path, images: Path, counts: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Each image's name and its map (height, width), resized to the image; refused unless it is finite and positive."""
-    if not images.is_dir():
-        raise DataError(f"there is no folder {images}; give the folder that holds the images")
-    found, files = sorted(path for path in images.rglob("*") if not hidden(path)), map_files(maps)
-    names = [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES and path.parent.name != "Output"]
-    if not names:
+    found, files = image_names(images), map_files(maps)
+    if not found:
         raise DataError(f"{images} holds no images")
-    for image in names:
-        name = image.relative_to(images)
-        key = name.with_suffix("").as_posix()
+    for name, image in found.items():
+        key = name.removesuffix(image.suffix)
         if key not in files:
-            raise DataError(f"{maps} has no map for {name.as_posix()}; a map is named like its image")
+            raise DataError(f"{maps} has no map for {name}; a map is named like its image")
         (height, width), _ = image_header(image)
         saliency = read_map(files[key])
         if not torch.isfinite(saliency).all() or saliency.amin() < 0:
@@ -75,7 +73,7 @@ def _matched(maps: Path, images: Path, counts: dict[str, int]) -> Iterator[tuple
         if tuple(saliency.shape) != (height, width):
             counts["resized"] += 1
             saliency = resized(saliency.unsqueeze(0), (height, width))[0].clamp(min=0)
-        yield name.as_posix(), saliency
+        yield name, saliency
 
 
 def log_density(saliency: Tensor) -> tuple[Tensor, bool]:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from congruency.files import replacing
-from congruency.saliency.data.images import IMAGE_SUFFIXES, image_files, read_image
+from congruency.saliency.data.images import IMAGE_SUFFIXES, image_names, read_image
 from congruency.saliency.data.preprocessing import Preprocessing
 from congruency.saliency.data.viewings import DataError
 from congruency.saliency.models import SaliencyModel, load_model
@@ -45,22 +45,21 @@ def saliency_of(model: SaliencyModel, image: Tensor, preprocessing: Preprocessin
     return resized(preprocessing.crop(maps, frame), frame)[0]
 
 
-def images_of(paths: Sequence[str | Path]) -> list[Path]:
-    """Image files, and those in folders, by path; their names without suffix must differ."""
-    found: list[Path] = []
+def images_of(paths: Sequence[str | Path]) -> dict[str, Path]:
+    """Image files, and those in folders, by the names of their maps: ``"1001"``, ``"Action/001"`` in a subfolder."""
+    found: dict[str, Path] = {}
     for path in map(Path, paths):
-        inside = image_files(path) if path.is_dir() else [path]
+        inside = image_names(path) if path.is_dir() else {path.name: path}
         if not inside:
-            raise DataError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)})")
-        found += inside
-    first: dict[str, Path] = {}
-    for path in found:
-        if path.stem in first:
-            raise ValueError(
-                f"several images are named {path.stem!r} ({first[path.stem]} and {path}); their maps would overwrite "
-                "each other"
-            )
-        first[path.stem] = path
+            raise DataError(f"{path} and its subfolders hold no images ({', '.join(IMAGE_SUFFIXES)})")
+        for name, image in inside.items():
+            key = name.removesuffix(image.suffix)
+            if key in found:
+                raise ValueError(
+                    f"several images are named {key!r} ({found[key]} and {image}); their maps would overwrite each "
+                    "other"
+                )
+            found[key] = image
     return found
 
 
@@ -82,15 +81,15 @@ def predict(
     maps change.
     """
     _check_bits(bits)
-    paths = images_of(images)
+    named = images_of(images)
     network = model.to(device) if isinstance(model, SaliencyModel) else load_model(model, device)
     folder = Path(out)
-    for path in paths:
+    for name, path in named.items():
         image = read_image(path)
         saliency = saliency_of(network, image, preprocessing)
-        written = save_grey(saliency, folder / "maps" / f"{path.stem}.png", bits)
-        over = save_overlay(image, saliency, folder / "overlays" / f"{path.stem}.png") if overlays else None
-        kept = save_values(saliency, folder / "values" / f"{path.stem}.npy") if values else None
+        written = save_grey(saliency, folder / "maps" / f"{name}.png", bits)
+        over = save_overlay(image, saliency, folder / "overlays" / f"{name}.png") if overlays else None
+        kept = save_values(saliency, folder / "values" / f"{name}.npy") if values else None
         yield Prediction(path, written, over, kept)
 
 

@@ -47,7 +47,7 @@ class MapScores:
 
     means: dict[str, float]  # of each metric over the images that have it; without metrics that none has
     images: dict[str, dict[str, float]]  # image name -> metric -> score; nan where there is none
-    scored: int  # images with fixations
+    scored: int  # images with fixations and a map that is valid for some metric
     invalid: tuple[InvalidMap, ...]  # maps left out of some or all metrics
     without_fixations: int  # the others, excluded from the means
     resized: int  # maps that were resized to their image's size
@@ -126,10 +126,11 @@ def score_maps(
     bits = [map_bits(files[v.key]) for v in data.viewings]
     columns = {name: scores.tolist() for name, scores in values.items()}
     unlabelled = sum(len(v.points) == 0 for v in data.viewings)
+    unusable = [i for i, problem in invalid.items() if set(problem.metrics) == set(metrics)]
     return MapScores(
         means=_means(values, tuple(invalid[i] for i in sorted(invalid))),
         images={v.name: {name: columns[name][i] for name in columns} for i, v in enumerate(data.viewings)},
-        scored=len(data) - unlabelled,
+        scored=len(data) - unlabelled - sum(len(data[i].points) > 0 for i in unusable),
         invalid=tuple(invalid[i] for i in sorted(invalid)),
         without_fixations=unlabelled,
         resized=len(resized_maps),

@@ -130,7 +130,7 @@ def test_predict_takes_folders_and_uses_the_size_of_the_training(tmp_path, check
     (tmp_path / "empty").mkdir()
     nothing = call("predict", tmp_path / "empty", "--checkpoint", checkpoint, "--out", tmp_path / "none")
     assert nothing.exit_code == 2
-    assert "holds no images" in unboxed(nothing)
+    assert "and its subfolders hold no images" in unboxed(nothing)
 
 
 def folder_of_maps(tmp_path):
@@ -159,7 +159,7 @@ def test_score_prints_and_writes_the_metrics(tmp_path):
     assert all(f"({i + 1}) {name}" in result.output for i, name in enumerate(references))
     (line,) = [line.split() for line in result.output.splitlines() if line.startswith("CC ")]
     assert line[1:] == [f"{value['CC']:.4f}" for value in (content["means"], *content["references"].values())][0:6]
-    assert "below the centre bias" not in result.output
+    assert "worse than the centre bias" not in result.output
     for choice, count in (("floors", 3), ("none", 0)):
         words = ["--metric", "NSS", "--references", choice, "--device", "cpu"]
         bare = call("score", tmp_path / "maps", tmp_path / "osie", *words)
@@ -174,7 +174,7 @@ def test_maps_below_the_centre_bias_are_named(tmp_path):
         save_values(1 - data.density(counts, 3.0)[0], tmp_path / "maps" / f"{v.image.stem}.npy")
     result = call("score", tmp_path / "maps", tmp_path / "osie", "--metric", "NSS", "--device", "cpu")
     assert result.exit_code == 0, result.output
-    assert "warning: these maps: below the centre bias in NSS (-" in result.output
+    assert "warning: these maps: worse than the centre bias in NSS (-" in result.output
 
 
 def test_score_with_points_alone(tmp_path):
@@ -313,6 +313,7 @@ def test_a_map_that_is_not_valid_is_named_and_left_out_or_refused(tmp_path, spoi
     partly = spoil is torch.log  # a log density has ranks and z-scores, and is no distribution
     assert f"warning: 1003.npy is left out{' of KL, SIM, IG' if partly else ''}:" in result.stderr
     assert "1 maps with nan or negative values left out" in result.output
+    assert f"{4 if partly else 3} images scored" in result.output
     assert "nan" not in result.stdout.split("see the warnings")[1]
     content = json.loads((tmp_path / "s.json").read_text())
     assert list(content["invalid"]) == ["1003.npy"]
@@ -328,6 +329,13 @@ def test_a_map_that_is_not_valid_is_named_and_left_out_or_refused(tmp_path, spoi
     refused = call(*words, "--strict")
     assert refused.exit_code == 2
     assert "1 maps are not valid, the first is 1003.npy" in unboxed(refused)
+
+
+def test_the_gallery_names_maps_that_are_not_valid(tmp_path):
+    maps = maps_of(data.osie(small_osie(tmp_path / "osie")), tmp_path / "maps", with_nan)
+    result = call("gallery", maps, tmp_path / "osie", "--out", tmp_path / "page", "--pixels-per-degree", 3)
+    assert result.exit_code == 0, result.output
+    assert "warning: 1003.npy is left out: 1 of its values are nan or infinite" in result.stderr
 
 
 def test_a_metric_without_any_valid_map_is_an_error(tmp_path):
@@ -391,6 +399,43 @@ def test_maps_of_categories_are_found_in_their_folders(tmp_path):
     assert content["means"]["CC"] == pytest.approx(1)
     (tmp_path / "points.csv").write_text("image,x,y\nAction/001.jpg,3,4\n")
     assert score_maps(tmp_path / "maps", tmp_path / "points.csv", ["NSS"]).scored == 1
+
+
+def test_predictions_of_categories_are_scored_and_exported(tmp_path, checkpoint):
+    """CAT2000 numbers the images of every category alike, and has folders ``Output`` beside them."""
+    images = small_cat2000(tmp_path / "CAT2000") / "trainSet" / "Stimuli"
+    words = [images, "--checkpoint", checkpoint, "--npy", "--out", tmp_path / "out", "--device", "cpu"]
+    result = call("predict", *words)
+    assert result.exit_code == 0, result.output
+    maps = tmp_path / "out" / "values"
+    written = sorted(path.relative_to(maps).as_posix() for path in maps.rglob("*.npy"))
+    assert written == ["Action/001.npy", "Social/001.npy"]
+    assert (tmp_path / "out" / "overlays" / "Social" / "001.png").is_file()
+    assert score_maps(maps, tmp_path / "CAT2000", ["NSS"]).scored == 2
+    assert call("export", maps, images, tmp_path / "all.zip").exit_code == 0
+
+
+def test_pictures_in_subfolders_are_not_images_of_a_folder_that_has_some(tmp_path, checkpoint):
+    """Such as earlier predictions."""
+    picture(tmp_path / "photos" / "a.jpg", 50, 70)
+    out = tmp_path / "photos" / "saliency"
+    words = [tmp_path / "photos", "--checkpoint", checkpoint, "--out", out, "--device", "cpu"]
+    for _ in range(2):
+        assert "1 maps written" in call("predict", *words).output
+    assert call("export", out / "maps", tmp_path / "photos", tmp_path / "all.zip").exit_code == 0
+
+
+def test_the_references_have_the_baseline_that_is_given(tmp_path):
+    """Over a uniform baseline a uniform map gains nothing."""
+    osie = data.osie(small_osie(tmp_path / "osie", viewers=4))
+    np.save(tmp_path / "prior.npy", np.ones((6, 8)))
+    words = ["score", maps_of(osie, tmp_path / "maps"), tmp_path / "osie", "--metric", "IG", "--device", "cpu"]
+    over = [*words, "--baseline", tmp_path / "prior.npy", "--json"]
+    assert call(*words, "--json", tmp_path / "a.json").exit_code == call(*over, tmp_path / "b.json").exit_code == 0
+    usual, given = (json.loads((tmp_path / name).read_text())["references"] for name in ("a.json", "b.json"))
+    assert given["uniform"]["IG"] == pytest.approx(0, abs=1e-6)
+    assert usual["uniform"]["IG"] != pytest.approx(0, abs=1e-3)
+    assert given["human ceiling"]["IG"] != usual["human ceiling"]["IG"]
 
 
 def folder_to_export(tmp_path):

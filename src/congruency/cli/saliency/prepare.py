@@ -34,4 +34,6 @@ def prepare(
         opened = open_split(dataset, split, "train", pixels_per_degree=pixels_per_degree)
         path = data.prepare(opened, out, (height, width), aspect)
     typer.echo(opened.summary())
-    typer.echo(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images of {width}x{height}")
+    typer.echo(
+        f"{path}: {path.stat().st_size / 2**20:.1f} MiB, images at {data.Preprocessing((height, width), aspect)}"
+    )

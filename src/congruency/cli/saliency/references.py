@@ -1,9 +1,15 @@
-"""Scores beside floors and ceiling, in lines for the terminal."""
+"""Scores beside floors and ceiling, in lines for the terminal, and warnings of maps left out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from congruency.saliency.score_maps import InvalidMap
 
 
 def reference_lines(
@@ -28,3 +34,10 @@ def reference_lines(
     worse = below_centre(scores, references)
     if worse:
         yield f"warning: {who}: {worse}"
+
+
+def warn_of_invalid(invalid: Sequence[InvalidMap], metrics: Sequence[str]) -> None:
+    """Name every map that was left out of some or all metrics, on stderr."""
+    for problem in invalid:
+        which = "" if set(problem.metrics) == set(metrics) else f" of {', '.join(problem.metrics)}"
+        typer.echo(f"warning: {problem.file} is left out{which}: {problem.reason}", err=True)

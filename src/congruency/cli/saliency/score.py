@@ -14,7 +14,7 @@ import typer
 
 from congruency.cli.options import option, several
 from congruency.cli.saliency.options import METRICS, Device, PixelsPerDegree, check_file, device_named
-from congruency.cli.saliency.references import reference_lines
+from congruency.cli.saliency.references import reference_lines, warn_of_invalid
 from congruency.cli.terminal import interruptible, plain_errors
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def score(
     place = device_named(device)
     from congruency.files import write_together
     from congruency.saliency.baselines import reference_scores
+    from congruency.saliency.data.images import read_map
     from congruency.saliency.data.points import check_sigma
     from congruency.saliency.score_maps import open_scored, score_maps
 
@@ -75,9 +76,7 @@ def score(
             maps, data, names, density=density, sigma=sigma, protocol=protocol, seed=seed, device=place,
             baseline=baseline, strict=strict,
         )  # fmt: skip
-        for problem in result.invalid:
-            which = "" if set(problem.metrics) == set(names) else f" of {', '.join(problem.metrics)}"
-            typer.echo(f"warning: {problem.file} is left out{which}: {problem.reason}", err=True)
+        warn_of_invalid(result.invalid, names)
         for line in _lines(result, names, protocol):
             typer.echo(line)
         official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
@@ -87,8 +86,9 @@ def score(
             if references == "all":
                 typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
             floors = reference_scores(
-                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place
-            )
+                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place,
+                baseline=None if baseline is None or "IG" not in others else read_map(baseline),
+            )  # fmt: skip
         for line in reference_lines(result.means, floors, "these maps"):
             typer.echo(line)
         if json_out is not None:

@@ -35,8 +35,8 @@ REFERENCES_FILE = "references.json"
 def train(
     dataset: Annotated[Path, typer.Argument(
         metavar="DATASET",
-        help="What to train on: OSIE, MIT1003, SALICON or a folder of images with fixations.csv, or a file that "
-        "saliency prepare wrote.",
+        help="What to train on: OSIE, MIT1003, CAT2000, SALICON or a folder of images with fixations.csv, or a file "
+        "that saliency prepare wrote.",
     )],
     out: Annotated[Path, option("The record, scores.json and model.pt.", "FOLDER")],
     test: Annotated[Path | None, option(
@@ -122,6 +122,7 @@ def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: 
     kept = out / REFERENCES_FILE
     if not kept.is_file():
         place = device_named(device)
+        typer.echo("scoring floors and people to compare with, once per folder", err=True)
         found = reference_scores(test_set.data, train_set.data, list(scores), device=place)
         write_together(out, {REFERENCES_FILE: json.dumps(found, indent=2) + "\n"})
     yield from reference_lines(scores, json.loads(kept.read_text(encoding="utf-8")), "this network")

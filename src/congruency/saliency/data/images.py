@@ -22,6 +22,18 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path))
 
 
+def image_names(folder: Path) -> dict[str, Path]:
+    """The images of a folder by name; where it holds none itself, those of its subfolders, as ``Action/001.jpg``.
+
+    The latter is the layout of CAT2000, whose folders ``Output`` are no images of the set.
+    """
+    own = image_files(folder)
+    if own:
+        return {path.name: path for path in own}
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not hidden(path) and path.name != "Output")
+    return {f"{place.name}/{path.name}": path for place in inside for path in image_files(place)}
+
+
 def hidden(path: Path) -> bool:
     """Whether a file is not one of the set, as the ``._*`` that macOS adds to archives and foreign disks."""
     return path.name.startswith(".")

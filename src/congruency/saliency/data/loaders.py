@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, image_files, image_header, read_map
+from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, image_files, image_header, image_names, read_map
 from congruency.saliency.data.matlab import field, load_mat, points_of, structs
 from congruency.saliency.data.prepared import load_prepared
 from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, viewing
@@ -177,10 +177,8 @@ def cat2000(root: str | Path) -> SaliencyData:
     of the width, 58 pixels.
     """
     root = Path(root) / "trainSet" if (Path(root) / "trainSet").is_dir() else Path(root)
-    images = sorted(
-        path for path in (root / "Stimuli").glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES and not hidden(path)
-    )
-    if not images:
+    images = list(image_names(root / "Stimuli").values()) if (root / "Stimuli").is_dir() else []
+    if not images or images[0].parent == root / "Stimuli":
         raise DataError(f"{root} is not CAT2000: it holds no Stimuli/<category>/*.jpg; unpack trainSet.zip there")
     viewings = []
     for image in images:
@@ -240,8 +238,9 @@ def _salicon_images(root: Path, split: str) -> dict[str, Path]:
     """Image files by name without suffix, from ``images/<split>`` or else anywhere below ``images``."""
     for folder in (root / "images" / split, root / "images", root / split):
         if folder.is_dir():
+            suffixes = IMAGE_SUFFIXES if folder != root / split else (".jpg", ".jpeg")  # beside the maps, .png
             files = (path for path in folder.rglob("*") if not hidden(path))
-            return {path.stem: path for path in files if path.suffix.lower() in IMAGE_SUFFIXES}
+            return {path.stem: path for path in files if path.suffix.lower() in suffixes}
     raise DataError(f"{root} has no folder images/; unpack SALICON's images there")
 
 

@@ -195,10 +195,13 @@ def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal[
             total -= len(values)
     else:
         others = np.flatnonzero(negative != 0)
-        order = np.argsort(saliency[others])
-        running = np.concatenate([[0.0], np.cumsum(negative[others][order], dtype=np.float64)])
-        below = _ranks(saliency[others][order], values, running)
-        total = float(running[-1]) if np.all(negative[others] > 0) else _NAN
+        if np.all(negative[others] == 1):  # sorting values alone is several times faster
+            below, total = _ranks(np.sort(saliency[others]), values), float(len(others))
+        else:
+            order = np.argsort(saliency[others])
+            running = np.concatenate([[0.0], np.cumsum(negative[others][order], dtype=np.float64)])
+            below = _ranks(saliency[others][order], values, running)
+            total = float(running[-1]) if np.all(negative[others] > 0) else _NAN
     return float(below @ weights / (total * weights.sum())) if total > 0 else _NAN
 
 

@@ -112,12 +112,14 @@ def osie_recipes(
     scratch: bool,
     epochs: int,
     scratch_epochs: int,
-    backbone: str = "resnet50",
+    backbone: str | None = None,
     delay: int = 1,
     sample_order: SampleOrder = "seed",
     order_seed: int = 0,
 ) -> list[Recipe]:
     """Return every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a backbone from scratch.
+
+    That backbone is each model's own where None: DINet's ResNet-50, SALICON's VGG-16.
 
     The learning rate is halved every epoch, as in the paper; in longer runs every tenth of them.
     """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import torch
 from rich.console import Console
@@ -32,7 +33,7 @@ from congruency.studies.conduct import conduct
 from congruency.studies.executor import Batch, Place, Stopped, Within
 from congruency.studies.plan import Run, Study
 from congruency.studies.results import Results
-from congruency.studies.saliency.study import SaliencyJob, StudyName
+from congruency.studies.saliency.study import TRAINING_TIME, SaliencyJob, StudyName
 from congruency.studies.store import RunResult
 from congruency.training import Origin, read_record
 from congruency.training.config import Accelerator, Precision
@@ -53,7 +54,6 @@ _LAYOUTS = {  # the folder's name, and a folder in it by which the set is recogn
 }
 _BOUNDS = "bounds.json"
 EXAMPLES = "examples.jpg"
-TIMES = "times.json"
 EXAMPLES_CAPTION = "Test images, where people looked, and what networks predict"
 _NETWORKS = 5  # columns of the page
 
@@ -193,7 +193,12 @@ class SaliencyRunner:
         )  # fmt: skip
         gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
         if trained.scores is not None:
-            yield run, RunResult(trained.scores)
+            yield (
+                run,
+                RunResult(
+                    {**trained.scores, TRAINING_TIME: _training_seconds(run_folder(self.out, run.job, run.seed))}
+                ),
+            )
         if trained.stopped:
             raise Stopped
 
@@ -202,6 +207,7 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     """Return floor and ceiling as rows with one value each, computed once per folder."""
     path = out / _BOUNDS
     if not path.is_file():
+        Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
         train_data, test_data = sets.data()
         found = reference_scores(test_data, train_data, METRICS, device=device)
         write_together(out, {_BOUNDS: json.dumps(found, indent=2) + "\n"})
@@ -254,7 +260,7 @@ def conduct_saliency(
 
 
 def below_floor(results: Results) -> list[str]:
-    """Return a sentence for every row whose mean scores are below the centre bias."""
+    """Return a sentence for every row whose mean scores are worse than the centre bias."""
     means = {
         name: {metric: fmean(values) for metric, values in row.items() if metric in METRICS and values}
         for name, row in results.items()
@@ -294,19 +300,20 @@ def _people(viewing: Viewing, size: tuple[int, int]) -> Tensor:
 
 
 def _made(study: Study[SaliencyJob], out: Path) -> str:
-    """On what the study's runs were computed, as their records say; their training times go to a file."""
-    found, times = set(), dict[str, list[float]]()
+    """On what the study's runs were computed, as their records say."""
+    found = set()
     for row in study.rows:
         for job in row.jobs:
             for done in run_folder(out, job, 0).parent.glob(f"seed-*/{SCORES_FILE}"):
                 if (done.parent / "record.jsonl").is_file():
-                    record = read_record(done.parent)
-                    run = record.run
-                    times.setdefault(row.name, []).append(sum(float(epoch["seconds"]) for epoch in record.epochs))
+                    run = read_record(done.parent).run
                     how = f"in precision {run['config']['precision']}, with PyTorch {run['versions']['torch']}"
                     found.add(f"{run['device']} {how}")
-    if not found:
-        return ""
-    write_together(out, {TIMES: json.dumps(times, indent=2) + "\n"})
-    usual = median(second for row in times.values() for second in row)
-    return f"from runs on {'; '.join(sorted(found))}; training took {usual:.0f} s in the median ({TIMES} has all)"
+    return f"from runs on {'; '.join(sorted(found))}" if found else ""
+
+
+def _training_seconds(folder: Path) -> float:
+    """How long the epochs of a run took in all, without its scores."""
+    if not (folder / "record.jsonl").is_file():
+        return math.nan
+    return sum(float(epoch["seconds"]) for epoch in read_record(folder).epochs)

@@ -10,7 +10,7 @@ from congruency.saliency.task import Recipe
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.saliency.recipes import PRINTED, paper_numbers
 
-__all__ = ["TITLES", "SaliencyJob", "StudyName", "saliency_study"]
+__all__ = ["TITLES", "TRAINING_TIME", "SaliencyJob", "StudyName", "saliency_study"]
 
 StudyName = Literal["salicon", "osie", "osie_study"]
 """The paper's two tables, and the comparison on OSIE alone."""
@@ -20,6 +20,9 @@ TITLES: dict[StudyName, str] = {
     "osie": "Saliency: networks trained on OSIE, scored on MIT1003",
     "osie_study": "Saliency: networks trained on 500 images of OSIE, scored on the other 200",
 }
+TRAINING_TIME = "training time"
+"""Seconds of a run's epochs, without its scores."""
+
 _NOTES = (
     (
         "DCL-W-N",
@@ -94,6 +97,7 @@ def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[Saliency
         rows=tuple(_row(name, recipe) for recipe in recipes),
         columns=tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
         caption="The paper has means and standard deviations of three runs." if in_paper else "",
+        extras=(Column(key=TRAINING_TIME, title="Training, s", unit="s", digits=0, compared=False, speed=True),),
         notes=(*_NOTES, *further, _PAPER_NOTE) if in_paper else (*_NOTES, *further),
     )
 
