@@ -130,8 +130,9 @@ def reference_scores(
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
-        options = {"sigma": sigma, "seed": seed, "device": device, "baseline": baseline}
-        found = score(predict, test, metrics, protocol=protocol, **options)  # type: ignore[arg-type]
+        found = score(
+            predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=baseline
+        )
         return mean_scores(found, test)
 
     def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
