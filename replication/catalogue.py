@@ -12,8 +12,6 @@ from typing import Literal
 from congruency.studies.classification.tuned import TUNED
 from congruency.studies.saliency.recipes import NETWORK_METHODS
 
-__all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
-
 Family = Literal["continual", "classification", "tuned", "saliency", "language", "analysis", "drawing"]
 """The first five are subcommands of ``congruency reproduce``."""
 

@@ -26,8 +26,6 @@ from congruency.studies.tuned import curve_charts
 from congruency.training.methods import BASELINE
 from replication.rows import definition
 
-__all__ = ["result_figures"]
-
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     **dict.fromkeys(("mnist_r", "mnist_p", "icifar100_clean"), COLUMNS),
     "osie": tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),

@@ -29,8 +29,6 @@ from congruency.studies.tuned import Methods
 from congruency.training import choose_families, choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
 
-__all__ = ["LONGER", "SCREENED", "definition", "label"]
-
 LONGER, SCREENED = "_30", "_screened"
 """How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""
 

@@ -25,8 +25,6 @@ from congruency.studies.classification.tables import DCL_NOTE, NOTES, SMALL, Bud
 from congruency.studies.plan import Column, Row, Study
 from congruency.training import Build, Correction, SampleOrder
 
-__all__ = ["PRINTED", "SETUPS", "TITLES", "TimedSetup", "cost_study", "method_name", "synthetic_set"]
-
 TITLES = {
     "cost": "What a training image costs: parameters in millions, milliseconds",
     "cost_window": "What a training image costs DCL by its window: milliseconds",

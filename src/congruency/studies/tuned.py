@@ -30,17 +30,6 @@ from congruency.training.config import Correction
 from congruency.training.methods import BASELINE, METHODS
 from congruency.training.processes import process_count
 
-__all__ = [
-    "FIRST_TUNING_SEED",
-    "STEPS_SAVED",
-    "Choice",
-    "Methods",
-    "TunedStudy",
-    "conduct_tuned",
-    "finer",
-    "steps_saved",
-]
-
 FIRST_TUNING_SEED = 10_000
 """Seeds from here on tune learning rates; those below compare methods."""
 

@@ -21,8 +21,6 @@ from congruency.distributed import full, like
 from congruency.modules import head
 from congruency.training.config import Correction, TrainingConfig
 
-__all__ = ["EpochMemory", "attach", "check_length", "head_copy", "parameters_of"]
-
 Loss = Callable[[Any, Any], Tensor]
 Autocast = Callable[[], AbstractContextManager[Any]]
 

@@ -25,11 +25,6 @@ from congruency.report.tables import Table
 from congruency.studies.page import provenance
 from congruency.studies.results import RESULTS_FILE
 
-__all__ = [
-    "FORMS", "PROBLEMS", "Comparison", "Problem", "Results", "compare", "findings", "logistic", "quadratic", "summary",
-    "write",
-]  # fmt: skip
-
 FORMS: tuple[BoundForm, ...] = get_args(BoundForm)
 _ROUNDING = 1e-6
 _TIGHT = 0.05

@@ -13,11 +13,6 @@ from torch import Tensor
 from congruency.dcl import DCL
 from congruency.studies.console import paper_form
 
-__all__ = [
-    "MODES", "OPTIMIZERS", "SURFACES", "Descent", "Illustration", "Mode", "Path", "Surface", "descend", "find",
-    "illustrate", "letter",
-]  # fmt: skip
-
 Mode = Literal["baseline", "concentrate", "anchor"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _NEAR = 1e-2  # of the size of the picture: minima closer than this are one

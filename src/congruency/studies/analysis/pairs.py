@@ -32,11 +32,6 @@ from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import RESULTS_FILE, Results, comparisons
 from congruency.studies.results import to_json as results_json
 
-__all__ = [
-    "BETWEEN", "SIMILAR", "WITHIN", "Kind", "Pairs", "compare", "compose_several", "findings", "kinds", "means",
-    "summary", "write", "write_several",
-]  # fmt: skip
-
 WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between classes"
 _MEASURES = ("congruency", "similarity")
 _ACROSS = 5  # pictures beside a reference

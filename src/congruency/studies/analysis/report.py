@@ -23,11 +23,6 @@ from congruency.studies.saliency.recipes import PRINTED
 from congruency.studies.summary import findings as study_findings
 from congruency.training.record import RECORD_NAME
 
-__all__ = [
-    "by_epoch", "commands", "compose", "differing", "evaluated", "findings", "left_out", "partner", "representative",
-    "results_of", "spread_by_epoch", "study_of", "within_epoch",
-]  # fmt: skip
-
 _AT_MOST = 6  # lines in a chart: the number of colours
 _POINTS = 240
 _LAST = ("loss", "error")

@@ -23,8 +23,6 @@ from congruency.training import load_checkpoint, read_record
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
-__all__ = ["Samples", "all_different", "classifier_samples", "is_saliency", "saliency_samples", "trained_by"]
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:

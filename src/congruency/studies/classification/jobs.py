@@ -17,11 +17,6 @@ from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
 from congruency.training.task import Build
 
-__all__ = [
-    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "changed_job", "correction_settings",
-    "describe_changes", "extras", "settings_of",
-]  # fmt: skip
-
 ImageSets = tuple[Images, Images | None]
 """Training images, and test images where something is evaluated."""
 

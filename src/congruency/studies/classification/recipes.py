@@ -10,8 +10,6 @@ from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.studies.plan import PaperNumber
 
-__all__ = ["CLASSES", "RECIPES", "Measured", "Recipe", "find", "rows"]
-
 Measured = Literal["error", "top5_error", "ms", "parameters"]
 """Figures of a finished run that columns show."""
 

@@ -27,8 +27,6 @@ from congruency.training.config import Accelerator, Precision
 from congruency.training.correction import parameters_of
 from congruency.training.processes import first_process, process_count
 
-__all__ = ["ClassificationRunner", "ImageSource", "Machine"]
-
 _WARMUP = 0.2  # of the steps of a measurement, which are left out
 
 

@@ -24,8 +24,6 @@ from congruency.studies.tuned import conduct_tuned
 from congruency.training import Correction, Origin, RunRecord, read_record, train
 from congruency.training.config import Accelerator, Precision
 
-__all__ = ["LanguageRunner", "conduct_language"]
-
 _SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
 
 

@@ -12,8 +12,6 @@ from congruency.studies.plan import Column
 from congruency.studies.tuned import TunedStudy
 from congruency.training.config import Correction
 
-__all__ = ["RATES", "SETUPS", "VALIDATION_LOSS", "LanguageJob", "language_study"]
-
 SETUPS: dict[str, LanguageSetup] = {
     "tiny": LanguageSetup(
         shape=PRESETS["tiny"], steps=200, evaluate_steps=20, batch_size=16, warmup=20, evaluation_batches=16
