@@ -99,10 +99,10 @@ def test_the_smallest_difference_that_could_be_shown():
         values = torch.randn(count, dtype=torch.float64, generator=generator).tolist()
         found = paired_difference(values, [0.0] * count)
         spread = torch.tensor(values, dtype=torch.float64).std().item()
-        shift = found.detectable() / (spread / math.sqrt(count))
+        shift = found.detectable / (spread / math.sqrt(count))
         power = 1 - stats.nct.cdf(stats.t.ppf(0.975, count - 1), count - 1, shift)
         assert power == pytest.approx(0.8, abs=0.035)
-    assert math.isnan(paired_difference([1.0], [0.5]).detectable())
+    assert math.isnan(paired_difference([1.0], [0.5]).detectable)
 
 
 @pytest.mark.parametrize("name", TUNED)

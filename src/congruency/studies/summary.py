@@ -122,6 +122,15 @@ def print_table(table: Table, console: Console) -> None:
         console.print(as_paragraphs(table), markup=False, highlight=False, soft_wrap=True)
 
 
+def show(table: Table, findings: Sequence[str], last: str, console: Console) -> None:
+    """Print a table, the findings, and a last line such as where the page is."""
+    print_table(table, console)
+    console.print()
+    for text in findings:
+        console.print(text, markup=False, highlight=False)
+    console.print(f"\n{last}", markup=False, highlight=False, soft_wrap=True)
+
+
 def as_paragraphs(table: Table, width: int = 78) -> str:
     """Return a table for a terminal that is too narrow for it: one paragraph per row."""
     paragraphs = []
@@ -194,13 +203,13 @@ def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
     several = len({one.column for one in tested}) > 1
     each = [
         f"{one.row}{f' ({one.column})' if several else ''} "
-        f"{fixed(digits[one.column][0] * one.difference.detectable(), digits[one.column][1])}"
+        f"{fixed(digits[one.column][0] * one.difference.detectable, digits[one.column][1])}"
         for one in tested
     ]
     start = "The smallest difference that these seeds show with a power of 80 %"
     if len(each) <= _MOST_NAMED:
         return f"{start}: {', '.join(each)}."
-    values = sorted((digits[one.column][0] * one.difference.detectable(), digits[one.column][1]) for one in tested)
+    values = sorted((digits[one.column][0] * one.difference.detectable, digits[one.column][1]) for one in tested)
     return f"{start}: {fixed(*values[0])} to {fixed(*values[-1])}, by row."
 
 
