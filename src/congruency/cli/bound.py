@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from congruency.cli.options import option
-from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.cli.terminal import show, writing
 from congruency.studies.console import command_line
 
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 1.75, 1.9)
@@ -36,8 +36,7 @@ def bound(
     constants L are known, with steps below and above 1/L: where the bound is
     tight, where it says nothing, and whether it holds.
     """
-    check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), plain_errors():
+    with writing(out):
         from congruency.studies.analysis import bound as work
 
         problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
