@@ -1,14 +1,27 @@
-"""Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it."""
+"""Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it.
+
+Beside them what JSON needs: numbers that are finite.
+"""
 
 import contextlib
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _PREFIX = ".writing-"
+
+
+def finite(value: Any) -> Any:
+    """Replace nan and infinities, which JSON lacks, by None, in nested lists and mappings too."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager

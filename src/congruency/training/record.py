@@ -19,13 +19,14 @@ Undefined and non-finite numbers are null.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from congruency.files import finite
 
 RECORD_NAME = "record.jsonl"
 
@@ -69,7 +70,7 @@ class RecordWriter:
         try:
             text = json.dumps(line, allow_nan=False)
         except ValueError:  # few lines have a nan, and searching each would be slower
-            text = json.dumps(_defined(line), allow_nan=False)
+            text = json.dumps(finite(line), allow_nan=False)
         self._waiting.append(text + "\n")
 
     def flush(self) -> None:
@@ -157,14 +158,3 @@ def _lock(handle: int, path: Path) -> None:
         raise RecordError(f"another process is writing {path}: wait for it, or choose another folder") from None
     except OSError:  # a file system without locks
         return
-
-
-def _defined(value: Any) -> Any:
-    """Replace nan and infinities, which JSON lacks, by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _defined(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defined(item) for item in value]
-    return value

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import finite, write_together
 from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
 from congruency.report.charts import heat_map
@@ -210,11 +210,10 @@ def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
 def to_json(pairs: Pairs) -> str:
     """Return the kinds of pairs as JSON."""
     made = [
-        {"pair": [kind.first, kind.second], "count": kind.count}
-        | {name: [None if math.isnan(value) else value for value in getattr(kind, name)] for name in _MEASURES}
+        {"pair": [kind.first, kind.second], "count": kind.count} | {name: getattr(kind, name) for name in _MEASURES}
         for kind in kinds(pairs)
     ]
-    return json.dumps(made, indent=1) + "\n"
+    return json.dumps(finite(made), indent=1) + "\n"
 
 
 def write(
