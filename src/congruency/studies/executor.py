@@ -121,7 +121,7 @@ def attempt(
         if first_process():
             store.note_attempt(run)
     try:
-        with _threads(threads):
+        with limited_threads(threads):
             for run, result in runner.run(batch, within):
                 del left[run.key]
                 yield run, result
@@ -252,8 +252,8 @@ def many_runs() -> Iterator[None]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """The number of threads changes how sums are rounded: the same everywhere, results are the same everywhere."""
+def limited_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads: their number changes how sums are rounded, and so the results."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
