@@ -52,7 +52,7 @@ class Runner(Protocol[JobT]):
     def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
         """Put runs together that are executed together."""
 
-    def run(self, batch: Batch[JobT], within: Within | None) -> Iterator[tuple[Run[JobT], RunResult]]:
+    def run(self, batch: Batch[JobT], within: Within) -> Iterator[tuple[Run[JobT], RunResult]]:
         """Execute a batch; raise Stopped once SIGTERM came and what can be kept is kept."""
 
 
@@ -113,7 +113,7 @@ def _executed(
 
 
 def attempt(
-    batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within | None = None
+    batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within = lambda label, share: None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
     """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
     left = {run.key: run for run in batch}

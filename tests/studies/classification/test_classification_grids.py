@@ -88,7 +88,7 @@ def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
     assert {row: values["test error"] for row, values in one.items()} == {
         row: values["test error"] for row, values in two.items()
     }
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it ran again"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it ran again"))
     shown = call("reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "b")
     assert shown.exit_code == 0
     assert "DCL-5-1, anchor, margin 0.5, all" in shown.output

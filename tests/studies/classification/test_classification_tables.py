@@ -294,7 +294,7 @@ def test_tables_are_listed():
     ],
 )
 def test_bad_options_of_tables_are_refused(words, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     given = [word.format(folder=tmp_path) for word in words]
     result = call("reproduce", "classification", *given, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
@@ -303,7 +303,7 @@ def test_bad_options_of_tables_are_refused(words, message, tmp_path, monkeypatch
 
 
 def test_a_set_with_other_classes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "cifar10" / split / name).mkdir(parents=True)

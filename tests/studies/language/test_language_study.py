@@ -15,6 +15,7 @@ from congruency.cli.train_lm import train_lm as command
 from congruency.language import LanguageSetup
 from congruency.studies.language.runner import LanguageRunner
 from congruency.studies.language.study import RATES, SETUPS, LanguageJob, language_study
+from congruency.studies.network_runs import Machine
 from congruency.studies.store import RunResult
 from congruency.studies.tuned import Choice, steps_saved
 from congruency.training import METHODS, Correction, choose_methods, read_record
@@ -162,10 +163,10 @@ def test_the_study_refuses(texts, tmp_path, monkeypatch):
     assert "there is no method 'magic'" in flat(call(*SLICE, "--row", "magic", "--out", tmp_path).output)
     assert "must differ" in flat(call(*SLICE, "--first-seed", 9999, "--out", tmp_path).output)
     assert "there is no folder or file" in flat(call(*SLICE, "--corpus", tmp_path / "no", "--out", tmp_path).output)
-    runner = LanguageRunner(folder=tmp_path, corpus=str(texts))
+    runner = LanguageRunner(folder=tmp_path, machine=Machine(), corpus=str(texts))
     assert pickle.loads(pickle.dumps(runner)) == runner, "other processes execute runs too"
     with pytest.raises(ValueError, match=r"has the hash .* here and 0000 where the study began"):
-        LanguageRunner(folder=tmp_path, corpus=str(texts), corpus_hash="0000").text()
+        LanguageRunner(folder=tmp_path, machine=Machine(), corpus=str(texts), corpus_hash="0000").text()
     assert "capture needs a GPU" in flat(call(*SLICE, "--corpus", texts, "--capture", "--out", tmp_path).output)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "leave torchrun out" in flat(call(*SLICE, "--corpus", texts, "--out", tmp_path).output)

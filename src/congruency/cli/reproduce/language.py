@@ -50,6 +50,7 @@ def language(
         from congruency.studies.console import command_line, typed
         from congruency.studies.language.runner import LanguageRunner, conduct_language
         from congruency.studies.language.study import RATES, SETUPS
+        from congruency.studies.network_runs import Machine, chosen_device
         from congruency.studies.tuned import FIRST_TUNING_SEED
         from congruency.training import choose_methods
 
@@ -61,7 +62,10 @@ def language(
             setup = replace(setup, batch_size=batch_size)
         runner = LanguageRunner(
             folder=folder, corpus=corpus if corpus == "stdlib" else str(Path(corpus).expanduser().absolute()),
-            accelerator=device, precision=precision, compile=compile, capture=capture, tf32=tf32, command=typed(),
+            machine=Machine(
+                device=chosen_device(device), precision=precision, compile=compile, capture=capture, tf32=tf32
+            ),
+            command=typed(),
         )  # fmt: skip
         code = conduct_language(
             table, setup, choose_methods(rows or ()), runner, rates=tuple(dict.fromkeys(rate or RATES[table])),
