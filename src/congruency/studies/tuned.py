@@ -15,8 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic
 
-from rich.console import Console
-
 from congruency.report.page import Figure
 from congruency.studies.conduct import conduct
 from congruency.studies.curves import curve_charts, learning_curves, setting_series
@@ -308,7 +306,6 @@ def conduct_tuned(
     remembered: Mapping[str, Any],
     made: Callable[[Mapping[str, Any]], str],
     command: str,
-    console: Console | None = None,
 ) -> int:
     """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
 
@@ -327,7 +324,7 @@ def conduct_tuned(
         return conduct(
             study, runner(folder), own, folder, place=place, settings=settings, remembered=remembered,
             command=command, made=lambda: made(Store(folder).settings() or {**settings, **remembered}),
-            console=console, **more,
+            **more,
         )  # fmt: skip
 
     chosen = {name: tuned.grid(name)[0] for name in tuned.methods}

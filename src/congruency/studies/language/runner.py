@@ -1,11 +1,11 @@
-"""Executing the study of language models: the runner, and the study from tuning to page."""
+"""Executing runs of language models."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
-from congruency.studies.executor import Batch, Place, Stopped, Within
-from congruency.studies.language.study import LanguageJob, language_study
-from congruency.studies.network_runs import Machine, folder_name, made_by, train_run
+from congruency.studies.executor import Batch, Stopped, Within
+from congruency.studies.language.study import LanguageJob
+from congruency.studies.network_runs import Machine, folder_name, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
-from congruency.studies.tuned import conduct_tuned
-from congruency.training import Correction, Origin, RunRecord, read_record
+from congruency.training import Origin, RunRecord, read_record
 
 _SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
 
@@ -123,37 +122,3 @@ def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def conduct_language(
-    size: str,
-    setup: LanguageSetup,
-    methods: Mapping[str, Correction],
-    runner: LanguageRunner,
-    *,
-    rates: Sequence[float],
-    seeds: Sequence[int],
-    tuning_seeds: Sequence[int],
-    place: Place,
-    command: str,
-) -> int:
-    """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
-
-    Args:
-        size: What the model is called on the pages.
-        rates: The grid of learning rates; with one there is nothing to tune.
-        seeds, tuning_seeds: Of the comparison, and of the tuning; they must differ.
-    """
-    runner = replace(runner, corpus_hash=runner.text().digest, study=size)
-    settings = {"study": "language", "setup": _plain(setup), "corpus": runner.corpus_hash, "machine": runner.computing}
-    return conduct_tuned(
-        language_study(size, setup, methods, rates), lambda folder: replace(runner, folder=folder), runner.folder,
-        seeds=seeds, tuning_seeds=tuning_seeds, place=place, settings=settings,
-        remembered=runner.machine.remembered, made=made_by, command=command,
-    )  # fmt: skip
-
-
-def _plain(setup: LanguageSetup) -> dict[str, Any]:
-    """What all runs of a folder share, as JSON has it."""
-    shared = {name: value for name, value in asdict(setup).items() if name not in ("seed", "learning_rate")}
-    return {**shared, "betas": list(setup.betas)}
