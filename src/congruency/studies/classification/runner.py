@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from congruency.classification.image_options import ImageOptions, read_sets
 from congruency.classification.task import Images
-from congruency.datasets import SETS, LabelledImages, catalogue, load
+from congruency.datasets import Catalogue, LabelledImages
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
 from congruency.studies.executor import Batch, Stopped, Within
 from congruency.studies.network_runs import Machine, folder_name, train_run
@@ -78,23 +78,15 @@ class ImageSource:
 
     def read(self, data: Data) -> ImageSets:
         """Read the training and the test images, and check their classes."""
-        if data.name == "imagenet" and self.dataset is None:
-            train_files, test_files = (catalogue("imagenet", split, data=self.data) for split in ("train", "test"))
-            train_files = train_files if data.per_class is None else train_files.per_class(data.per_class)
-            test_files = test_files if data.test_per_class is None else test_files.per_class(data.test_per_class)
-            _check_classes(data, train_files)
-            return train_files, test_files
-        train_set, test_set = self._load(data, "train", data.per_class), self._load(data, "test", data.test_per_class)
-        if self.dataset is None:
-            _check_classes(data, train_set)
+        options = ImageOptions(
+            source=self.dataset or data.name, folder=self.data, size=self.size, channels=self.channels,
+            per_class=data.per_class, test_per_class=data.test_per_class, cache=self.cache,
+        )  # fmt: skip
+        train_set, test_set = read_sets(options)
+        if self.dataset is None and data.classes not in (None, len(train_set.classes)):
+            found = len(train_set.classes)
+            raise ValueError(f"{data.name} has {data.classes} classes, and the set that was found {found}")
         return self._placed(train_set), self._placed(test_set)
-
-    def _load(self, data: Data, split: Any, per_class: int | None) -> LabelledImages:
-        source = self.dataset or data.name
-        name = f"{Path(source).name}-{split}-{per_class or 'all'}.pt"
-        cache = None if self.cache is None or source == "digits" else self.cache / name
-        size = None if source in SETS else self.size
-        return load(source, split, size, self.channels, data=self.data, per_class=per_class, cache=cache)
 
     def _synthetic(self, data: Data, count: int) -> LabelledImages:
         """One random image, seen many times: nothing but its shape matters."""
@@ -102,24 +94,20 @@ class ImageSource:
         image = torch.randint(0, 256, (1, *data.shape), dtype=torch.uint8, generator=random)
         classes = data.classes or 10
         labels = torch.randint(0, classes, (count,), generator=random)
-        one = self._placed(LabelledImages(image, labels[:1], tuple(map(str, range(classes)))))
-        many = one.images.expand(count, -1, -1, -1)
-        return LabelledImages(many, labels.to(many.device), one.classes)
+        device = "cpu" if process_count() > 1 else self.device
+        many = image.to(device).expand(count, -1, -1, -1)
+        return LabelledImages(many, labels.to(device), tuple(map(str, range(classes))))
 
-    def _placed(self, images: LabelledImages) -> LabelledImages:
-        if process_count() > 1:
-            return images  # each process has a device of its own, which it does not know yet
+    def _placed(self, images: Images) -> Images:
+        """On the device, but for files, and with several processes, whose devices are not known yet."""
+        if process_count() > 1 or isinstance(images, Catalogue):
+            return images
         return LabelledImages(images.images.to(self.device), images.labels.to(self.device), images.classes)
 
 
 @lru_cache(maxsize=4)
 def _held_sets(source: ImageSource, data: Data) -> ImageSets:
     return source.read(data)
-
-
-def _check_classes(data: Data, images: Images) -> None:
-    if data.classes is not None and len(images.classes) != data.classes:
-        raise ValueError(f"{data.name} has {data.classes} classes, and the set that was found {len(images.classes)}")
 
 
 @dataclass(frozen=True, kw_only=True)
