@@ -57,18 +57,32 @@ def _temporary(parent: Path) -> Iterator[Path]:
         yield folder
 
 
+def lock(handle: int, *, wait: bool = False) -> bool | None:
+    """Lock an open file or folder until it is closed, or the process ends.
+
+    Returns:
+        False where another process has locked it, None where nothing can be locked: on Windows, and on some file
+        systems.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Lock a folder, until the block or the process ends; False where it is locked, or nothing can be."""
-    handle, held = None, False
-    with contextlib.suppress(ImportError, OSError):  # Windows; a lock held elsewhere; a file system without locks
-        import fcntl
-
+    handle = None
+    with contextlib.suppress(OSError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        held = True
     try:
-        yield held
+        yield handle is not None and bool(lock(handle, wait=wait))
     finally:
         if handle is not None:
             os.close(handle)

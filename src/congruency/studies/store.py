@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from congruency._validate import changes
-from congruency.files import finite, write_together
+from congruency.files import finite, lock, write_together
 from congruency.studies.plan import Job, JobT, Run
 
 _DIGESTS = "trainings"  # of an ablation's runs, among its settings
@@ -150,7 +150,7 @@ class Store:
     def _append(self, name: str, content: Mapping[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a+b") as file:
-            _lock(file)
+            lock(file.fileno(), wait=True)
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # half a line, from a process that was killed
@@ -178,10 +178,3 @@ def _same(held: Any, wanted: Any) -> bool:
             value for name, value in wanted.items() if name not in held
         )
     return bool(held == wanted)
-
-
-def _lock(file: IO[bytes]) -> None:
-    with suppress(ImportError, OSError):  # Windows; a file system without locks
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)

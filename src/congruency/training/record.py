@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from congruency.files import finite
+from congruency.files import finite, lock
 
 RECORD_NAME = "record.jsonl"
 
@@ -57,7 +57,8 @@ class RecordWriter:
         if length and not path.exists():
             raise RecordError(f"the run record {path} is missing; without it the run cannot be resumed")
         self._file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)  # noqa: SIM115
-        _lock(self._file.fileno(), path)
+        if lock(self._file.fileno()) is False:
+            raise RecordError(f"another process is writing {path}: wait for it, or choose another folder")
         held = os.fstat(self._file.fileno()).st_size
         if held < length:
             raise RecordError(f"the run record {path} has {held} bytes, fewer than the {length} of the checkpoint")
@@ -144,17 +145,3 @@ def read_record(path: str | Path) -> RunRecord:
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The lines without times: equal for two runs that computed the same."""
     return [{name: value for name, value in line.items() if name not in _TIMES} for line in lines]
-
-
-def _lock(handle: int, path: Path) -> None:
-    """Keep two runs from writing one record; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RecordError(f"another process is writing {path}: wait for it, or choose another folder") from None
-    except OSError:  # a file system without locks
-        return
