@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import call
 from rich.console import Console
 from typer.models import OptionInfo
-from typer.testing import CliRunner
 
 import congruency
 import congruency.studies
@@ -19,10 +19,6 @@ from congruency.report.tables import to_rich
 from congruency.studies import bench, bench_report, demo
 
 ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
 
 
 def test_version():

@@ -7,14 +7,14 @@ import re
 import shlex
 import typing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 import torch
 from scipy import stats
-from typer.testing import CliRunner
 
-from congruency import cli
 from congruency.classification.optimizers import check_optimizer, create_optimizer
 from congruency.cli.reproduce.tuned import tuned
 from congruency.language import LanguageSetup, Shape
@@ -135,8 +135,7 @@ def test_the_command_tunes_then_compares(tmp_path):
     assert "Test error by step" in (tmp_path / "out" / "index.html").read_text()
 
 
-def run(*words):
-    return CliRunner().invoke(cli.build(), list(map(str, words)), env={"COLUMNS": "120", "TERM": "dumb"})
+run = partial(command_line.call, columns=120)
 
 
 def test_the_command_tunes_variants_too(tmp_path):

@@ -3,16 +3,19 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 
+import command_line
 import pytest
 import torch
-from typer.testing import CliRunner
+from command_line import said
 
-from congruency import cli
 from congruency.classification import task
 from congruency.studies.classification import runner
 from congruency.studies.store import Store
 from congruency.training import read_record, without_times
+
+call = partial(command_line.call, columns=160)
 
 SMALL = [
     "--dataset",
@@ -35,14 +38,6 @@ FOLDERS = {
     FIRST: "DCL-3-1_concentrate_margin_0_head",
     LAST: "DCL-inf-1_concentrate_margin_0_head",
 }
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "160", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 def results(out):

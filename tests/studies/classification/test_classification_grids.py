@@ -1,15 +1,18 @@
 import json
+from functools import partial
 
+import command_line
 import pytest
-from typer.testing import CliRunner
+from command_line import said
 
-from congruency import cli
 from congruency.studies.classification import runner
 from congruency.studies.classification.grids import GRIDS, TITLES, grid
 from congruency.studies.image_tables import choose_machine
 from congruency.studies.plan import pick
 from congruency.studies.results import merged_rows
 from congruency.studies.store import Store
+
+call = partial(command_line.call, columns=160)
 
 FAST = [
     "--dataset",
@@ -25,14 +28,6 @@ FAST = [
     "--lr",
     "0.05",
 ]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "160", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("name", list(GRIDS))
