@@ -184,7 +184,7 @@ def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
         (["--size", "0"], "--size"),
         (["--size", "inf"], "--size"),
         (["--references", "0"], "--references"),
-        (["--only", "everything"], "must be one of corrections, memory, meter, updates, steps"),
+        (["--only", "everything"], "'everything' is not one of 'corrections', 'memory', 'meter', 'updates', 'steps'"),
     ],
 )
 def test_bench_refuses_bad_values_before_any_work(words, message, monkeypatch):
