@@ -23,12 +23,12 @@ from congruency.studies.analysis.runs import in_words
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.classification.tables import Budget
+from congruency.studies.conduct import Finished
 from congruency.studies.curves import curve_charts, setting_series
 from congruency.studies.image_tables import TITLES, named_study
 from congruency.studies.plan import Column, Row, Study, pick
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
-from congruency.studies.store import RunResult
 from congruency.training.config import LATER_FIELDS, Correction, Scope
 from congruency.training.methods import BASELINE
 
@@ -230,9 +230,7 @@ def _variant_name(variant: Variant) -> str:
     return ", ".join([mode, f"margin {margin:g}", scope, *in_words(dict(others))])
 
 
-def curves(
-    study: Study[ImageJob], results: Results, finished: Mapping[tuple[str, int], RunResult]
-) -> tuple[list[Figure], str]:
+def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tuple[list[Figure], str]:
     """Return charts of every column and variant, by window and by number of references, and how to read them."""
     made = []
     rows = study.find(method="dcl")
@@ -274,6 +272,6 @@ def _charts(
         for name, rows in lines.items()
     ]
     return curve_charts(
-        [band, *made], title=f"{column.heading.partition(',')[0]} {by}", x_label=x_label, y_label=column.heading,
+        [band, *made], title=f"{column.short} {by}", x_label=x_label, y_label=column.heading,
         x_names=places, possible=(0.0, 100.0), group=column.key,
     )  # fmt: skip

@@ -36,8 +36,8 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         first = len(header)
         header.append(column.heading)
         if column.key in any_compared:
-            header += [f"{_short(column)} against", *(["Holm's p"] if study.holm else [])]
-        header += [f"{_short(column)}, paper"] if column.key in printed else []
+            header += [f"{column.short} against", *(["Holm's p"] if study.holm else [])]
+        header += [f"{column.short}, paper"] if column.key in printed else []
         groups.append(range(first, len(header)))
     lines, lost = [], failed or {}
     named = {row.name: row for row in study.rows}
@@ -62,10 +62,6 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         lines.append([*line, *(NOTHING for _ in extras)])
     caption = _caption(study, bool(compared), bool(printed))
     return Table(caption, [*header, *(extra.heading for extra in extras)], lines, groups)
-
-
-def _short(column: Column) -> str:
-    return column.heading.partition(",")[0]
 
 
 def _caption(study: Study[JobT], compared: bool, printed: bool) -> str:
@@ -175,7 +171,7 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
         }
         clear = [_change(column, one) for column, one in own.items() if one.p < _SIGNIFICANT]
         if clear:
-            rest = [_short(column) for column, one in own.items() if one.p >= _SIGNIFICANT]
+            rest = [column.short for column, one in own.items() if one.p >= _SIGNIFICANT]
             others = [f"no clear change of {', '.join(rest)}"] if rest else []
             sentences.append(f"{label}, against {row.against}: {'; '.join([*clear, *others])}.")
         elif own and all(one.identical for one in own.values()):
@@ -217,7 +213,7 @@ def _change(column: Column, one: Comparison) -> str:
     direction = "rises" if one.difference.mean > 0 else "falls"
     size = fixed(column.scale * abs(one.difference.mean), column.digits)
     unit = f" {column.unit}" if column.unit else ""
-    return f"{_short(column)} {direction} by {size}{unit} (p {p_value(one.p)})"
+    return f"{column.short} {direction} by {size}{unit} (p {p_value(one.p)})"
 
 
 def _together(study: Study[JobT], tested: Sequence[Comparison]) -> str:

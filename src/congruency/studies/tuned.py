@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Generic
 
 from congruency.report.page import Figure
-from congruency.studies.conduct import conduct
+from congruency.studies.conduct import Finished, conduct
 from congruency.studies.curves import curve_charts, learning_curves, setting_series
 from congruency.studies.executor import Place, Runner
 from congruency.studies.plan import Column, JobT, Row, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.statistics import mean_interval
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import Store
 from congruency.training.config import Correction
 from congruency.training.methods import BASELINE, METHODS
 from congruency.training.processes import process_count
@@ -34,7 +34,6 @@ STEPS_SAVED = Column(key="steps saved", title="Steps saved", digits=0, compared=
 
 _CORRECTED = Column(key="corrected_share", title="Corrected, %", scale=100, digits=0)
 
-Finished = Mapping[tuple[str, int], RunResult]
 Methods = Mapping[str, Correction | Mapping[str, Correction]]
 """What is compared, by name: a correction each, or a family of variants by name."""
 
@@ -204,9 +203,8 @@ class TunedStudy(Generic[JobT]):
             )
             for variant, own in rows.items()
         ]
-        what = self.column.heading
         shown = curve_charts(
-            lines, title=f"{what.partition(',')[0]} by learning rate", y_label=what, group=self.name,
+            lines, title=f"{self.column.short} by learning rate", y_label=self.column.heading, group=self.name,
             x_label="learning rate", x_names=[f"{rate:g}" for rate in places],
         )  # fmt: skip
         return shown, "Means over the tuning seeds; bars: their 95 % intervals. Grey: the baseline."
