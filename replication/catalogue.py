@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from congruency.studies.classification.tuned import TUNED
+from congruency.studies.image_tables import TITLES
 from congruency.studies.saliency.recipes import NETWORK_METHODS
-
-__all__ = ["CATALOGUE", "Entry", "Family", "commands_of", "runnable"]
 
 Family = Literal["continual", "classification", "tuned", "saliency", "language", "analysis", "drawing"]
 """The first five are subcommands of ``congruency reproduce``."""
@@ -119,33 +118,30 @@ CATALOGUE: tuple[Entry, ...] = (
         remark="the paper's rows with EfficientNet are run with --model",
     ),
     _table(
-        "Table 6", "cifar", "Error on CIFAR-10 and CIFAR-100: three networks, SGD, GEM and DCL", "classification",
+        "Table 6", "cifar", TITLES["cifar"], "classification",
         data=("cifar10", "cifar100"), takes=_HOURS,
     ),
     _table(
-        "Table 7", "tiny_imagenet",
-        "Error on Tiny ImageNet: three networks fine-tuned from ImageNet, SGD, GEM and DCL", "classification",
+        "Table 7", "tiny_imagenet", TITLES["tiny_imagenet"], "classification",
         data=("tiny_imagenet",), takes=_HOURS,
     ),
     _table(
-        "Table 8", "imagenet", "Error on ImageNet: ResNet-50, SGD and DCL", "classification", data=("imagenet",),
+        "Table 8", "imagenet", TITLES["imagenet"], "classification", data=("imagenet",),
         takes=_HOURS,
     ),
     _table(
-        "Table 9", "from_scratch", "Tiny ImageNet from scratch and fine-tuned: ResNet-101, SGD, GEM and DCL",
-        "classification", data=("tiny_imagenet",), takes=_HOURS,
+        "Table 9", "from_scratch", TITLES["from_scratch"], "classification", data=("tiny_imagenet",), takes=_HOURS,
     ),
     _table(
-        "Tables 10 and 11", "cost", "What a training image costs: parameters in millions, milliseconds",
-        "classification", remark="on synthetic images", takes=_measured("4 minutes for 3 seeds"),
+        "Tables 10 and 11", "cost", TITLES["cost"], "classification",
+        remark="on synthetic images", takes=_measured("4 minutes for 3 seeds"),
     ),
     _table(
-        "Table 12, left", "cost_window", "What a training image costs DCL by its window: milliseconds",
-        "classification", remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
+        "Table 12, left", "cost_window", TITLES["cost_window"], "classification",
+        remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
     ),
     _table(
-        "Table 12, right", "cost_references",
-        "What a training image costs DCL by its number of reference points: milliseconds", "classification",
+        "Table 12, right", "cost_references", TITLES["cost_references"], "classification",
         remark="on synthetic images", takes=_measured("2 minutes for 3 seeds"),
     ),
     _drawing(1, "what congruency means, in three samples of saliency"),
@@ -223,19 +219,15 @@ CATALOGUE: tuple[Entry, ...] = (
         takes="4 seconds on one CPU core (measured)",
     ),
     _table(
-        "", "cifar10_grid", "CIFAR-10 in short runs: baseline, GEM, DCL by mode, margin, window and scope",
-        "classification", data=("cifar10",), seeds=20,
+        "", "cifar10_grid", TITLES["cifar10_grid"], "classification", data=("cifar10",), seeds=20,
         takes=_measured("20 seconds per seed", "with --compile --processes 2 and after a minute of compilation"),
     ),
     _table(
-        "", "cifar100_noisy", "CIFAR-100 with noisy training labels in short runs: baseline, GEM, DCL",
-        "classification", data=("cifar100",), seeds=10,
+        "", "cifar100_noisy", TITLES["cifar100_noisy"], "classification", data=("cifar100",), seeds=10,
         takes=_measured("3 minutes for 10 seeds", "with --compile --processes 2"),
     ),
     _table(
-        "", "tiny_subset",
-        "Tiny ImageNet's subset in short runs: ResNet-50 from scratch, EfficientNet-Lite0 fine-tuned",
-        "classification", data=("tiny_imagenet",), seeds=5,
+        "", "tiny_subset", TITLES["tiny_subset"], "classification", data=("tiny_imagenet",), seeds=5,
         takes=_measured("6 minutes for 3 seeds", "with --processes 2"),
     ),
     Entry(

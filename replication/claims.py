@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 
-__all__ = ["CLAIMS", "Claim", "Comparison", "Evidence", "Expected", "Variant"]
-
 Expected = Literal["higher", "lower", "same"]
 Settings = Mapping[str, Any]
 

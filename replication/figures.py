@@ -7,26 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from congruency.report.charts import Series, line_chart
+from congruency.report.charts import line_chart
 from congruency.report.page import Figure
 from congruency.studies.ablation import curves
 from congruency.studies.analysis.pairs import BETWEEN
 from congruency.studies.classification.grids import TEST_ERROR
 from congruency.studies.continual.tables import COLUMNS
-from congruency.studies.curves import mean_series
+from congruency.studies.curves import learning_curves, setting_series
 from congruency.studies.image_tables import study_of
 from congruency.studies.language.study import VALIDATION_LOSS
 from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import Results, read_results
 from congruency.studies.saliency.recipes import PRINTED
-from congruency.studies.statistics import mean_interval
 from congruency.studies.store import Store
-from congruency.studies.tuned import curve_charts
 from congruency.training.methods import BASELINE
 from replication.rows import definition
-
-__all__ = ["result_figures"]
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     **dict.fromkeys(("mnist_r", "mnist_p", "icifar100_clean"), COLUMNS),
@@ -86,11 +82,9 @@ def _study(folder: Path) -> Study[Any]:
 
 def _by_setting(study: Study[Any], results: Results) -> Figure:
     """The cost over the columns of the table: a window or a number of references each."""
-    lines = []
-    for row in study.rows:
-        found = [mean_interval(results[row.name][column.key]) for column in study.columns]
-        means, margins = [one.mean for one in found], [one.margin for one in found]
-        lines.append(Series(row.name, list(range(len(found))), means, margins, bars=True))
+    lines = [
+        setting_series(row.name, [results[row.name][column.key] for column in study.columns]) for row in study.rows
+    ]
     names = [column.key for column in study.columns]
     what = study.columns[0].heading.partition(" ")[0]
     title = f"Milliseconds per image by {what}"
@@ -104,14 +98,8 @@ def _by_step(folder: Path, study: Study[Any]) -> list[Figure]:
         return []
     column, compared = known
     records = [json.loads(line) for line in (folder / "finished.jsonl").read_text("utf-8").splitlines()]
-    shown = []
-    for curve, heading in ((compared, column.heading), ("train_loss", "Training loss")):
-        lines = {}
-        for row in study.rows:
-            runs = {record["seed"]: record["arrays"] for record in records if record["row"] == row.name}
-            if runs:
-                values = {seed: run[curve] for seed, run in sorted(runs.items())}
-                lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
-        title = f"{heading.partition(',')[0]} by step"
-        shown += curve_charts(lines, title=title, x_label="step", y_label=heading, group=curve)
-    return shown
+    runs: dict[str, dict[int, Any]] = {row.name: {} for row in study.rows}
+    for record in sorted(records, key=lambda record: record["seed"]):
+        if record["row"] in runs:
+            runs[record["row"]][record["seed"]] = record["arrays"]
+    return learning_curves({name: made for name, made in runs.items() if made}, compared, column.heading)

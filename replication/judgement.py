@@ -14,8 +14,6 @@ from congruency.studies.statistics import Difference, holm, paired_difference
 from replication.claims import Comparison, Expected
 from replication.rows import definition, label
 
-__all__ = ["NOT_MEASURED", "Compared", "compared", "verdict"]
-
 NOT_MEASURED = "not yet measured"
 _SIGNIFICANT = 0.05
 

@@ -15,8 +15,6 @@ from congruency.studies.continual.tables import digest
 from congruency.studies.plan import Run
 from congruency.studies.store import Store
 
-__all__ = ["import_older_runs"]
-
 
 def import_older_runs(folder: Path, into: Path) -> None:
     """Add the runs that a folder keeps as one file each to a store, which ``congruency reproduce`` resumes from.

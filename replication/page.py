@@ -18,8 +18,6 @@ from replication.claims import CLAIMS, Claim, Variant
 from replication.judgement import NOT_MEASURED, Compared, compared, verdict
 from replication.states import RESULTS, finished, found, held, seeds_text, states
 
-__all__ = ["index", "write_index"]
-
 _FINDINGS = "findings.md"
 _CODE, _EQUATIONS = "published code", "equations"
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from congruency.saliency.task import Recipe
-from congruency.studies.ablation import BASELINE, Axes, cell_name, cells
+from congruency.studies.ablation import Axes, cell_name, cells
 from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 from congruency.studies.analysis.runs import method_name, row_name
 from congruency.studies.classification.jobs import correction_settings
@@ -28,8 +28,7 @@ from congruency.studies.saliency.study import saliency_study
 from congruency.studies.tuned import Methods
 from congruency.training import choose_families, choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
-
-__all__ = ["LONGER", "SCREENED", "definition", "label"]
+from congruency.training.methods import BASELINE
 
 LONGER, SCREENED = "_30", "_screened"
 """How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""

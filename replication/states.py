@@ -10,8 +10,6 @@ from congruency.studies.results import RESULTS_FILE, Results, read_results, seed
 from replication.catalogue import Entry
 from replication.rows import definition
 
-__all__ = ["RESULTS", "Held", "expected_rows", "finished", "found", "held", "seeds_text", "states"]
-
 RESULTS = "docs/results"
 """The folder of results, from the root of the checkout."""
 

@@ -8,8 +8,8 @@ import urllib.request
 
 import pytest
 import typer
+from command_line import call, said
 from typer.models import OptionInfo
-from typer.testing import CliRunner
 
 from congruency import cli, pretrained
 from congruency.cli.terminal import interrupted
@@ -28,14 +28,6 @@ DIGITS = [
     "--device",
     "cpu",
 ]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 def refused(result, *messages):

@@ -1,14 +1,27 @@
-"""Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it."""
+"""Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it.
+
+Beside them what JSON needs: numbers that are finite.
+"""
 
 import contextlib
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _PREFIX = ".writing-"
+
+
+def finite(value: Any) -> Any:
+    """Replace nan and infinities, which JSON lacks, by None, in nested lists and mappings too."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextlib.contextmanager
@@ -44,18 +57,32 @@ def _temporary(parent: Path) -> Iterator[Path]:
         yield folder
 
 
+def lock(handle: int, *, wait: bool = False) -> bool | None:
+    """Lock an open file or folder until it is closed, or the process ends.
+
+    Returns:
+        False where another process has locked it, None where nothing can be locked: on Windows, and on some file
+        systems.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
     """Lock a folder, until the block or the process ends; False where it is locked, or nothing can be."""
-    handle, held = None, False
-    with contextlib.suppress(ImportError, OSError):  # Windows; a lock held elsewhere; a file system without locks
-        import fcntl
-
+    handle = None
+    with contextlib.suppress(OSError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        held = True
     try:
-        yield held
+        yield handle is not None and bool(lock(handle, wait=wait))
     finally:
         if handle is not None:
             os.close(handle)

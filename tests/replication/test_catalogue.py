@@ -2,10 +2,11 @@
 
 import re
 import shlex
+from functools import partial
 
+import command_line
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from congruency import cli
 from congruency.studies.classification import recipes
@@ -18,12 +19,9 @@ from congruency.studies.language.study import SETUPS
 from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
 from replication.catalogue import CATALOGUE, commands_of, runnable
 
+call = partial(command_line.call, CONGRUENCY_DATA="")
+
 COMMANDS = [(entry.name, command) for entry in CATALOGUE for command in commands_of(entry)]
-
-
-def call(*words, **environment):
-    settings = {"COLUMNS": "100", "TERM": "dumb", "CONGRUENCY_DATA": "", **environment}
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env=settings)
 
 
 def test_every_table_and_figure_of_the_paper_is_there_once():
@@ -143,6 +141,6 @@ def test_the_command_lists_what_can_be_run():
 def test_wrong_usage_is_refused(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONGRUENCY_DATA", raising=False)
-    result = CliRunner().invoke(cli.build(), ["reproduce", *words], env={"COLUMNS": "200", "TERM": "dumb"})
+    result = command_line.call("reproduce", *words, columns=200)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.replace("│", " ").split())

@@ -50,9 +50,11 @@ def test_paired_difference_agrees_with_scipy():
 
 
 def test_interval_and_test_agree_about_zero():
-    level = 1 - paired_difference([1.0, 2.0, 4.0], [0.5, 0.5, 0.5]).p
-    difference = paired_difference([1.0, 2.0, 4.0], [0.5, 0.5, 0.5], level)
+    """Moved so that its interval ends at 0, a difference has p = 0.05."""
+    low = paired_difference([1.0, 2.0, 4.0], [0.5, 0.5, 0.5]).low
+    difference = paired_difference([1.0, 2.0, 4.0], [0.5 + low] * 3)
     assert difference.low == pytest.approx(0.0, abs=1e-12)
+    assert difference.p == pytest.approx(0.05)
 
 
 def test_order_of_the_arguments_gives_the_sign():
@@ -104,7 +106,7 @@ def test_unequal_lengths_are_refused():
 
 
 def comparison(row, p):
-    difference = Difference(-1.0, -2.0, 0.0, 3, p)
+    difference = Difference(-1.0, 1.0, 3, p)
     return Comparison(row, "error", difference, identical=False)
 
 

@@ -7,14 +7,14 @@ import re
 import shlex
 import typing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 import torch
 from scipy import stats
-from typer.testing import CliRunner
 
-from congruency import cli
 from congruency.classification.optimizers import check_optimizer, create_optimizer
 from congruency.cli.reproduce.tuned import tuned
 from congruency.language import LanguageSetup, Shape
@@ -99,10 +99,10 @@ def test_the_smallest_difference_that_could_be_shown():
         values = torch.randn(count, dtype=torch.float64, generator=generator).tolist()
         found = paired_difference(values, [0.0] * count)
         spread = torch.tensor(values, dtype=torch.float64).std().item()
-        shift = found.detectable() / (spread / math.sqrt(count))
+        shift = found.detectable / (spread / math.sqrt(count))
         power = 1 - stats.nct.cdf(stats.t.ppf(0.975, count - 1), count - 1, shift)
         assert power == pytest.approx(0.8, abs=0.035)
-    assert math.isnan(paired_difference([1.0], [0.5]).detectable())
+    assert math.isnan(paired_difference([1.0], [0.5]).detectable)
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -135,8 +135,7 @@ def test_the_command_tunes_then_compares(tmp_path):
     assert "Test error by step" in (tmp_path / "out" / "index.html").read_text()
 
 
-def run(*words):
-    return CliRunner().invoke(cli.build(), list(map(str, words)), env={"COLUMNS": "120", "TERM": "dumb"})
+run = partial(command_line.call, columns=120)
 
 
 def test_the_command_tunes_variants_too(tmp_path):

@@ -9,9 +9,10 @@ from training_toy import build
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.task import Setup
 from congruency.studies.classification.jobs import Data, ImageJob
-from congruency.studies.classification.runner import ClassificationRunner, Machine
+from congruency.studies.classification.runner import ClassificationRunner
 from congruency.studies.console import typed
 from congruency.studies.executor import Place, execute
+from congruency.studies.network_runs import Machine
 from congruency.studies.plan import Row, Study
 from congruency.studies.store import Store
 from congruency.training import Correction, Origin, TrainingConfig, read_record, train

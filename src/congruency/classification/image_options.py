@@ -10,7 +10,7 @@ import torch
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation, Crop
 from congruency.classification.models import normalisation
 from congruency.classification.task import Images
-from congruency.datasets import SETS, LabelledImages, catalogue, load
+from congruency.datasets import SETS, Catalogue, LabelledImages, Split, catalogue, load
 
 _LARGE = {"imagenet"}  # sets that are decoded as they are needed
 _SMALL = 64  # up to this side images are cropped as CIFAR's are
@@ -26,9 +26,11 @@ class ImageOptions:
     size: int | None = None  # the side that the network sees
     channels: int | None = None  # 1 or 3
     per_class: int | None = None  # only so many training images per class
+    test_per_class: int | None = None
     holdout: float | None = None  # test on this share of the images, for a set without test images
     stream: bool = False  # decode files as they are needed
     crop: Crop | None = None  # of the training images; None for the set's own
+    cache: Path | None = None  # a folder for the decoded images of sets in memory
     flip: bool | None = None  # mirror training images with probability 1/2; None for the set's own
 
     def __post_init__(self) -> None:
@@ -48,17 +50,24 @@ class ImageOptions:
 
 def read_sets(options: ImageOptions) -> tuple[Images, Images]:
     """Read the training and the test images."""
-    source, folder = options.source, options.folder
     if options.streamed:
-        files = catalogue(source, "train", data=folder)
-        files = files if options.per_class is None else files.per_class(options.per_class)
-        return files, catalogue(source, "test", data=folder)
-    size = None if options.known else options.size  # known sets are all of one size, and scaled on the device
+        return _files(options, "train", options.per_class), _files(options, "test", options.test_per_class)
     if options.holdout is not None:
-        rest, test = load(source, "all", size, options.channels, data=folder).divide(1 - options.holdout)
+        rest, test = _in_memory(options, "all", None).divide(1 - options.holdout)
         return rest if options.per_class is None else rest.per_class(options.per_class), test
-    train = load(source, "train", size, options.channels, data=folder, per_class=options.per_class)
-    return train, load(source, "test", size, options.channels, data=folder)
+    return _in_memory(options, "train", options.per_class), _in_memory(options, "test", options.test_per_class)
+
+
+def _files(options: ImageOptions, split: Split, per_class: int | None) -> Catalogue:
+    files = catalogue(options.source, split, data=options.folder)
+    return files if per_class is None else files.per_class(per_class)
+
+
+def _in_memory(options: ImageOptions, split: Split, per_class: int | None) -> LabelledImages:
+    name = f"{Path(options.source).name}-{split}-{per_class or 'all'}.pt"
+    cache = None if options.cache is None or options.source == "digits" else options.cache / name
+    size = None if options.known else options.size  # known sets are all of one size, and scaled on the device
+    return load(options.source, split, size, options.channels, data=options.folder, per_class=per_class, cache=cache)
 
 
 def augmentation(options: ImageOptions, train: Images, model: str, pretrained: bool) -> Augmentation:

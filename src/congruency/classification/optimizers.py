@@ -10,8 +10,6 @@ from torch.optim import SGD, AdamW, Optimizer
 
 import congruency._torchvision_compat  # noqa: F401
 
-__all__ = ["SGD_NAME", "check_optimizer", "create_optimizer"]
-
 SGD_NAME = "sgd"
 
 

@@ -71,10 +71,6 @@ class Setup:
         if not 0 <= self.warmup <= self.epochs:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
 
-    def changed(self, **changes: Any) -> Setup:
-        """Return it with other attributes."""
-        return replace(self, **changes)
-
     def check(self) -> None:
         """Refuse a network that does not exist, before any data is read for it."""
         check(self.model)

@@ -144,8 +144,8 @@ def ablate(
             folder=out,
             machine=machine,
             images=ImageSource(
-                data=options.data_folder(data), dataset=None if source == base.name else source, channels=base.channels,
-                size=base.size,
+                data=options.data_folder(data), dataset=None if source == base.name else source,
+                channels=None if recipe is None else 3, size=size,
             ),
             study="ablation",
             command=typed(),
@@ -153,7 +153,7 @@ def ablate(
             elsewhere=ray is not None or processes > 1,
         )  # fmt: skip
         through = " through Ray" if ray is not None else ""
-        made = f"on {machine.device_name}{through} {machine.description}, {threads} CPU thread(s) per run"
+        made = f"on {machine.remembered['device_name']}{through} {machine.description}, {threads} CPU thread(s) per run"
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
             command=command_line(), made=made, figures=curves,

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from congruency.cli.options import option
-from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.cli.options import option, several
+from congruency.cli.terminal import show, writing
 from congruency.studies.console import command_line
 
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.1, 1.25, 1.5, 1.75, 1.9)
 
 
-class Problem(str, Enum):
-    """The functions: typer has no lists of literals."""
-
-    quadratic = "quadratic"
-    logistic = "logistic"
-
-
 def bound(
-    problem: Annotated[list[Problem] | None, option("Which function; may be repeated. (default: both)")] = None,
+    problem: Annotated[list[str] | None, several(
+        "Which function; may be repeated. (default: both)", "quadratic", "logistic",
+    )] = None,
     step: Annotated[list[float] | None, option(
         "A step size, times L: 1 is 1/L; may be repeated. (default: 0.02 to 1.9)", "NUMBER",
     )] = None,
@@ -36,11 +30,10 @@ def bound(
     constants L are known, with steps below and above 1/L: where the bound is
     tight, where it says nothing, and whether it holds.
     """
-    check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), plain_errors():
+    with writing(out):
         from congruency.studies.analysis import bound as work
 
-        problems = {one.value: work.PROBLEMS[one.value]() for one in problem or Problem}
+        problems = {name: work.PROBLEMS[name]() for name in problem or work.PROBLEMS}
         results = {
             name: (one, [work.compare(one, relative, steps) for relative in sorted(step or _STEPS)])
             for name, one in problems.items()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from congruency.cli.options import option
-from congruency.cli.terminal import check_folder, interruptible
+from congruency.cli.terminal import writing
 
 
 def demo(
@@ -27,14 +25,9 @@ def demo(
     from several seeds: plainly, with Cautious, and with DCL. Prints a table
     with what came of it, good or bad, and writes a page with the curves.
     """
-    check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"):
+    with writing(out):
         from rich.console import Console
 
         from congruency.studies import demo
 
-        try:
-            settings = demo.Settings(seeds, steps, epochs, window, first_seed)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-        demo.run(settings, out, Console())
+        demo.run(demo.Settings(seeds, steps, epochs, window, first_seed), out, Console())

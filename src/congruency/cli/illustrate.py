@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from congruency.cli.options import option
-from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.cli.terminal import show, writing
 from congruency.studies.console import command_line
 
 
@@ -36,8 +36,7 @@ def illustrate(
     each: without correction, and with DCL in its two modes. Says which mode
     makes the learning rates agree on one minimum, and draws the paths (Figure 5).
     """
-    check_folder(out, "--out")
-    with interruptible("stopped; nothing was written"), plain_errors():
+    with writing(out):
         from congruency.studies.analysis import descent
         from congruency.studies.analysis import illustrate as work
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from congruency.cli.options import Data, option
-from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.cli.terminal import show, writing
 from congruency.studies.console import command_line
 
 _MOST_SAMPLES = 100  # a matrix has their square
@@ -47,11 +47,10 @@ def pairs(
     beside the plain similarity of the images (Figures 7 and 8), as a matrix and
     as pictures.
     """
-    check_folder(out, "--out")
     if other is not None and classes is None:
         raise typer.BadParameter("needs the first two classes; give --classes A B", param_hint="--other")
     similar = None if other is None else classes
-    with interruptible("stopped; nothing was written"), plain_errors():
+    with writing(out):
         from congruency.studies.analysis import pairs as work
         from congruency.studies.analysis import samples
 
@@ -61,13 +60,9 @@ def pairs(
                     raise ValueError("a saliency set has no classes; leave --classes out")
                 found = samples.saliency_samples(checkpoint, Path(dataset), count, split=split or "train")
             else:
+                named = (*(classes or ()), *((other,) if other else ()))
                 found = samples.classifier_samples(
-                    checkpoint,
-                    dataset,
-                    (*(classes or ()), *((other,) if other else ())),
-                    count,
-                    split=split or "test",
-                    folder=data,
+                    checkpoint, dataset, named, count, split=split or "test", folder=data
                 )
             if len(found.labels) > _MOST_SAMPLES:
                 raise ValueError(f"{len(found.labels)} samples are too many for a page; at most {_MOST_SAMPLES}")
@@ -83,4 +78,4 @@ def pairs(
         else:
             trained = [made for checkpoint in checkpoints if (made := samples.trained_by(checkpoint)) is not None]
             page, paths = work.write_several(first, results, out, command, trained, similar)
-            show(page.table, list(page.findings), paths[0])
+            show(page.table, page.findings, paths[0])

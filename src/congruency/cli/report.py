@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from congruency.cli.options import option
-from congruency.cli.terminal import check_folder, interruptible, plain_errors, show
+from congruency.cli.terminal import check_folder, show, writing
 from congruency.studies.console import command_line
 
 
@@ -32,10 +32,9 @@ def report(
     loss, error, congruency and magnitude. A record that cannot be read is
     named and skipped, and so is a second run of a row and seed.
     """
-    check_folder(out.parent, "--out")
     if json_file is not None:
         check_folder(json_file.parent, "--json")
-    with interruptible("stopped; nothing was written"), plain_errors():
+    with writing(out.parent):
         from congruency.files import write_apart
         from congruency.report.page import render
         from congruency.studies.analysis import report as work

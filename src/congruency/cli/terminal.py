@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruency.report.tables import Table
 
 INTERRUPTED = 130
 """The exit code that a shell expects of a command ended by Ctrl-C."""
@@ -51,6 +54,14 @@ def check_folder(folder: Path, option: str) -> None:
         raise typer.BadParameter(f"{existing} cannot be written to ({reason.strerror})", param_hint=option) from None
 
 
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """A command that writes one page at its end: the folder is checked first, and Ctrl-C leaves it as it was."""
+    check_folder(out, "--out")
+    with interruptible("stopped; nothing was written"), plain_errors():
+        yield
+
+
 def check_device(name: str, option: str) -> None:
     """Refuse, before any work, a device that PyTorch cannot put a tensor on."""
     import torch
@@ -82,15 +93,10 @@ def plain_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
-def show(table: Any, findings: list[str], page: Path) -> None:
+def show(table: Table, findings: Sequence[str], page: Path) -> None:
     """Print a table, the findings, and where the page is."""
     from rich.console import Console
 
-    from congruency.studies.summary import print_table
+    from congruency.studies import summary
 
-    console = Console(highlight=False)
-    print_table(table, console)
-    console.print()
-    for text in findings:
-        console.print(text, markup=False)
-    console.print(f"\nThe page: {page}", markup=False, soft_wrap=True)
+    summary.show(table, findings, f"The page: {page}", Console(highlight=False))

@@ -15,11 +15,6 @@ from congruency.corrector import Blocks, Correct, Corrector, Trigger
 from congruency.dcl import DCL
 from congruency.modules import head
 
-__all__ = [
-    "CautiousOptions", "Kind", "Options", "Params", "attach", "check_options", "chosen", "metrics", "metrics_of_all",
-    "missing",
-]  # fmt: skip
-
 Params = Literal["all", "head"] | Callable[[Any], Iterable[Tensor]]
 Kind = type[DCL] | type[Cautious]
 

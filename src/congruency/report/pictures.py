@@ -3,8 +3,6 @@
 import base64
 from html import escape
 
-__all__ = ["picture"]
-
 
 def picture(png: bytes, alt: str, *, dark: bytes | None = None, width: int | None = None, crisp: bool = False) -> str:
     """An `img` element with the bytes of a PNG embedded.

@@ -23,38 +23,29 @@ from congruency.studies.analysis.runs import in_words
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.classification.tables import Budget
+from congruency.studies.conduct import Finished
+from congruency.studies.curves import curve_charts, setting_series
 from congruency.studies.image_tables import TITLES, named_study
 from congruency.studies.plan import Column, Row, Study, pick
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
-from congruency.studies.store import RunResult
 from congruency.training.config import LATER_FIELDS, Correction, Scope
+from congruency.training.methods import BASELINE
 
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
 }  # fmt: skip
 """Of an image set: as in ``congruency train``, with a cosine from the first step to the last."""
 
-Candidate = tuple[Study[ImageJob], Row[ImageJob]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What all cells have in common.
-
-    Attributes:
-        name: on the command line.
-        jobs: the runs, without correction.
-        channels: of the images, None for as they are.
-        size: images of a path are scaled to this side.
-    """
+    """What all cells have in common: its name on the command line, its texts, and its runs without correction."""
 
     name: str
     title: str
     lead: str
     jobs: tuple[ImageJob, ...]
-    channels: int | None = None
-    size: int | None = None
 
 
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
@@ -75,7 +66,7 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
         f"{setup.momentum:g}, a rate that falls from {setup.learning_rate:g} to 0 along a cosine, weight decay "
         f"{setup.weight_decay:g}."
     )
-    return Base(name=shown, title=f"{setup.model} on {shown}", lead=lead, jobs=(job,), size=images.size)
+    return Base(name=shown, title=f"{setup.model} on {shown}", lead=lead, jobs=(job,))
 
 
 def from_recipe(name: str, budget: Budget, images: str | None, per_class: int | None, changes: dict[str, Any]) -> Base:
@@ -84,26 +75,29 @@ def from_recipe(name: str, budget: Budget, images: str | None, per_class: int | 
     Raises:
         ValueError: no row has that name, several runs have, or the row measures times.
     """
-    study, row = _the_row(_candidates(name, budget), name)
+    study, row = _the_row(name, budget)
     if any(job.steps is not None for job in row.jobs):
         raise ValueError(f"{study.name}/{row.name} measures times, not errors; choose a row of another table")
     study = changed(replace(study, rows=(row,)), **changes)
-    jobs = tuple(_resumable(job, per_class) for job in study.rows[0].jobs)
-    few = "" if per_class is None else f" Changed by options: {per_class} training images per class."
+    # cells keep their records and resume from their checkpoints, however short they are
+    jobs = tuple(
+        replace(job, data=replace(job.data, per_class=per_class or job.data.per_class), short=False)
+        for job in study.rows[0].jobs
+    )
+    fewer = "" if per_class is None else f" Changed by options: {per_class} training images per class."
     instead = "" if images is None else f", {Path(images).name} instead of its images"
-    network = row.name if row.name != "baseline" else study.name
+    network = row.name if row.name != BASELINE else study.name
     return Base(
         name=f"{study.name}/{row.name}",
         title=f"{network}{' (small budget)' if budget == 'small' else ''}{instead}",
-        lead=study.lead + few,
+        lead=study.lead + fewer,
         jobs=jobs,
-        channels=3,
     )
 
 
-def _candidates(name: str, budget: Budget) -> list[Candidate]:
-    """The rows that a name may stand for."""
-    table, _, row = name.partition("/")
+def _the_row(name: str, budget: Budget) -> tuple[Study[ImageJob], Row[ImageJob]]:
+    """The table and the only row that a name stands for: rows that differ in their method alone are one."""
+    table, _, wanted = name.partition("/")
     if table not in TITLES:
         raise ValueError(
             f"no table of classification is called {table!r}, and ablate is for classification; give TABLE/ROW as "
@@ -112,38 +106,25 @@ def _candidates(name: str, budget: Budget) -> list[Candidate]:
             "saliency, `congruency reproduce continual` methods of continual learning"
         )
     study = named_study(table, budget)
-    return [(study, found) for found in pick(study, [row] if row else []).rows]
-
-
-def _the_row(candidates: list[Candidate], name: str) -> Candidate:
-    """The only run among them: rows that differ in their method alone are one."""
-    distinct: dict[tuple[str, ...], Candidate] = {}
-    for study, row in candidates:
+    distinct: dict[tuple[str, ...], Row[ImageJob]] = {}
+    for row in pick(study, [wanted] if wanted else []).rows:
         if row.jobs:
             plain = replace(row, jobs=tuple(replace(job, method=Correction()) for job in row.jobs))
-            distinct.setdefault(tuple(job.digest() for job in plain.jobs), (study, plain))
+            distinct.setdefault(tuple(job.digest() for job in plain.jobs), plain)
     if not distinct:
         raise ValueError(f"the paper quotes {name!r} from elsewhere; there is nothing to train")
     if len(distinct) > 1:
-        listed = "; ".join(f"{study.name}/{row.name}" for study, row in distinct.values())
+        listed = "; ".join(f"{study.name}/{row.name}" for row in distinct.values())
         raise ValueError(f"{name!r} may be one of several runs; give one of: {listed}")
-    return next(iter(distinct.values()))
+    return study, next(iter(distinct.values()))
 
 
-def _resumable(job: ImageJob, per_class: int | None) -> ImageJob:
-    """Cells keep their records and resume from their checkpoints, however short they are."""
-    data = job.data if per_class is None else replace(job.data, per_class=per_class)
-    return replace(job, data=data, short=False)
-
-
-BASELINE = "baseline"
 MARGINS: dict[Mode, float] = {"concentrate": 0.0, "anchor": 0.5}
 """The margin of each mode where none is given: the paper's equations, and its published code."""
 
 Variant = tuple[tuple[str, Any], ...]
 """What stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
 
-_LINES_PER_CHART = 5  # beside the baseline: there are no more colours
 _NOTES = (
     *CONSTRAINT_NOTES,
     (
@@ -249,9 +230,7 @@ def _variant_name(variant: Variant) -> str:
     return ", ".join([mode, f"margin {margin:g}", scope, *in_words(dict(others))])
 
 
-def curves(
-    study: Study[ImageJob], results: Results, finished: Mapping[tuple[str, int], RunResult]
-) -> tuple[list[Figure], str]:
+def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tuple[list[Figure], str]:
     """Return charts of every column and variant, by window and by number of references, and how to read them."""
     made = []
     rows = study.find(method="dcl")
@@ -284,27 +263,15 @@ def _variant(settings: Mapping[str, Any]) -> Variant:
 def _charts(
     lines: dict[str, list[str | None]], results: Results, column: Column, places: Sequence[str], x_label: str, by: str
 ) -> list[Figure]:
-    """One chart, or several where there are more lines than colours."""
-    named = list(lines.items())
-    title = f"{column.heading.partition(',')[0]} {by}"
+    """The rows of every line by setting, and the baseline as a band; None where a cell is not in the grid."""
     plain = mean_interval(results.get(BASELINE, {}).get(column.key, []))
     count = len(places)
     band = charts.Series(BASELINE, list(range(count)), [plain.mean] * count, [plain.margin] * count)
-    return [
-        Figure(
-            title,
-            charts.line_chart(
-                [band, *(_line(name, rows, results, column) for name, rows in named[start : start + _LINES_PER_CHART])],
-                title=title, x_label=x_label, y_label=column.heading, x_names=places, possible=(0.0, 100.0),
-                group=column.key,
-            ),
-        )
-        for start in range(0, len(named), _LINES_PER_CHART)
-    ]  # fmt: skip
-
-
-def _line(name: str, rows: Sequence[str | None], results: Results, column: Column) -> charts.Series:
-    found = [mean_interval(results.get(row or "", {}).get(column.key, [])) for row in rows]
-    return charts.Series(
-        name, list(range(len(rows))), [one.mean for one in found], [one.margin for one in found], bars=True
-    )
+    made = [
+        setting_series(name, [results.get(row or "", {}).get(column.key, []) for row in rows])
+        for name, rows in lines.items()
+    ]
+    return curve_charts(
+        [band, *made], title=f"{column.short} {by}", x_label=x_label, y_label=column.heading,
+        x_names=places, possible=(0.0, 100.0), group=column.key,
+    )  # fmt: skip

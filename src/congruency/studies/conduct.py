@@ -17,7 +17,7 @@ from congruency.studies.page import compose, write
 from congruency.studies.plan import JobT, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.store import RunResult, Store
-from congruency.studies.summary import print_table
+from congruency.studies.summary import show
 from congruency.training.processes import STOPPED_EXIT_CODE, first_process
 
 FAILED_EXIT_CODE = 1
@@ -94,9 +94,5 @@ def conduct(
     page = replace(page, findings=[*page.findings, *([] if remarks is None else remarks(results))])
     paths = write(page, results, out, {} if pictures is None else pictures())
     console.print(page.title, markup=False, highlight=False)
-    print_table(page.table, console)
-    console.print()
-    for sentence in page.findings:
-        console.print(sentence, markup=False, highlight=False)
-    console.print(f"\n{perf_counter() - began:.0f} seconds. The page: {paths[0]}", markup=False, highlight=False)
+    show(page.table, page.findings, f"{perf_counter() - began:.0f} seconds. The page: {paths[0]}", console)
     return FAILED_EXIT_CODE if {run.key for run in runs} & store.failures().keys() else 0

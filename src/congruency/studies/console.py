@@ -94,11 +94,3 @@ def plain_warnings(shown: bool = True) -> Iterator[None]:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("default", module=r"congruency\.")
         yield
-
-
-@contextmanager
-def paper_form() -> Iterator[None]:
-    """Without the warning that the paper's form can diverge with momentum: for results that say they are of it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "floor=None is the paper's form")
-        yield

@@ -25,8 +25,6 @@ from congruency.studies.classification.tables import DCL_NOTE, NOTES, SMALL, Bud
 from congruency.studies.plan import Column, Row, Study
 from congruency.training import Build, Correction, SampleOrder
 
-__all__ = ["PRINTED", "SETUPS", "TITLES", "TimedSetup", "cost_study", "method_name", "synthetic_set"]
-
 TITLES = {
     "cost": "What a training image costs: parameters in millions, milliseconds",
     "cost_window": "What a training image costs DCL by its window: milliseconds",
@@ -116,7 +114,7 @@ def _timed_job(recipe: Recipe, settings: Mapping[str, Any], real_images: bool) -
     job = error_job(recipe, settings)
     return replace(
         job,
-        setup=job.setup.changed(epochs=1, milestones=(), pretrained=None, drop_last=True),
+        setup=replace(job.setup, epochs=1, milestones=(), pretrained=None, drop_last=True),
         data=replace(job.data, synthetic=not real_images, shape=_SHAPES[recipe.data]),
         short=True,
         steps=_STEPS[recipe.budget] + recipe.references,
@@ -169,10 +167,6 @@ class TimedSetup:
     @property
     def accumulate(self) -> int:
         return 1
-
-    def changed(self, **changes: Any) -> TimedSetup:
-        """Return it with other attributes."""
-        return replace(self, **changes)
 
     def recipe(self, method: str) -> SaliencyRecipe:
         """Return the recipe of the saliency tables; from scratch, for times do not depend on weights."""

@@ -1,12 +1,17 @@
-"""A line of a chart from the runs of a row: the mean over its seeds, the interval, and every seed."""
+"""Lines of charts from results: the mean over the seeds of a row, with its interval."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from congruency.report.charts import Series
+from congruency.report.charts import Series, line_chart
+from congruency.report.page import Figure
 from congruency.studies.statistics import mean_interval
+from congruency.training.methods import BASELINE
+
+_LINES_PER_CHART = 5  # beside the baseline: there are no more colours
 
 
 def mean_series(name: str, x: Sequence[float], runs: Mapping[int, Sequence[float]]) -> Series:
@@ -19,3 +24,37 @@ def mean_series(name: str, x: Sequence[float], runs: Mapping[int, Sequence[float
     padded = {seed: [*values, *[math.nan] * (len(x) - len(values))] for seed, values in runs.items()}
     several = padded if len(padded) > 1 else {}
     return Series(name, x, [one.mean for one in found], [one.margin for one in found], runs=several)
+
+
+def setting_series(name: str, values: Sequence[Sequence[float]], x: Sequence[float] | None = None) -> Series:
+    """Return the means of several settings with their 95 % intervals as bars; ``values`` are one per seed of each."""
+    found = [mean_interval(each) for each in values]
+    at = list(range(len(found))) if x is None else x
+    return Series(name, at, [one.mean for one in found], [one.margin for one in found], bars=True)
+
+
+def curve_charts(lines: Sequence[Series], **labels: Any) -> list[Figure]:
+    """Return line charts of the baseline, if it is among the lines, with a few others each."""
+    first = [line for line in lines if line.name == BASELINE]
+    others = [line for line in lines if line.name != BASELINE]
+    parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
+    drawn = [part for part in ([*first, *part] for part in parts) if part]
+    return [Figure(labels["title"], line_chart(part, **labels)) for part in drawn]
+
+
+def learning_curves(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], curve: str, heading: str) -> list[Figure]:
+    """Return charts of the column ``curve`` and of the training loss by step.
+
+    Args:
+        runs: The arrays of every row's finished runs by seed; ``"steps"`` has when the curves were evaluated.
+        heading: Of the column.
+    """
+    made = []
+    for name, what in ((curve, heading), ("train_loss", "Training loss")):
+        lines = [
+            mean_series(row, next(iter(by_seed.values()))["steps"], {seed: run[name] for seed, run in by_seed.items()})
+            for row, by_seed in runs.items()
+        ]
+        title = f"{what.partition(',')[0]} by step"
+        made += curve_charts(lines, title=title, x_label="step", y_label=what, group=name)
+    return made

@@ -8,7 +8,6 @@ import platform
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from congruency.report.numbers import counted
 from congruency.report.page import Figure, Page, render
 from congruency.studies.console import progress
 from congruency.studies.curves import mean_series
+from congruency.studies.executor import limited_threads
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import difference_charts
 from congruency.studies.plan import Column, Row, Study
@@ -55,10 +55,6 @@ class Settings:
     first_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("seeds", 1), ("steps", 1), ("epochs", 1), ("window", 2), ("first_seed", 0)):
-            if getattr(self, name) < least:
-                shown = name.replace("_", "-")
-                raise ValueError(f"{shown} must be at least {least}, got {getattr(self, name)}")
         if self.steps % EVALUATIONS:
             raise ValueError(
                 f"steps must be a multiple of {EVALUATIONS}, got {self.steps}: so often the validation loss is measured"
@@ -213,6 +209,9 @@ def methods(task: Task, settings: Settings) -> dict[str, Correct]:
 
 Runs = dict[str, list[Run]]
 
+one_thread = partial(limited_threads, 1)
+"""Matrices this small gain nothing from more threads, and results repeat to the last bit."""
+
 
 def train_all(settings: Settings, tasks: Sequence[Task], notify: Callable[[str], None] = lambda text: None) -> Runs:
     """Return the runs of every method at every seed; `notify` is called with the run's name after each evaluation."""
@@ -223,17 +222,6 @@ def train_all(settings: Settings, tasks: Sequence[Task], notify: Callable[[str],
                 for name, correct in methods(task, settings).items():
                     results[name].append(train(task, correct, seed, partial(notify, f"seed {seed}: {name}")))
     return results
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for PyTorch: matrices this small gain nothing from more, and results repeat to the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 NEXT = {

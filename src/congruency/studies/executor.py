@@ -52,7 +52,7 @@ class Runner(Protocol[JobT]):
     def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
         """Put runs together that are executed together."""
 
-    def run(self, batch: Batch[JobT], within: Within | None) -> Iterator[tuple[Run[JobT], RunResult]]:
+    def run(self, batch: Batch[JobT], within: Within) -> Iterator[tuple[Run[JobT], RunResult]]:
         """Execute a batch; raise Stopped once SIGTERM came and what can be kept is kept."""
 
 
@@ -113,7 +113,7 @@ def _executed(
 
 
 def attempt(
-    batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within | None = None
+    batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within = lambda label, share: None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
     """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
     left = {run.key: run for run in batch}
@@ -121,7 +121,7 @@ def attempt(
         if first_process():
             store.note_attempt(run)
     try:
-        with _threads(threads):
+        with limited_threads(threads):
             for run, result in runner.run(batch, within):
                 del left[run.key]
                 yield run, result
@@ -252,8 +252,8 @@ def many_runs() -> Iterator[None]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """The number of threads changes how sums are rounded: the same everywhere, results are the same everywhere."""
+def limited_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads: their number changes how sums are rounded, and so the results."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from congruency.datasets import SETS
 from congruency.datasets.loading import find
 from congruency.studies import cost
 from congruency.studies.classification import grids, tables, tuned
 from congruency.studies.classification.jobs import ImageJob, changed
-from congruency.studies.classification.runner import Machine
 from congruency.studies.classification.tables import Budget
+from congruency.studies.network_runs import Machine, chosen_device
 from congruency.studies.plan import Study
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import process_count
@@ -75,8 +73,7 @@ def choose_machine(
     capture: bool | None = None,
 ) -> Machine:
     """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(device)
     cuda, short = device == "cuda", table in (*grids.GRIDS, *tuned.TUNED)
     captures = cuda and short and precision != "16" and process_count() == 1
     return Machine(
@@ -87,9 +84,3 @@ def choose_machine(
         channels_last=cuda,
         tf32=cuda,
     )
-
-
-def made_by(settings: Mapping[str, Any]) -> str:
-    """Return on what the runs of a folder were computed, and how."""
-    version = f", with PyTorch {settings['torch']}" if "torch" in settings else ""
-    return f"from runs on {settings['device_name']} {Machine(**settings['machine']).description}{version}"

@@ -77,6 +77,11 @@ class Column:
     def heading(self) -> str:
         return self.title or self.key
 
+    @property
+    def short(self) -> str:
+        """The heading without its unit."""
+        return self.heading.partition(",")[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Generic[JobT]):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from congruency.files import finite
 from congruency.studies.plan import JobT, Row, Study
 from congruency.studies.statistics import Difference, holm, paired_difference
 from congruency.studies.store import RunResult
@@ -42,10 +43,10 @@ def collect(study: Study[JobT], finished: Mapping[tuple[str, int], RunResult]) -
 def to_json(results: Results) -> str:
     """Return the results as JSON: what is not finite is null, seeds are whole numbers."""
     plain = {
-        row: {name: [_plain(name, value) for value in values] for name, values in metrics.items()}
+        row: metrics | ({"seed": [int(seed) for seed in metrics["seed"]]} if "seed" in metrics else {})
         for row, metrics in results.items()
     }
-    return json.dumps(plain, indent=1) + "\n"
+    return json.dumps(finite(plain), indent=1) + "\n"
 
 
 def read_results(folder: Path) -> Results | None:
@@ -150,7 +151,3 @@ def _is_row(metrics: Any) -> bool:
         isinstance(values, list) and all(value is None or type(value) in (int, float) for value in values)
         for values in metrics.values()
     )
-
-
-def _plain(name: str, value: float) -> float | int | None:
-    return int(value) if name == "seed" else value if math.isfinite(value) else None

@@ -12,21 +12,24 @@ from scipy import stats
 
 # Differences of equal decimals (2.5 - 2.3, 3.5 - 3.3) disagree in the last bits: that is rounding, not spread.
 _ROUNDING = 1e-12
+_LEVEL, _POWER = 0.95, 0.8
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` seeds and the interval about it, `low` to `high`; nan where undefined."""
+    """A mean over `count` seeds and the margin of the interval about it, `mean ± margin`; nan where undefined."""
 
     mean: float
-    low: float
-    high: float
+    margin: float
     count: int
 
     @property
-    def margin(self) -> float:
-        """Half the width of the interval, which is the same on both sides of the mean."""
-        return (self.high - self.low) / 2
+    def low(self) -> float:
+        return self.mean - self.margin
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.margin
 
 
 @dataclass(frozen=True)
@@ -35,34 +38,34 @@ class Difference(Estimate):
 
     p: float
 
-    def detectable(self, power: float = 0.8, level: float = 0.95) -> float:
-        """Return the smallest true difference that so many seeds would have shown with this power.
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that so many seeds would have shown with a power of 80 %.
 
         ``(t_level + t_power) s / sqrt(n)``, with quantiles of Student's t for n - 1 degrees of freedom; nan without a
-        spread. ``level`` is that of the interval.
+        spread.
         """
         if self.count < 2:
             return math.nan
-        two_sided, one_sided = (float(stats.t.ppf(q, self.count - 1)) for q in ((1 + level) / 2, power))
+        two_sided, one_sided = (float(stats.t.ppf(q, self.count - 1)) for q in ((1 + _LEVEL) / 2, _POWER))
         return self.margin * (1 + one_sided / two_sided)
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Estimate:
+def mean_interval(values: Sequence[float]) -> Estimate:
     """Mean and Student-t interval: `mean ± t * s / sqrt(n)`, t with n - 1 degrees of freedom.
 
     The interval is nan for a single value and for values that are all the same. A value that is not finite makes the
     whole estimate nan: leaving a failed run out would flatter the method that failed.
     """
     mean, error = _mean_and_error(values, scale=max(map(abs, values), default=0.0))
-    margin = error * float(stats.t.ppf((1 + level) / 2, len(values) - 1)) if error > 0 else math.nan
-    return Estimate(mean, mean - margin, mean + margin, len(values))
+    return Estimate(mean, _margin(error, len(values)), len(values))
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> Difference:
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
     """Mean of `values - baseline`, seed by seed, with its interval and its paired t-test.
 
     p is the chance of a mean difference at least this large, in either direction, if the true one were 0. It agrees
-    with the interval: p < 1 - level exactly where the interval leaves 0 out.
+    with the interval: p < 0.05 exactly where the interval leaves 0 out.
     """
     if len(values) != len(baseline):
         raise ValueError(
@@ -71,12 +74,8 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], level:
         )
     differences = [value - base for value, base in zip(values, baseline, strict=True)]
     mean, error = _mean_and_error(differences, scale=max(map(abs, (*values, *baseline)), default=0.0))
-    if not error > 0:
-        return Difference(mean, math.nan, math.nan, len(values), math.nan)
-    freedom = len(values) - 1
-    margin = error * float(stats.t.ppf((1 + level) / 2, freedom))
-    p = 2 * float(stats.t.sf(abs(mean) / error, freedom))
-    return Difference(mean, mean - margin, mean + margin, len(values), p)
+    p = 2 * float(stats.t.sf(abs(mean) / error, len(values) - 1)) if error > 0 else math.nan
+    return Difference(mean, _margin(error, len(values)), len(values), p)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -92,6 +91,10 @@ def holm(ps: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(order) - passed) * p))
         adjusted[place] = highest
     return adjusted
+
+
+def _margin(error: float, count: int) -> float:
+    return error * float(stats.t.ppf((1 + _LEVEL) / 2, count - 1)) if error > 0 else math.nan
 
 
 def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float]:

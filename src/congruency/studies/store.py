@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from congruency._validate import changes
-from congruency.files import write_together
+from congruency.files import finite, lock, write_together
 from congruency.studies.plan import Job, JobT, Run
 
 _DIGESTS = "trainings"  # of an ablation's runs, among its settings
@@ -60,10 +60,8 @@ class Store:
         for number, line in enumerate(self._lines(_FINISHED), start=1):
             try:
                 read = json.loads(line)
-                figures = {name: math.nan if value is None else float(value) for name, value in read["figures"].items()}
-                found[read["job"], int(read["seed"])] = RunResult(
-                    figures, _replaced(read.get("arrays", {}), None, math.nan)
-                )
+                figures = {name: float(value) for name, value in _undefined(read["figures"]).items()}
+                found[read["job"], int(read["seed"])] = RunResult(figures, _undefined(read.get("arrays", {})))
             except (ValueError, KeyError, TypeError, AttributeError):
                 path = self.folder / _FINISHED
                 warnings.warn(f"line {number} of {path} is damaged; that run is repeated", stacklevel=2)
@@ -80,12 +78,8 @@ class Store:
         if isinstance(outcome, Failure):
             failed[run.key] = _described(run) | {"reason": outcome.reason.splitlines()}
         else:
-            figures = {name: value if math.isfinite(value) else None for name, value in outcome.figures.items()}
-            arrays = _replaced(outcome.arrays, math.nan, None)
-            self._append(
-                _FINISHED,
-                _described(run) | {"figures": figures} | ({"arrays": arrays} if arrays else {}),
-            )
+            arrays = {"arrays": finite(outcome.arrays)} if outcome.arrays else {}
+            self._append(_FINISHED, _described(run) | {"figures": finite(outcome.figures)} | arrays)
         if failed:
             write_together(self.folder, {_FAILED: json.dumps(list(failed.values()), indent=1) + "\n"})
         else:
@@ -156,7 +150,7 @@ class Store:
     def _append(self, name: str, content: Mapping[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a+b") as file:
-            _lock(file)
+            lock(file.fileno(), wait=True)
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # half a line, from a process that was killed
@@ -170,14 +164,11 @@ def _described(run: Run[Job]) -> dict[str, Any]:
     return {"row": run.row, "label": run.job.label, "seed": run.seed, "job": run.job.digest()}
 
 
-def _replaced(value: Any, old: float | None, new: float | None) -> Any:
-    """Nested lists with undefined numbers written as ``new``; JSON has no nan."""
-    if isinstance(value, Mapping):
-        return {name: _replaced(part, old, new) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_replaced(part, old, new) for part in value]
-    undefined = value is None if old is None else isinstance(value, float) and not math.isfinite(value)
-    return new if undefined else value
+def _undefined(value: Any) -> Any:
+    """Put nan in place of None, in nested lists too: JSON has no nan."""
+    if isinstance(value, dict):
+        return {name: _undefined(part) for name, part in value.items()}
+    return [_undefined(part) for part in value] if isinstance(value, list) else math.nan if value is None else value
 
 
 def _same(held: Any, wanted: Any) -> bool:
@@ -187,10 +178,3 @@ def _same(held: Any, wanted: Any) -> bool:
             value for name, value in wanted.items() if name not in held
         )
     return bool(held == wanted)
-
-
-def _lock(file: IO[bytes]) -> None:
-    with suppress(ImportError, OSError):  # Windows; a file system without locks
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)

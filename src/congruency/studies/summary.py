@@ -36,8 +36,8 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         first = len(header)
         header.append(column.heading)
         if column.key in any_compared:
-            header += [f"{_short(column)} against", *(["Holm's p"] if study.holm else [])]
-        header += [f"{_short(column)}, paper"] if column.key in printed else []
+            header += [f"{column.short} against", *(["Holm's p"] if study.holm else [])]
+        header += [f"{column.short}, paper"] if column.key in printed else []
         groups.append(range(first, len(header)))
     lines, lost = [], failed or {}
     named = {row.name: row for row in study.rows}
@@ -62,10 +62,6 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
         lines.append([*line, *(NOTHING for _ in extras)])
     caption = _caption(study, bool(compared), bool(printed))
     return Table(caption, [*header, *(extra.heading for extra in extras)], lines, groups)
-
-
-def _short(column: Column) -> str:
-    return column.heading.partition(",")[0]
 
 
 def _caption(study: Study[JobT], compared: bool, printed: bool) -> str:
@@ -122,6 +118,15 @@ def print_table(table: Table, console: Console) -> None:
         console.print(as_paragraphs(table), markup=False, highlight=False, soft_wrap=True)
 
 
+def show(table: Table, findings: Sequence[str], last: str, console: Console) -> None:
+    """Print a table, the findings, and a last line such as where the page is."""
+    print_table(table, console)
+    console.print()
+    for text in findings:
+        console.print(text, markup=False, highlight=False)
+    console.print(f"\n{last}", markup=False, highlight=False, soft_wrap=True)
+
+
 def as_paragraphs(table: Table, width: int = 78) -> str:
     """Return a table for a terminal that is too narrow for it: one paragraph per row."""
     paragraphs = []
@@ -166,7 +171,7 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
         }
         clear = [_change(column, one) for column, one in own.items() if one.p < _SIGNIFICANT]
         if clear:
-            rest = [_short(column) for column, one in own.items() if one.p >= _SIGNIFICANT]
+            rest = [column.short for column, one in own.items() if one.p >= _SIGNIFICANT]
             others = [f"no clear change of {', '.join(rest)}"] if rest else []
             sentences.append(f"{label}, against {row.against}: {'; '.join([*clear, *others])}.")
         elif own and all(one.identical for one in own.values()):
@@ -194,13 +199,13 @@ def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
     several = len({one.column for one in tested}) > 1
     each = [
         f"{one.row}{f' ({one.column})' if several else ''} "
-        f"{fixed(digits[one.column][0] * one.difference.detectable(), digits[one.column][1])}"
+        f"{fixed(digits[one.column][0] * one.difference.detectable, digits[one.column][1])}"
         for one in tested
     ]
     start = "The smallest difference that these seeds show with a power of 80 %"
     if len(each) <= _MOST_NAMED:
         return f"{start}: {', '.join(each)}."
-    values = sorted((digits[one.column][0] * one.difference.detectable(), digits[one.column][1]) for one in tested)
+    values = sorted((digits[one.column][0] * one.difference.detectable, digits[one.column][1]) for one in tested)
     return f"{start}: {fixed(*values[0])} to {fixed(*values[-1])}, by row."
 
 
@@ -208,7 +213,7 @@ def _change(column: Column, one: Comparison) -> str:
     direction = "rises" if one.difference.mean > 0 else "falls"
     size = fixed(column.scale * abs(one.difference.mean), column.digits)
     unit = f" {column.unit}" if column.unit else ""
-    return f"{_short(column)} {direction} by {size}{unit} (p {p_value(one.p)})"
+    return f"{column.short} {direction} by {size}{unit} (p {p_value(one.p)})"
 
 
 def _together(study: Study[JobT], tested: Sequence[Comparison]) -> str:

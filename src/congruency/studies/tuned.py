@@ -15,31 +15,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic
 
-from rich.console import Console
-
-from congruency.report import charts
 from congruency.report.page import Figure
-from congruency.studies.conduct import conduct
-from congruency.studies.curves import mean_series
+from congruency.studies.conduct import Finished, conduct
+from congruency.studies.curves import curve_charts, learning_curves, setting_series
 from congruency.studies.executor import Place, Runner
 from congruency.studies.plan import Column, JobT, Row, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.statistics import mean_interval
-from congruency.studies.store import RunResult, Store
+from congruency.studies.store import Store
 from congruency.training.config import Correction
 from congruency.training.methods import BASELINE, METHODS
 from congruency.training.processes import process_count
-
-__all__ = [
-    "FIRST_TUNING_SEED",
-    "STEPS_SAVED",
-    "Choice",
-    "Methods",
-    "TunedStudy",
-    "conduct_tuned",
-    "finer",
-    "steps_saved",
-]
 
 FIRST_TUNING_SEED = 10_000
 """Seeds from here on tune learning rates; those below compare methods."""
@@ -48,9 +34,6 @@ STEPS_SAVED = Column(key="steps saved", title="Steps saved", digits=0, compared=
 
 _CORRECTED = Column(key="corrected_share", title="Corrected, %", scale=100, digits=0)
 
-_LINES_PER_CHART = 5  # beside the baseline: there are no more colours
-
-Finished = Mapping[tuple[str, int], RunResult]
 Methods = Mapping[str, Correction | Mapping[str, Correction]]
 """What is compared, by name: a correction each, or a family of variants by name."""
 
@@ -197,16 +180,12 @@ class TunedStudy(Generic[JobT]):
 
     def learning_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
         """Return charts of the column and of the training loss by step, and how to read them."""
-        shown: list[Figure] = []
-        for curve, what in ((self.curve, self.column.heading), ("train_loss", "Training loss")):
-            lines = {}
-            for row in (row for row in study.rows if row.name in results):
-                seeds = [int(seed) for seed in results[row.name]["seed"]]
-                runs = {seed: finished[row.jobs[0].digest(), seed].arrays for seed in seeds}
-                values = {seed: run[curve] for seed, run in runs.items()}
-                lines[row.name] = mean_series(row.name, next(iter(runs.values()))["steps"], values)
-            title = f"{what.partition(',')[0]} by step"
-            shown += curve_charts(lines, title=title, y_label=what, group=curve, x_label="step")
+        runs = {
+            row.name: {int(s): finished[row.jobs[0].digest(), int(s)].arrays for s in results[row.name]["seed"]}
+            for row in study.rows
+            if row.name in results
+        }
+        shown = learning_curves(runs, self.curve, self.column.heading)
         return shown, "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
 
     def rate_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
@@ -216,27 +195,19 @@ class TunedStudy(Generic[JobT]):
         for row in sorted(study.rows, key=lambda row: places[row.settings["rate"]]):
             family, variant = row.settings["method"], row.settings["variant"]
             rows.setdefault(family if family == BASELINE else variant, []).append(row)
-        lines = {}
-        for variant, own in rows.items():
-            found = [mean_interval(results.get(row.name, {}).get(self.column.key, [])) for row in own]
-            means, margins = [one.mean for one in found], [one.margin for one in found]
-            at = [places[row.settings["rate"]] for row in own]
-            lines[variant] = charts.Series(variant, at, means, margins, bars=True)
-        what = self.column.heading
+        lines = [
+            setting_series(
+                variant,
+                [results.get(row.name, {}).get(self.column.key, []) for row in own],
+                [places[row.settings["rate"]] for row in own],
+            )
+            for variant, own in rows.items()
+        ]
         shown = curve_charts(
-            lines, title=f"{what.partition(',')[0]} by learning rate", y_label=what, group=self.name,
+            lines, title=f"{self.column.short} by learning rate", y_label=self.column.heading, group=self.name,
             x_label="learning rate", x_names=[f"{rate:g}" for rate in places],
         )  # fmt: skip
         return shown, "Means over the tuning seeds; bars: their 95 % intervals. Grey: the baseline."
-
-
-def curve_charts(lines: Mapping[str, charts.Series], **labels: Any) -> list[Figure]:
-    """Return line charts of the baseline with a few other methods each."""
-    first = [lines[BASELINE]] if BASELINE in lines else []
-    others = [line for name, line in lines.items() if name != BASELINE]
-    parts = [others[i : i + _LINES_PER_CHART] for i in range(0, len(others), _LINES_PER_CHART)] or [[]]
-    drawn = [part for part in ([*first, *part] for part in parts) if part]
-    return [Figure(labels["title"], charts.line_chart(part, **labels)) for part in drawn]
 
 
 _NOTES = (
@@ -333,7 +304,6 @@ def conduct_tuned(
     remembered: Mapping[str, Any],
     made: Callable[[Mapping[str, Any]], str],
     command: str,
-    console: Console | None = None,
 ) -> int:
     """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
 
@@ -352,7 +322,7 @@ def conduct_tuned(
         return conduct(
             study, runner(folder), own, folder, place=place, settings=settings, remembered=remembered,
             command=command, made=lambda: made(Store(folder).settings() or {**settings, **remembered}),
-            console=console, **more,
+            **more,
         )  # fmt: skip
 
     chosen = {name: tuned.grid(name)[0] for name in tuned.methods}

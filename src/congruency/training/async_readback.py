@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -106,6 +106,7 @@ class PendingStep:
     """(): the share of elements that Cautious kept."""
 
 
+@dataclass
 class EpochMeans:
     """Means over the steps of an epoch.
 
@@ -113,11 +114,12 @@ class EpochMeans:
     ``data_seconds`` is the part of ``seconds`` that the host waited for batches.
     """
 
-    def __init__(self) -> None:
-        self.steps = self.samples = 0
-        self.seconds = self.data_seconds = 0.0
-        self._sums: dict[str, float] = {}
-        self._weights: dict[str, int] = {}
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
 
     def add(
         self, step: PendingStep, figures: Mapping[str, float], measures: Mapping[str, float], seconds: float
@@ -137,23 +139,11 @@ class EpochMeans:
             self._count(name, value if math.isfinite(value) else 0.0, int(math.isfinite(value)))
 
     def _count(self, name: str, value: float, weight: int) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + value * weight
-        self._weights[name] = self._weights.get(name, 0) + weight
+        self.sums[name] = self.sums.get(name, 0.0) + value * weight
+        self.weights[name] = self.weights.get(name, 0) + weight
 
     def means(self) -> dict[str, float]:
         """The mean of every figure, nan if no step had it."""
         return {
-            name: total / self._weights[name] if self._weights[name] else math.nan for name, total in self._sums.items()
+            name: total / self.weights[name] if self.weights[name] else math.nan for name, total in self.sums.items()
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is needed to continue in the middle of an epoch."""
-        counts = {"steps": self.steps, "samples": self.samples}
-        times = {"seconds": self.seconds, "data_seconds": self.data_seconds}
-        return {**counts, **times, "sums": dict(self._sums), "weights": dict(self._weights)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
-        self.steps, self.samples = int(state["steps"]), int(state["samples"])
-        self.seconds, self.data_seconds = float(state["seconds"]), float(state["data_seconds"])
-        self._sums, self._weights = dict(state["sums"]), dict(state["weights"])

@@ -12,11 +12,6 @@ from congruency._validate import check_choice, check_floor, check_whole
 from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Correct, Trigger
 
-__all__ = [
-    "LATER_FIELDS", "Correction", "CorrectionName", "Precision", "SampleOrder", "Scope", "Strategy", "TrainingConfig",
-    "order_seed",
-]  # fmt: skip
-
 CorrectionName = Literal["baseline", "dcl", "gem", "cautious", "l2sp"]
 Scope = Literal["head", "all"]
 Measure = Literal["head", "all", "none"]

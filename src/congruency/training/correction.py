@@ -21,8 +21,6 @@ from congruency.distributed import full, like
 from congruency.modules import head
 from congruency.training.config import Correction, TrainingConfig
 
-__all__ = ["EpochMemory", "attach", "check_length", "head_copy", "parameters_of"]
-
 Loss = Callable[[Any, Any], Tensor]
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -75,46 +73,42 @@ def attach(
     autocast: Autocast,
 ) -> tuple[Corrector | None, EpochMemory | None, Cautious | None]:
     """Have ``optimizer.step()`` correct gradients or updates; the corrector, GEM's memory, and what is cautious."""
-    if correction.name in ("baseline", "l2sp") and not correction.cautious:
-        return None, None, None
+    corrector: Corrector | None = None
+    memory: EpochMemory | None = None
+    cautious: Cautious | None = None
+    makes_cautious = correction.cautious or correction.name == "cautious"
+    if correction.name in ("baseline", "l2sp") and not makes_cautious:
+        return corrector, memory, cautious
     params = parameters_of(model, correction.scope)
-    corrector, memory = _attach_first(correction, model, optimizer, params, loss, layer_copy, autocast)
-    if not (correction.cautious or correction.name == "cautious"):
-        return corrector, memory, None
-    cautious = Cautious(
-        optimizer, params, rescale=correction.rescale, decay=correction.mask_decay, max_rescale=correction.max_rescale
-    )
-    return corrector, memory, cautious
-
-
-def _attach_first(
-    correction: Correction,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    params: list[Tensor],
-    loss: Loss,
-    layer_copy: nn.Module | None,
-    autocast: Autocast,
-) -> tuple[Corrector | None, EpochMemory | None]:
-    """What comes before Cautious: DCL, GEM or nothing."""
-    if correction.name in ("baseline", "l2sp", "cautious"):
-        return None, None
     margin, trigger = correction.effective_margin, correction.effective_trigger
     if correction.name == "dcl":
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "floor=None is the paper's form")  # the record says that it was asked for
-            dcl = DCL(
+        with paper_form():
+            corrector = DCL(
                 optimizer, params, references=correction.references, window=correction.window,
                 offset=correction.offset, mode=correction.mode, margin=margin, trigger=trigger,
                 accumulate=correction.accumulate, floor=correction.floor, returning=correction.returning,
                 correct=correction.correct, blocks=correction.blocks,
             )  # fmt: skip
-        return dcl, None
-    layer = head(model) if correction.scope == "head" else None
-    memory = EpochMemory(
-        model, layer, loss, layer_copy=layer_copy, size=correction.memory, margin=margin, autocast=autocast
-    )
-    return Corrector(optimizer, params, constraints=[memory], trigger=trigger), memory
+    elif correction.name == "gem":
+        layer = head(model) if correction.scope == "head" else None
+        memory = EpochMemory(
+            model, layer, loss, layer_copy=layer_copy, size=correction.memory, margin=margin, autocast=autocast
+        )
+        corrector = Corrector(optimizer, params, constraints=[memory], trigger=trigger)
+    if makes_cautious:
+        cautious = Cautious(
+            optimizer, params, rescale=correction.rescale, decay=correction.mask_decay,
+            max_rescale=correction.max_rescale,
+        )  # fmt: skip
+    return corrector, memory, cautious
+
+
+@contextmanager
+def paper_form() -> Iterator[None]:
+    """Without the warning that the paper's form can diverge with momentum: for results that say they are of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "floor=None is the paper's form")
+        yield
 
 
 class EpochMemory(Directions):

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from congruency.distributed import full, like
 from congruency.modules import head
 
-__all__ = ["L2SP"]
-
 
 class L2SP:
     """L2-SP (Li, Grandvalet and Davoine, 2018) inside every ``optimizer.step()``, in place of weight decay.

@@ -22,7 +22,7 @@ from congruency.training.checkpoints import CheckpointError, Checkpoints, load_c
 from congruency.training.config import TrainingConfig
 from congruency.training.devices import make_fabric
 from congruency.training.processes import STOPPED_EXIT_CODE, StopSignal
-from congruency.training.progress import Progress, TensorBoardLog
+from congruency.training.progress import TensorBoardLog, progress_bar
 from congruency.training.record import RECORD_NAME, Origin, RecordWriter
 from congruency.training.run import TrainingRun
 from congruency.training.state import seed_everything
@@ -118,7 +118,7 @@ class _Session:
             self._append([_header(run, origin)])
         wanted = run.config.tensorboard and self._fabric.is_global_zero
         self._board = TensorBoardLog(folder / "tensorboard", run.step) if wanted else None
-        self._diverged = False
+        self._diverged, self._loss = False, math.nan
         self._votes = AsyncReadback(self._fabric.device)
 
     def train(self) -> Result:
@@ -126,7 +126,7 @@ class _Session:
         run, config = self._run, self._config
         shown = config.progress and self._fabric.is_global_zero
         try:
-            with StopSignal() as stop, Progress(shown, run.total_steps, run.step, config.epochs) as self._progress:
+            with StopSignal() as stop, progress_bar(shown, run.total_steps, run.step, config.epochs) as self._advance:
                 while run.epoch < config.epochs:
                     if self._train_epoch(stop) or self._end_epoch(stop):
                         return self._result(finished=False, asked=True)
@@ -143,7 +143,7 @@ class _Session:
         batches = run.batches()
         while not run.epoch_done:
             samples = run.take_step(batches)
-            self._progress.advance(run.epoch, samples)
+            self._advance(run.epoch, samples, self._loss)
             if self._notice is not None:
                 self._notice(run.step, run.total_steps)
             flush = run.step % config.flush_every == 0
@@ -193,7 +193,7 @@ class _Session:
             return
         every = self._config.record_steps
         self._append([line for line in lines if every and line["step"] % every == 0])
-        self._progress.report(lines[-1]["loss"])
+        self._loss = lines[-1]["loss"]
         self._warn_of_divergence(lines)
         if self._board is not None:
             for line in lines:

@@ -8,8 +8,6 @@ from typing import Any
 from congruency.constraints.references import DEFAULT_FLOOR
 from congruency.training.config import Correction
 
-__all__ = ["BASELINE", "FAMILIES", "METHODS", "choose_families", "choose_methods", "method_named"]
-
 BASELINE = "baseline"
 _WINDOWS = (10, 50, 200)
 _MARGINS = (0.001, 0.01)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from congruency._validate import installing
@@ -15,79 +14,43 @@ from congruency._validate import installing
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 
 
-class Progress:
-    """A bar over the steps of a run, redrawn a few times per second by :meth:`advance`, without a thread of its own.
+Advance = Callable[[int, int, float], None]
+"""Called after a step with its epoch, the number of its samples and the latest loss that the host has read."""
+
+
+@contextmanager
+def progress_bar(shown: bool, total: int, done: int, epochs: int) -> Iterator[Advance]:
+    """A bar over the steps of a run, redrawn a few times per second by what is yielded, without a thread of its own.
 
     ``total`` steps and ``epochs`` are those of the whole run, ``done`` the steps taken before it was resumed.
     """
-
-    def __init__(self, shown: bool, total: int, done: int, epochs: int) -> None:
-        self._epochs = epochs
-        self._drawn = 0.0
-        self._waiting = self._samples = 0
-        self._loss = float("nan")
-        self._bar: Any = None
-        if shown:
-            self._bar = _bar()
-            self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="")
-            self._since = time.perf_counter()
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._draw(time.perf_counter())
-            self._bar.stop()
-
-    def advance(self, epoch: int, samples: int) -> None:
-        """Count one step."""
-        if self._bar is None:
-            return
-        self._epoch = epoch
-        self._waiting += 1
-        self._samples += samples
-        now = time.perf_counter()
-        if now - self._drawn >= _SECONDS_BETWEEN_DRAWINGS:
-            self._draw(now)
-
-    def report(self, loss: float) -> None:
-        """Set the loss to show, the latest the host has read."""
-        self._loss = loss
-
-    def _draw(self, now: float) -> None:
-        if self._waiting:
-            rate = self._samples / max(now - self._since, 1e-9)
-            self._bar.update(
-                self._task,
-                advance=self._waiting,
-                description=f"epoch {self._epoch + 1}/{self._epochs}",
-                rate=f"{rate:,.0f} samples/s",
-                loss=f"loss {self._loss:.4g}",
-            )
-            self._waiting, self._samples, self._since = 0, 0, now
-        self._drawn = now
-        self._bar.refresh()
-
-
-def _bar() -> Any:
+    if not shown:
+        yield lambda epoch, samples, loss: None
+        return
     from rich import progress
     from rich.console import Console
 
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[rate]}"),
-        progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[loss]}"),
-        console=Console(stderr=True),
-        auto_refresh=False,
-    )
+    text = progress.TextColumn
+    columns = (
+        text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(), text("{task.fields[rate]}"),
+        progress.TimeRemainingColumn(), text("{task.fields[loss]}"),
+    )  # fmt: skip
+    since, drawn, waiting = time.perf_counter(), 0.0, 0  # the first step is drawn at once
+    with progress.Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
+        task = bar.add_task("", total=total, completed=done, rate="", loss="")
+
+        def advance(epoch: int, samples: int, loss: float) -> None:
+            nonlocal since, drawn, waiting
+            bar.update(task, advance=1, description=f"epoch {epoch + 1}/{epochs}", loss=f"loss {loss:.4g}")
+            waiting += samples
+            now = time.perf_counter()
+            if now - drawn >= _SECONDS_BETWEEN_DRAWINGS:
+                bar.update(task, rate=f"{waiting / max(now - since, 1e-9):,.0f} samples/s")
+                bar.refresh()
+                since = drawn = now
+                waiting = 0
+
+        yield advance
 
 
 class TensorBoardLog:

@@ -19,13 +19,14 @@ Undefined and non-finite numbers are null.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from congruency.files import finite, lock
 
 RECORD_NAME = "record.jsonl"
 
@@ -56,7 +57,8 @@ class RecordWriter:
         if length and not path.exists():
             raise RecordError(f"the run record {path} is missing; without it the run cannot be resumed")
         self._file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)  # noqa: SIM115
-        _lock(self._file.fileno(), path)
+        if lock(self._file.fileno()) is False:
+            raise RecordError(f"another process is writing {path}: wait for it, or choose another folder")
         held = os.fstat(self._file.fileno()).st_size
         if held < length:
             raise RecordError(f"the run record {path} has {held} bytes, fewer than the {length} of the checkpoint")
@@ -69,7 +71,7 @@ class RecordWriter:
         try:
             text = json.dumps(line, allow_nan=False)
         except ValueError:  # few lines have a nan, and searching each would be slower
-            text = json.dumps(_defined(line), allow_nan=False)
+            text = json.dumps(finite(line), allow_nan=False)
         self._waiting.append(text + "\n")
 
     def flush(self) -> None:
@@ -143,28 +145,3 @@ def read_record(path: str | Path) -> RunRecord:
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The lines without times: equal for two runs that computed the same."""
     return [{name: value for name, value in line.items() if name not in _TIMES} for line in lines]
-
-
-def _lock(handle: int, path: Path) -> None:
-    """Keep two runs from writing one record; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RecordError(f"another process is writing {path}: wait for it, or choose another folder") from None
-    except OSError:  # a file system without locks
-        return
-
-
-def _defined(value: Any) -> Any:
-    """Replace nan and infinities, which JSON lacks, by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _defined(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defined(item) for item in value]
-    return value

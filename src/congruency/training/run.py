@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -292,7 +293,7 @@ class TrainingRun:
             "cautious": None if self.cautious is None else self.cautious.state_dict(),
             "penalty": None if self.penalty is None else self.penalty.state_dict(),
             "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
-            "means": self._means.state_dict(),
+            "means": asdict(self._means),
             "corrected_before": self._corrected_before,
             "evaluation": dict(self.evaluation),
             "processes": self._of_each_process(),
@@ -332,7 +333,7 @@ class TrainingRun:
         for part, name in (*parts, (self.penalty, "penalty"), (self.step_meter, "gauge")):
             if part is not None:
                 part.load_state_dict(state[name])
-        self._means.load_state_dict(state["means"])
+        self._means = EpochMeans(**state["means"])
         self._corrected_before = state["corrected_before"]
         self.evaluation = dict(state["evaluation"])
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]

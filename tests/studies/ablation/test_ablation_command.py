@@ -3,16 +3,19 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 
+import command_line
 import pytest
 import torch
-from typer.testing import CliRunner
+from command_line import said
 
-from congruency import cli
 from congruency.classification import task
 from congruency.studies.classification import runner
 from congruency.studies.store import Store
 from congruency.training import read_record, without_times
+
+call = partial(command_line.call, columns=160)
 
 SMALL = [
     "--dataset",
@@ -35,14 +38,6 @@ FOLDERS = {
     FIRST: "DCL-3-1_concentrate_margin_0_head",
     LAST: "DCL-inf-1_concentrate_margin_0_head",
 }
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "160", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 def results(out):
@@ -104,13 +99,13 @@ def test_a_cell_is_what_train_makes_with_the_same_options(whole, tmp_path):
 def test_what_is_finished_is_never_run_again_and_the_grid_grows(whole, monkeypatch):
     _, out = whole
     before, trained = results(out), []
-    train = runner.train
+    train_run = runner.train_run
 
-    def counted(build, config, folder, **options):
+    def counted(run, build, config, folder, *rest):
         trained.append(folder.relative_to(out / "runs").as_posix())
-        return train(build, config, folder, **options)
+        return train_run(run, build, config, folder, *rest)
 
-    monkeypatch.setattr(runner, "train", counted)
+    monkeypatch.setattr(runner, "train_run", counted)
     assert call("ablate", *SMALL, *GRID, "--seeds", 2, "--out", out).exit_code == 0
     assert trained == []
     assert results(out) == before
@@ -213,7 +208,7 @@ def test_a_recipe_of_the_paper_on_other_images(tmp_path):
     ],
 )
 def test_another_configuration_in_the_same_folder_is_refused(whole, change, message, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     result = call("ablate", *SMALL, *GRID, "--out", whole[1], *change)
     assert result.exit_code == 2, result.output
     assert re.search(f"holds runs with other settings .*{message}", said(result))
@@ -244,7 +239,7 @@ def test_another_configuration_in_the_same_folder_is_refused(whole, change, mess
     ],
 )
 def test_bad_options_are_refused_before_any_work(words, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     result = call("ablate", *words, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert message in said(result)

@@ -1,15 +1,18 @@
 import json
+from functools import partial
 
+import command_line
 import pytest
-from typer.testing import CliRunner
+from command_line import said
 
-from congruency import cli
 from congruency.studies.classification import runner
 from congruency.studies.classification.grids import GRIDS, TITLES, grid
 from congruency.studies.image_tables import choose_machine
 from congruency.studies.plan import pick
 from congruency.studies.results import merged_rows
 from congruency.studies.store import Store
+
+call = partial(command_line.call, columns=160)
 
 FAST = [
     "--dataset",
@@ -25,14 +28,6 @@ FAST = [
     "--lr",
     "0.05",
 ]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "160", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("name", list(GRIDS))
@@ -88,7 +83,7 @@ def test_a_grid_is_run_in_parts_and_by_several_processes(tmp_path, monkeypatch):
     assert {row: values["test error"] for row, values in one.items()} == {
         row: values["test error"] for row, values in two.items()
     }
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it ran again"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it ran again"))
     shown = call("reproduce", "classification", "cifar10_grid", *FAST, *rows, "--seeds", "1", "--out", tmp_path / "b")
     assert shown.exit_code == 0
     assert "DCL-5-1, anchor, margin 0.5, all" in shown.output

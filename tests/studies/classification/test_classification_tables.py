@@ -2,8 +2,11 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 
+import command_line
 import pytest
+from command_line import said
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -16,16 +19,10 @@ from congruency.studies.image_tables import named_study, remarks, sets_of, study
 from congruency.studies.plan import pick
 from congruency.training.record import RunRecord
 
+call = partial(command_line.call, columns=160)
+
 TITLES = {**tables.TITLES, **cost.TITLES}
 DIGITS = ["--dataset", "digits", "--budget", "small", "--device", "cpu", "--epochs", "1"]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "160", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if not name.startswith("cost")])
@@ -294,7 +291,7 @@ def test_tables_are_listed():
     ],
 )
 def test_bad_options_of_tables_are_refused(words, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     given = [word.format(folder=tmp_path) for word in words]
     result = call("reproduce", "classification", *given, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
@@ -303,7 +300,7 @@ def test_bad_options_of_tables_are_refused(words, message, tmp_path, monkeypatch
 
 
 def test_a_set_with_other_classes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "train", lambda *_, **__: pytest.fail("it began to train"))
+    monkeypatch.setattr(runner, "train_run", lambda *_, **__: pytest.fail("it began to train"))
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "cifar10" / split / name).mkdir(parents=True)

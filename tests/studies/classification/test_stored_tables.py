@@ -8,7 +8,8 @@ import pytest
 
 from congruency.classification.image_options import ImageOptions
 from congruency.studies.ablation import Axes, ablation_study, from_options
-from congruency.studies.image_tables import made_by, study_of
+from congruency.studies.image_tables import study_of
+from congruency.studies.network_runs import made_by
 from congruency.studies.page import compose, to_page_markdown
 from congruency.studies.results import collect, read_results
 from congruency.studies.store import Store

@@ -4,23 +4,14 @@ import signal
 
 import pytest
 import torch
+from command_line import call, said
 from PIL import Image
-from typer.testing import CliRunner
 
-from congruency import cli
 from congruency.classification import task
 from congruency.cli import runs
 from congruency.training import Correction, Result, load_checkpoint, read_record, without_times
 
 SMALL = ["--dataset", "digits", "--model", "convnet", "--per-class", "20", "--batch-size", "32", "--device", "cpu"]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "100", "TERM": "dumb"})
-
-
-def said(result):
-    return " ".join(result.output.replace("│", " ").split())
 
 
 def trained(out, *words, epochs=2):

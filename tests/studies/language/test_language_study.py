@@ -4,31 +4,26 @@ import json
 import math
 import pickle
 import random
+from functools import partial
 from typing import get_args, get_type_hints
 
+import command_line
 import pytest
-from typer.testing import CliRunner
+from command_line import said
 
-from congruency import cli
 from congruency.cli.reproduce.language import language
 from congruency.cli.train_lm import train_lm as command
 from congruency.language import LanguageSetup
 from congruency.studies.language.runner import LanguageRunner
 from congruency.studies.language.study import RATES, SETUPS, LanguageJob, language_study
+from congruency.studies.network_runs import Machine
 from congruency.studies.store import RunResult
 from congruency.studies.tuned import Choice, steps_saved
 from congruency.training import METHODS, Correction, choose_methods, read_record
 
+call = partial(command_line.call, columns=120)
+
 SETUP = SETUPS["tiny"]
-
-
-def call(*words):
-    return CliRunner().invoke(cli.build(), [str(word) for word in words], env={"COLUMNS": "120", "TERM": "dumb"})
-
-
-def flat(output):
-    """Without the frame and the line breaks of an error."""
-    return " ".join(output.replace("│", " ").split())
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +143,7 @@ def test_the_command_tunes_then_compares_and_is_not_repeated(texts, tmp_path):
     assert len((out / "finished.jsonl").read_text().splitlines()) == 4
     other = call(*words, "--rate", 0.002, "--precision", "bf16")
     assert other.exit_code == 2
-    assert "other settings" in flat(other.output)
+    assert "other settings" in said(other)
 
 
 def test_one_rate_is_not_tuned(texts, tmp_path):
@@ -159,16 +154,16 @@ def test_one_rate_is_not_tuned(texts, tmp_path):
 
 
 def test_the_study_refuses(texts, tmp_path, monkeypatch):
-    assert "there is no method 'magic'" in flat(call(*SLICE, "--row", "magic", "--out", tmp_path).output)
-    assert "must differ" in flat(call(*SLICE, "--first-seed", 9999, "--out", tmp_path).output)
-    assert "there is no folder or file" in flat(call(*SLICE, "--corpus", tmp_path / "no", "--out", tmp_path).output)
-    runner = LanguageRunner(folder=tmp_path, corpus=str(texts))
+    assert "there is no method 'magic'" in said(call(*SLICE, "--row", "magic", "--out", tmp_path))
+    assert "must differ" in said(call(*SLICE, "--first-seed", 9999, "--out", tmp_path))
+    assert "there is no folder or file" in said(call(*SLICE, "--corpus", tmp_path / "no", "--out", tmp_path))
+    runner = LanguageRunner(folder=tmp_path, machine=Machine(), corpus=str(texts))
     assert pickle.loads(pickle.dumps(runner)) == runner, "other processes execute runs too"
     with pytest.raises(ValueError, match=r"has the hash .* here and 0000 where the study began"):
-        LanguageRunner(folder=tmp_path, corpus=str(texts), corpus_hash="0000").text()
-    assert "capture needs a GPU" in flat(call(*SLICE, "--corpus", texts, "--capture", "--out", tmp_path).output)
+        LanguageRunner(folder=tmp_path, machine=Machine(), corpus=str(texts), corpus_hash="0000").text()
+    assert "capture needs a GPU" in said(call(*SLICE, "--corpus", texts, "--capture", "--out", tmp_path))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "leave torchrun out" in flat(call(*SLICE, "--corpus", texts, "--out", tmp_path).output)
+    assert "leave torchrun out" in said(call(*SLICE, "--corpus", texts, "--out", tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,13 +183,13 @@ def test_train_lm_trains_and_resumes(texts, tmp_path):
     assert (record.run["row"], record.run["data"]) == ("dcl-10", texts.name)
     assert len(record.steps) == 8
 
-    assert "give --resume to continue it" in flat(train_lm(*words).output)
+    assert "give --resume to continue it" in said(train_lm(*words))
     before = (tmp_path / "record.jsonl").read_bytes()
     assert train_lm(*words, "--resume").exit_code == 0
     assert (tmp_path / "record.jsonl").read_bytes() == before
     changed = train_lm(*words, "--resume", "--lr", 0.5)
     assert changed.exit_code == 2
-    assert "learning_rate was 0.001 and is 0.5" in flat(changed.output)
+    assert "learning_rate was 0.001 and is 0.5" in said(changed)
 
 
 def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
@@ -205,7 +200,7 @@ def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
         "(DCL-10-1 concentrate, whole network, floor 0.1, returning or not, corrects the update, by row, cautious, "
         "masked decay)"
     )
-    assert described in flat(result.output)
+    assert described in said(result)
     record = read_record(tmp_path / "dcl")
     assert record.run["config"]["method"] == Correction(
         name="dcl", scope="all", window=10, floor=0.1, returning=False, correct="update", blocks="row", cautious=True,
@@ -214,10 +209,10 @@ def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
     assert all(0 < line["kept"] <= 1 for line in record.steps)
     assert min(line["kept"] for line in record.steps) < 1
     cautious = train_lm("--corpus", texts, "--method", "cautious", "--max-rescale", 2, "--out", tmp_path / "cautious")
-    assert "method cautious (Cautious, rescaled at most 2.0)" in flat(cautious.output)
+    assert "method cautious (Cautious, rescaled at most 2.0)" in said(cautious)
     refused = train_lm("--corpus", texts, "--method", "anchor-10", "--floor", 0.1, "--out", tmp_path / "anchor")
     assert refused.exit_code == 2
-    assert "--floor: needs DCL in mode concentrate" in flat(refused.output)
+    assert "--floor: needs DCL in mode concentrate" in said(refused)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +227,7 @@ def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
 def test_train_lm_refuses(words, message, texts, tmp_path):
     result = train_lm("--corpus", texts, "--out", tmp_path / "run", *words)
     assert result.exit_code == 2
-    assert message in flat(result.output)
+    assert message in said(result)
     assert not (tmp_path / "run").exists()
 
 

@@ -66,14 +66,14 @@ def classification(
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
-        import torch
         from rich.console import Console
 
         from congruency.studies.classification.jobs import describe_changes
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
-        from congruency.studies.image_tables import choose_machine, made_by, remarks, sets_of, study_of
+        from congruency.studies.image_tables import choose_machine, remarks, sets_of, study_of
+        from congruency.studies.network_runs import made_by
         from congruency.studies.plan import pick
         from congruency.studies.store import Store
         from congruency.training.processes import first_process
@@ -91,7 +91,7 @@ def classification(
         if record_steps and all(job.short for each in study.rows for job in each.jobs):
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
         remembered = held or {
-            "command": command_line(), "device_name": machine.device_name, "torch": torch.__version__,
+            "command": command_line(), **machine.remembered,
             "remarks": [] if dataset else remarks(sets_of(study), data),
         }  # fmt: skip
         study = pick(study_of(settings | {"remarks": remembered.get("remarks", [])}), row or ())

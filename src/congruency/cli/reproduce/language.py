@@ -48,9 +48,10 @@ def language(
         from dataclasses import replace
 
         from congruency.studies.console import command_line, typed
-        from congruency.studies.language.runner import LanguageRunner, conduct_language
-        from congruency.studies.language.study import RATES, SETUPS
-        from congruency.studies.tuned import FIRST_TUNING_SEED
+        from congruency.studies.language.runner import LanguageRunner
+        from congruency.studies.language.study import RATES, SETUPS, language_study, shared_settings
+        from congruency.studies.network_runs import Machine, chosen_device, made_by
+        from congruency.studies.tuned import FIRST_TUNING_SEED, conduct_tuned
         from congruency.training import choose_methods
 
         setup = SETUPS[table]
@@ -61,12 +62,20 @@ def language(
             setup = replace(setup, batch_size=batch_size)
         runner = LanguageRunner(
             folder=folder, corpus=corpus if corpus == "stdlib" else str(Path(corpus).expanduser().absolute()),
-            accelerator=device, precision=precision, compile=compile, capture=capture, tf32=tf32, command=typed(),
+            machine=Machine(
+                device=chosen_device(device), precision=precision, compile=compile, capture=capture, tf32=tf32
+            ),
+            study=table, command=typed(),
         )  # fmt: skip
-        code = conduct_language(
-            table, setup, choose_methods(rows or ()), runner, rates=tuple(dict.fromkeys(rate or RATES[table])),
-            seeds=range(first_seed, first_seed + seeds),
-            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place,
-            command=command_line(),
+        runner = replace(runner, corpus_hash=runner.text().digest)
+        settings = {
+            "study": "language", "setup": shared_settings(setup), "corpus": runner.corpus_hash,
+            "machine": runner.computing,
+        }  # fmt: skip
+        study = language_study(table, setup, choose_methods(rows or ()), tuple(dict.fromkeys(rate or RATES[table])))
+        code = conduct_tuned(
+            study, lambda where: replace(runner, folder=where), folder, seeds=range(first_seed, first_seed + seeds),
+            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
+            remembered=runner.machine.remembered, made=made_by, command=command_line(),
         )  # fmt: skip
     raise typer.Exit(code)

@@ -60,12 +60,11 @@ def tuned(
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict, replace
 
-        import torch
-
         from congruency.studies.classification.runner import ClassificationRunner, ImageSource
         from congruency.studies.classification.tuned import TUNED, tuned_study
         from congruency.studies.console import command_line, typed
-        from congruency.studies.image_tables import choose_machine, made_by, remarks
+        from congruency.studies.image_tables import choose_machine, remarks
+        from congruency.studies.network_runs import made_by
         from congruency.studies.store import Store
         from congruency.studies.tuned import FIRST_TUNING_SEED, Methods, conduct_tuned
         from congruency.training import choose_families, choose_methods
@@ -98,7 +97,6 @@ def tuned(
         code = conduct_tuned(
             study, lambda where: replace(runner, folder=where), folder, seeds=range(first_seed, first_seed + seeds),
             tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
-            remembered={"device_name": machine.device_name, "torch": torch.__version__}, made=made_by,
-            command=command_line(),
+            remembered=machine.remembered, made=made_by, command=command_line(),
         )  # fmt: skip
     raise typer.Exit(code)

@@ -6,7 +6,6 @@ On functions whose Lipschitz constant is known: where the bound is tight, and wh
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import finite, write_together
 from congruency.measure import congruency
 from congruency.measure.bound import BoundForm, lower_bound
 from congruency.report.charts import Series, line_chart
@@ -24,11 +23,6 @@ from congruency.report.page import Figure, Page, render
 from congruency.report.tables import Table
 from congruency.studies.page import provenance
 from congruency.studies.results import RESULTS_FILE
-
-__all__ = [
-    "FORMS", "PROBLEMS", "Comparison", "Problem", "Results", "compare", "findings", "logistic", "quadratic", "summary",
-    "write",
-]  # fmt: skip
 
 FORMS: tuple[BoundForm, ...] = get_args(BoundForm)
 _ROUNDING = 1e-6
@@ -246,19 +240,15 @@ def to_json(results: Results) -> str:
             "steps": [
                 {
                     "step_times_lipschitz": one.relative,
-                    "measured": _numbers(one.measured),
-                    **{form: _numbers(values) for form, values in one.bounds.items()},
+                    "measured": one.measured.tolist(),
+                    **{form: values.tolist() for form, values in one.bounds.items()},
                 }
                 for one in comparisons
             ],
         }
         for problem, comparisons in results.values()
     }
-    return json.dumps(content) + "\n"
-
-
-def _numbers(values: Tensor) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values.tolist()]
+    return json.dumps(finite(content)) + "\n"
 
 
 def write(results: Results, steps: int, out: Path, command: str) -> list[Path]:

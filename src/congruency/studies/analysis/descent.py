@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from congruency.dcl import DCL
-from congruency.studies.console import paper_form
-
-__all__ = [
-    "MODES", "OPTIMIZERS", "SURFACES", "Descent", "Illustration", "Mode", "Path", "Surface", "descend", "find",
-    "illustrate", "letter",
-]  # fmt: skip
+from congruency.training.correction import paper_form
 
 Mode = Literal["baseline", "concentrate", "anchor"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -25,8 +25,6 @@ from congruency.studies.results import RESULTS_FILE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["findings", "table", "write"]
-
 _COLOURS: dict[bool, dict[Mode, str]] = {  # by whether the colour scheme is dark
     False: dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True)),
     True: dict(zip(MODES, ("#ffffff", DARK[1], DARK[2]), strict=True)),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from congruency.files import write_together
+from congruency.files import finite, write_together
 from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
 from congruency.report.charts import heat_map
@@ -32,14 +32,10 @@ from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import RESULTS_FILE, Results, comparisons
 from congruency.studies.results import to_json as results_json
 
-__all__ = [
-    "BETWEEN", "SIMILAR", "WITHIN", "Kind", "Pairs", "compare", "compose_several", "findings", "kinds", "means",
-    "summary", "write", "write_several",
-]  # fmt: skip
-
 WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between classes"
 _MEASURES = ("congruency", "similarity")
-_ACROSS = 5  # pictures beside a reference
+_KINDS = 30  # lines of a table
+_REFERENCES, _ACROSS = 4, 5  # references with pictures, and pictures beside each
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +91,11 @@ def _mean_and_deviation(values: Tensor) -> tuple[float, float]:
     return mean, float(kept.std()) if len(kept) > 1 else float("nan")
 
 
-def summary(pairs: Pairs, most: int = 30) -> Table:
+def summary(pairs: Pairs) -> Table:
     """Return one line per kind of pair; of many classes, the first kinds."""
     rows = [
         [f"{kind.first} - {kind.second}", str(kind.count), *(fixed(v, 4) for v in (*kind.congruency, *kind.similarity))]
-        for kind in kinds(pairs)[:most]
+        for kind in kinds(pairs)[:_KINDS]
     ]
     caption = (
         "Congruency: the cosine of two samples' gradients in the last layer. Similarity: that of the images as the "
@@ -174,12 +170,12 @@ _NOTES = (
 )
 
 
-def _references(labels: Sequence[str], most: int = 4) -> list[int]:
+def _references(labels: Sequence[str]) -> list[int]:
     """The first sample of each class; of samples without classes, evenly chosen ones."""
     first = [labels.index(label) for label in dict.fromkeys(labels)]
     if len(first) < len(labels):
-        return first[:most]
-    return [round(i * (len(labels) - 1) / most) for i in range(most)][: len(labels)]
+        return first[:_REFERENCES]
+    return [round(i * (len(labels) - 1) / _REFERENCES) for i in range(_REFERENCES)][: len(labels)]
 
 
 def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
@@ -194,13 +190,13 @@ def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
     return Figure(title, f'<div style="{style}">{"".join(cells)}</div>')
 
 
-def _beside(pairs: Pairs, reference: int, count: int = _ACROSS) -> list[int]:
+def _beside(pairs: Pairs, reference: int) -> list[int]:
     """From the most congruent sample to the least, evenly along the ranking."""
     row = pairs.congruency[reference].nan_to_num(nan=-2.0)
     ranked = [i for i in row.argsort(descending=True, stable=True).tolist() if i != reference]
-    if len(ranked) <= count:
+    if len(ranked) <= _ACROSS:
         return ranked
-    return [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]
+    return [ranked[round(i * (len(ranked) - 1) / (_ACROSS - 1))] for i in range(_ACROSS)]
 
 
 def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
@@ -215,11 +211,10 @@ def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
 def to_json(pairs: Pairs) -> str:
     """Return the kinds of pairs as JSON."""
     made = [
-        {"pair": [kind.first, kind.second], "count": kind.count}
-        | {name: [None if math.isnan(value) else value for value in getattr(kind, name)] for name in _MEASURES}
+        {"pair": [kind.first, kind.second], "count": kind.count} | {name: getattr(kind, name) for name in _MEASURES}
         for kind in kinds(pairs)
     ]
-    return json.dumps(made, indent=1) + "\n"
+    return json.dumps(finite(made), indent=1) + "\n"
 
 
 def write(

@@ -23,18 +23,10 @@ from congruency.studies.saliency.recipes import PRINTED
 from congruency.studies.summary import findings as study_findings
 from congruency.training.record import RECORD_NAME
 
-__all__ = [
-    "by_epoch", "commands", "compose", "differing", "evaluated", "findings", "left_out", "partner", "representative",
-    "results_of", "spread_by_epoch", "study_of", "within_epoch",
-]  # fmt: skip
-
 _AT_MOST = 6  # lines in a chart: the number of colours
 _POINTS = 240
 _LAST = ("loss", "error")
 _MEANS = ("congruency", "congruency_previous", "corrected_congruency", "corrected_share")
-
-Curve = Callable[[Run], list[float]]
-"""One number per epoch, nan where there is none."""
 
 _NOT_NEGATIVE = (0.0, math.inf)
 
@@ -350,8 +342,9 @@ def _thinned(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
-def representative(groups: Sequence[Group], wanted: Sequence[int] = (1, 5, 10, 15)) -> list[int]:
+def representative(groups: Sequence[Group]) -> list[int]:
     """Return the epochs, from 0, that have a chart each: the paper's four, or the last one of shorter runs."""
+    wanted = (1, 5, 10, 15)
     longest = max((len(run.epochs) for group in groups for run in group.runs), default=0)
     chosen = [epoch for epoch in wanted if epoch <= longest]
     if len(chosen) < len(wanted) and longest and longest not in chosen:
@@ -359,7 +352,7 @@ def representative(groups: Sequence[Group], wanted: Sequence[int] = (1, 5, 10, 1
     return [epoch - 1 for epoch in chosen]
 
 
-def _series(group: Group, curve: Curve) -> Series:
-    """Epochs are counted from 1; where runs have different numbers of epochs, those that are there count."""
+def _series(group: Group, curve: Callable[[Run], list[float]]) -> Series:
+    """``curve`` has one number per epoch, counted from 1; where runs differ in their number, those there are count."""
     runs = {run.seed: curve(run) for run in group.runs}
     return mean_series(group.name, range(1, max(map(len, runs.values()), default=0) + 1), runs)

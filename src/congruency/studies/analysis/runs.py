@@ -13,11 +13,6 @@ from typing import Any
 from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.record import RECORD_NAME, read_record
 
-__all__ = [
-    "Group", "Loaded", "Run", "correction", "find_records", "group", "in_words", "later_settings", "load",
-    "method_name", "number", "row_name", "varying",
-]  # fmt: skip
-
 # How a run was computed or watched, not what was run.
 _INCIDENTAL = {
     "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",

@@ -23,8 +23,6 @@ from congruency.training import load_checkpoint, read_record
 from congruency.training.record import RECORD_NAME
 from congruency.training.state import load_model
 
-__all__ = ["Samples", "all_different", "classifier_samples", "is_saliency", "saliency_samples", "trained_by"]
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -188,13 +186,11 @@ def _evenly(length: int, count: int) -> list[int]:
     return [round(i * (length - 1) / max(1, count - 1)) for i in range(count)]
 
 
-def saliency_samples(
-    checkpoint: Path, data: Path, count: int, *, size: tuple[int, int] | None = None, split: str = "train"
-) -> Samples:
+def saliency_samples(checkpoint: Path, data: Path, count: int, *, split: str = "train") -> Samples:
     """Return a saliency network, and ``count`` images with fixations, evenly chosen from a set.
 
-    Images of a folder are resized to ``size``, by default that of the network's training.
-    The loss is DINet's, l1; pictures show an image above the density of its fixations.
+    Images of a folder are resized as those of the network's training. The loss is DINet's, l1; pictures show an image
+    above the density of its fixations.
     """
     from congruency.saliency.batches import SaliencyBatches
     from congruency.saliency.data import open_data
@@ -209,9 +205,7 @@ def saliency_samples(
     names = [whole.viewings[i].image.name for i in chosen]
     seen = model.preprocessing
     held = (
-        prepared.subset(names)
-        if prepared is not None
-        else prepare_in_memory(whole.subset(chosen), size or seen.size, seen.aspect)
+        prepare_in_memory(whole.subset(chosen), seen.size, seen.aspect) if prepared is None else prepared.subset(names)
     )
     batches = SaliencyBatches(held, len(held.images))
     loss = make_loss("l1")

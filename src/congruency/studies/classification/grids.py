@@ -14,11 +14,6 @@ from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
-__all__ = [
-    "CONSTRAINT_NOTES", "CORRECTED_NOTE", "GRIDS", "TEST_ERROR", "TITLES", "fast_setup", "grid", "lite_setup",
-    "tiny_scratch_setup",
-]  # fmt: skip
-
 Variant = tuple[Mode, float]
 
 TEST_ERROR = Column(key="test error", title="Test error, %")

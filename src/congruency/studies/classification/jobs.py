@@ -8,19 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from typing_extensions import Self
-
 from congruency.classification.optimizers import SGD_NAME
 from congruency.classification.task import Images
 from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
 from congruency.training.task import Build
-
-__all__ = [
-    "Data", "ImageJob", "ImageSets", "TrainingSetup", "changed", "changed_job", "correction_settings",
-    "describe_changes", "extras", "settings_of",
-]  # fmt: skip
 
 ImageSets = tuple[Images, Images | None]
 """Training images, and test images where something is evaluated."""
@@ -41,9 +34,6 @@ class TrainingSetup(Protocol):
     def accumulate(self) -> int: ...
     @property
     def sample_order(self) -> SampleOrder: ...
-
-    def changed(self, **changes: Any) -> Self:
-        """Return it with other attributes."""
 
     def check(self) -> None:
         """Refuse a network that does not exist, before any data is read for it."""
@@ -157,7 +147,7 @@ def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
     setup, epochs = job.setup, given.get("epochs")
     if job.steps is not None:  # times depend on neither
         given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained")}
-        return replace(job, setup=setup.changed(**given))
+        return replace(job, setup=replace(setup, **given))
     held = asdict(setup)
     moved: dict[str, Any] = {}
     if epochs is not None:
@@ -167,4 +157,4 @@ def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
         moved["pretrained"] = None
     if held["pretrained"] is None:
         given = {name: value for name, value in given.items() if name != "pretrained"}
-    return replace(job, setup=setup.changed(**moved, **given))
+    return replace(job, setup=replace(setup, **moved, **given))

@@ -10,8 +10,6 @@ from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.studies.plan import PaperNumber
 
-__all__ = ["CLASSES", "RECIPES", "Measured", "Recipe", "find", "rows"]
-
 Measured = Literal["error", "top5_error", "ms", "parameters"]
 """Figures of a finished run that columns show."""
 
@@ -161,58 +159,45 @@ def _dcl(window: int | None, references: int = 1) -> dict[str, Any]:
     return {"method": "dcl", "window": window, "references": references}
 
 
+def _of_network(network: str, window: int | None) -> list[tuple[str, dict[str, Any]]]:
+    """The paper's three rows of a network, and their methods: plain SGD, GEM, and DCL with its window."""
+    dcl = f"{network} SGD DCL-{'inf' if window is None else window}-1"
+    return [(f"{network} SGD", {}), (f"{network} SGD GEM", _GEM), (dcl, _dcl(window))]
+
+
 def _cifar() -> list[Recipe]:
-    networks: dict[str, dict[str, Any]] = {
-        "ResNeXt-29": {"model": "resnext29_16x64", "assumed": (_CIFAR_CROPS,)},
-        "DenseNet-100-12": {"model": "densenet100_12", "assumed": (_CIFAR_CROPS,)},
-        "EfficientNet-B1": {
-            "model": "efficientnet_b1",
-            "pretrained": True,
-            "size": 240,
-            "assumed": (_CIFAR_CROPS, _CIFAR_LARGE),
-        },
-    }
-    reported: list[tuple[str, str, dict[str, Any], float, float]] = [
-        ("ResNeXt-29", "SGD", {}, 3.53, 17.30),
-        ("ResNeXt-29", "SGD GEM", _GEM, 7.70, 32.70),
-        ("ResNeXt-29", "SGD DCL-inf-1", _dcl(None), 3.33, 17.02),
-        ("DenseNet-100-12", "SGD", {}, 4.54, 22.88),
-        ("DenseNet-100-12", "SGD GEM", _GEM, 6.92, 33.72),
-        ("DenseNet-100-12", "SGD DCL-90-1", _dcl(90), 4.32, 22.16),
-        ("EfficientNet-B1", "SGD", {}, 1.91, 11.81),
-        ("EfficientNet-B1", "SGD GEM", _GEM, 3.06, 19.48),
-        ("EfficientNet-B1", "SGD DCL-5-1", _dcl(5), 1.79, 11.65),
+    large: dict[str, Any] = {"pretrained": True, "size": 240, "assumed": (_CIFAR_CROPS, _CIFAR_LARGE)}
+    small: dict[str, Any] = {"assumed": (_CIFAR_CROPS,)}
+    reported: list[tuple[str, str, dict[str, Any], int | None, list[tuple[float, float]]]] = [
+        ("ResNeXt-29", "resnext29_16x64", small, None, [(3.53, 17.30), (7.70, 32.70), (3.33, 17.02)]),
+        ("DenseNet-100-12", "densenet100_12", small, 90, [(4.54, 22.88), (6.92, 33.72), (4.32, 22.16)]),
+        ("EfficientNet-B1", "efficientnet_b1", large, 5, [(1.91, 11.81), (3.06, 19.48), (1.79, 11.65)]),
     ]
     return [
         Recipe(
-            table="cifar", row=f"{network} {rest}", data=data, columns={column: "error"}, paper={column: error},
-            label=column, **networks[network], **method,
+            table="cifar", row=row, data=data, model=model, columns={column: "error"}, paper={column: error},
+            label=column, **common, **method,
         )
-        for network, rest, method, ten, hundred in reported
+        for network, model, common, window, errors in reported
+        for (row, method), (ten, hundred) in zip(_of_network(network, window), errors, strict=True)
         for data, column, error in (("cifar10", "CIFAR-10", ten), ("cifar100", "CIFAR-100", hundred))
     ]  # fmt: skip
 
 
 def _tiny_imagenet() -> list[Recipe]:
-    models = {"ResNet-101": "resnet101", "DenseNet-169-32": "densenet169", "EfficientNet-B1": "efficientnet_b1"}
-    reported: list[tuple[str, str, dict[str, Any], float, float]] = [
-        ("ResNet-101", "SGD", {}, 17.34, 4.82),
-        ("ResNet-101", "SGD GEM", _GEM, 21.78, 7.21),
-        ("ResNet-101", "SGD DCL-60-1", _dcl(60), 16.89, 4.50),
-        ("DenseNet-169-32", "SGD", {}, 20.24, 6.11),
-        ("DenseNet-169-32", "SGD GEM", _GEM, 26.81, 9.43),
-        ("DenseNet-169-32", "SGD DCL-50-1", _dcl(50), 19.55, 6.09),
-        ("EfficientNet-B1", "SGD", {}, 15.73, 3.90),
-        ("EfficientNet-B1", "SGD GEM", _GEM, 28.74, 11.31),
-        ("EfficientNet-B1", "SGD DCL-8-1", _dcl(8), 15.61, 3.75),
+    reported: list[tuple[str, str, int, list[tuple[float, float]]]] = [
+        ("ResNet-101", "resnet101", 60, [(17.34, 4.82), (21.78, 7.21), (16.89, 4.50)]),
+        ("DenseNet-169-32", "densenet169", 50, [(20.24, 6.11), (26.81, 9.43), (19.55, 6.09)]),
+        ("EfficientNet-B1", "efficientnet_b1", 8, [(15.73, 3.90), (28.74, 11.31), (15.61, 3.75)]),
     ]
-    assumed = (_FINE_TUNED, _TINY_CROPS, _TINY_EPOCHS)
     return [
         Recipe(
-            table="tiny_imagenet", row=f"{network} {rest}", model=models[network], pretrained=True, columns=_TOP,
-            paper={"Top-1 error": top1, "Top-5 error": top5}, assumed=assumed, **_TINY, **method,
+            table="tiny_imagenet", row=row, model=model, pretrained=True, columns=_TOP,
+            paper={"Top-1 error": top1, "Top-5 error": top5}, assumed=(_FINE_TUNED, _TINY_CROPS, _TINY_EPOCHS), **_TINY,
+            **method,
         )
-        for network, rest, method, top1, top5 in reported
+        for network, model, window, errors in reported
+        for (row, method), (top1, top5) in zip(_of_network(network, window), errors, strict=True)
     ]  # fmt: skip
 
 
@@ -239,20 +224,14 @@ def _from_scratch() -> list[Recipe]:
     ]
     return [
         Recipe(
-            table="from_scratch",
-            row=row,
-            model="resnet101",
-            pretrained=column == "FT",
+            table="from_scratch", row=row, label=column, model="resnet101", pretrained=column == "FT",
             columns={f"Top-1 {column}": "error", f"Top-5 {column}": "top5_error"},
-            paper={f"Top-1 {column}": errors[0], f"Top-5 {column}": errors[1]},
-            label=column,
-            assumed=(_TINY_CROPS, _TINY_EPOCHS),
-            **_TINY,
-            **method,
+            paper={f"Top-1 {column}": errors[0], f"Top-5 {column}": errors[1]}, assumed=(_TINY_CROPS, _TINY_EPOCHS),
+            **_TINY, **method,
         )
         for row, method, scratch, tuned in reported
         for column, errors in (("TFS", scratch), ("FT", tuned))
-    ]
+    ]  # fmt: skip
 
 
 def _cost() -> list[Recipe]:

@@ -4,74 +4,46 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from congruency.classification.image_options import ImageOptions, read_sets
 from congruency.classification.task import Images
-from congruency.datasets import SETS, LabelledImages, catalogue, load
+from congruency.datasets import Catalogue, LabelledImages
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
 from congruency.studies.executor import Batch, Stopped, Within
+from congruency.studies.network_runs import Machine, folder_name, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
-from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record, train
-from congruency.training.config import Accelerator, Precision
+from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record
 from congruency.training.correction import parameters_of
 from congruency.training.processes import first_process, process_count
-
-__all__ = ["ClassificationRunner", "ImageSource", "Machine"]
 
 _WARMUP = 0.2  # of the steps of a measurement, which are left out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """How runs are computed; see :class:`congruency.training.TrainingConfig`."""
-
-    device: Accelerator = "cpu"
-    precision: Precision = "32"
-    compile: bool = False
-    capture: bool = False
-    channels_last: bool = False
-    tf32: bool = False
-
-    def config(self, job: ImageJob, seed: int, record_steps: int = 0) -> TrainingConfig:
-        """Return the settings of the training loop for one run."""
-        return TrainingConfig(
-            epochs=job.setup.epochs,
-            seed=seed,
-            method=job.method,
-            accelerator=self.device,
-            precision=self.precision,
-            compile=self.compile,
-            capture=self.capture and job.setup.accumulate == 1,
-            channels_last=self.channels_last,
-            tf32=self.tf32,
-            accumulate=job.setup.accumulate,
-            measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
-            evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
-            record_steps=record_steps if job.steps is None else 1,
-            checkpoint_epochs=0 if job.short else 5 if job.curves else 1,
-        )
-
-    @property
-    def description(self) -> str:
-        """The precision, for a page."""
-        rounded = " (products in TF32)" if self.tf32 and self.precision == "32" else ""
-        compiled = ", compiled" if self.compile else ""
-        return f"in precision {self.precision}{rounded}{compiled}{', as CUDA graphs' if self.capture else ''}"
-
-    @property
-    def device_name(self) -> str:
-        return torch.cuda.get_device_name() if self.device == "cuda" and torch.cuda.is_available() else self.device
+def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: int = 0) -> TrainingConfig:
+    """Return the settings of the training loop for one run."""
+    how = asdict(machine)
+    return TrainingConfig(
+        epochs=job.setup.epochs,
+        seed=seed,
+        method=job.method,
+        accelerator=how.pop("device"),
+        accumulate=job.setup.accumulate,
+        measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
+        evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
+        record_steps=record_steps if job.steps is None else 1,
+        checkpoint_epochs=0 if job.short else 5 if job.curves else 1,
+        **how | {"capture": machine.capture and job.setup.accumulate == 1},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,23 +78,15 @@ class ImageSource:
 
     def read(self, data: Data) -> ImageSets:
         """Read the training and the test images, and check their classes."""
-        if data.name == "imagenet" and self.dataset is None:
-            train_files, test_files = (catalogue("imagenet", split, data=self.data) for split in ("train", "test"))
-            train_files = train_files if data.per_class is None else train_files.per_class(data.per_class)
-            test_files = test_files if data.test_per_class is None else test_files.per_class(data.test_per_class)
-            _check_classes(data, train_files)
-            return train_files, test_files
-        train_set, test_set = self._load(data, "train", data.per_class), self._load(data, "test", data.test_per_class)
-        if self.dataset is None:
-            _check_classes(data, train_set)
+        options = ImageOptions(
+            source=self.dataset or data.name, folder=self.data, size=self.size, channels=self.channels,
+            per_class=data.per_class, test_per_class=data.test_per_class, cache=self.cache,
+        )  # fmt: skip
+        train_set, test_set = read_sets(options)
+        if self.dataset is None and data.classes not in (None, len(train_set.classes)):
+            found = len(train_set.classes)
+            raise ValueError(f"{data.name} has {data.classes} classes, and the set that was found {found}")
         return self._placed(train_set), self._placed(test_set)
-
-    def _load(self, data: Data, split: Any, per_class: int | None) -> LabelledImages:
-        source = self.dataset or data.name
-        name = f"{Path(source).name}-{split}-{per_class or 'all'}.pt"
-        cache = None if self.cache is None or source == "digits" else self.cache / name
-        size = None if source in SETS else self.size
-        return load(source, split, size, self.channels, data=self.data, per_class=per_class, cache=cache)
 
     def _synthetic(self, data: Data, count: int) -> LabelledImages:
         """One random image, seen many times: nothing but its shape matters."""
@@ -130,24 +94,20 @@ class ImageSource:
         image = torch.randint(0, 256, (1, *data.shape), dtype=torch.uint8, generator=random)
         classes = data.classes or 10
         labels = torch.randint(0, classes, (count,), generator=random)
-        one = self._placed(LabelledImages(image, labels[:1], tuple(map(str, range(classes)))))
-        many = one.images.expand(count, -1, -1, -1)
-        return LabelledImages(many, labels.to(many.device), one.classes)
+        device = "cpu" if process_count() > 1 else self.device
+        many = image.to(device).expand(count, -1, -1, -1)
+        return LabelledImages(many, labels.to(device), tuple(map(str, range(classes))))
 
-    def _placed(self, images: LabelledImages) -> LabelledImages:
-        if process_count() > 1:
-            return images  # each process has a device of its own, which it does not know yet
+    def _placed(self, images: Images) -> Images:
+        """On the device, but for files, and with several processes, whose devices are not known yet."""
+        if process_count() > 1 or isinstance(images, Catalogue):
+            return images
         return LabelledImages(images.images.to(self.device), images.labels.to(self.device), images.classes)
 
 
 @lru_cache(maxsize=4)
 def _held_sets(source: ImageSource, data: Data) -> ImageSets:
     return source.read(data)
-
-
-def _check_classes(data: Data, images: Images) -> None:
-    if data.classes is not None and len(images.classes) != data.classes:
-        raise ValueError(f"{data.name} has {data.classes} classes, and the set that was found {len(images.classes)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +139,7 @@ class ClassificationRunner:
         """Check every network and its settings, and read the images of all runs."""
         for run in runs:
             run.job.setup.check()
-            self.machine.config(run.job, run.seed)
+            training_config(run.job, self.machine, run.seed)
         for data in dict.fromkeys(run.job.data for run in runs if not run.job.data.synthetic):
             if self.elsewhere:
                 replace(self._source, device="cpu").read(data)  # writes the cache
@@ -189,7 +149,7 @@ class ClassificationRunner:
     def batches(self, runs: Sequence[Run[ImageJob]]) -> list[Batch[ImageJob]]:
         return [(run,) for run in runs]
 
-    def run(self, batch: Batch[ImageJob], within: Within | None) -> Iterator[tuple[Run[ImageJob], RunResult]]:
+    def run(self, batch: Batch[ImageJob], within: Within) -> Iterator[tuple[Run[ImageJob], RunResult]]:
         """Train each run and yield its figures, which, with the records of runs that are not short, are what stays."""
         for run in batch:
             folder = self.run_folder(run)
@@ -204,9 +164,9 @@ class ClassificationRunner:
         """Return the folder of a run's record and checkpoints."""
         job = run.job
         if self.folders_by_row:
-            parts = [_plain(part) for part in (run.row, job.label) if part]
+            parts = [folder_name(part) for part in (run.row, job.label) if part]
             return self.folder.joinpath("runs", *parts, f"seed-{run.seed}")
-        name = _plain(f"{job.setup.model}-{job.data.name}-{job.method.name}")
+        name = folder_name(f"{job.setup.model}-{job.data.name}-{job.method.name}")
         return self.folder / "runs" / f"{name}-{job.digest()}-seed{run.seed}"
 
     @property
@@ -215,27 +175,19 @@ class ClassificationRunner:
         source = replace(self.images, device=self.machine.device)
         return replace(source, cache=self.folder / "images") if self.elsewhere and source.cache is None else source
 
-    def _train(self, run: Run[ImageJob], folder: Path, within: Within | None) -> tuple[RunResult, bool]:
+    def _train(self, run: Run[ImageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
         """Train; return the result, and whether SIGTERM came at the end."""
         images = self._source.sets(run.job)
-        setup = run.job.setup.changed(seed=run.seed)
+        setup = replace(run.job.setup, seed=run.seed)
         if run.job.steps is not None:
-            setup = setup.changed(epochs=math.ceil(run.job.steps * setup.batch_size / len(images[0])))
+            setup = replace(setup, epochs=math.ceil(run.job.steps * setup.batch_size / len(images[0])))
         job = replace(run.job, setup=setup)
         origin = Origin(command=self.command, data=self.images.name(job), table=self.study, row=run.row)
-
-        def notice(step: int, steps: int) -> None:
-            if within is not None:
-                within(f"step {step} of {steps}, {run.title}", step / steps)
-
         millions: list[float] = []
         began = time.perf_counter()
         made = _counting(setup.builder(images, job.method), job, millions)
-        config = self.machine.config(job, run.seed, self.record_steps)
-        result = train(made, config, folder, resume=True, origin=origin, notice=notice)
-        if not result.finished:
-            raise Stopped
-        gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
+        config = training_config(job, self.machine, run.seed, self.record_steps)
+        result = train_run(run, made, config, folder, origin, within)
         gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
         if not first_process():
             return RunResult({}), result.asked_to_stop
@@ -244,10 +196,6 @@ class ClassificationRunner:
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
         figures["seconds"] = time.perf_counter() - began
         return RunResult(figures, _curves(record) if job.curves else {}), result.asked_to_stop
-
-
-def _plain(name: str) -> str:
-    return re.sub("[^A-Za-z0-9.-]+", "_", name)
 
 
 def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:

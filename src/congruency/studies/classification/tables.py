@@ -11,8 +11,6 @@ from congruency.studies.classification.recipes import CLASSES, Recipe
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction
 
-__all__ = ["DCL_NOTE", "MODES", "NOTES", "SMALL", "TITLES", "Budget", "error_job", "lead", "paper_rows", "paper_study"]
-
 Budget = Literal["paper", "small"]
 
 MODES: Mapping[str, dict[str, Any]] = {

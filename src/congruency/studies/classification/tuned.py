@@ -20,8 +20,6 @@ from congruency.studies.classification.jobs import Data, ImageJob, changed_job, 
 from congruency.studies.tuned import Methods, TunedStudy
 from congruency.training.config import Correction
 
-__all__ = ["ROWS", "TUNED", "TunedTable", "tuned_study"]
-
 ROWS = ("cautious", "dcl-50", "floor-50", "paper-50", "update-50", "anchor-50")
 """The methods that are compared with the baseline where a table names no others."""
 

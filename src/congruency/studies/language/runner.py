@@ -1,30 +1,24 @@
-"""Executing the study of language models: the runner, and the study from tuning to page."""
+"""Executing runs of language models."""
 
 from __future__ import annotations
 
-import gc
 import math
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
-from congruency.studies.executor import Batch, Place, Stopped, Within
-from congruency.studies.language.study import LanguageJob, language_study
+from congruency.studies.executor import Batch, Stopped, Within
+from congruency.studies.language.study import LanguageJob
+from congruency.studies.network_runs import Machine, folder_name, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
-from congruency.studies.tuned import conduct_tuned
-from congruency.training import Correction, Origin, RunRecord, read_record, train
-from congruency.training.config import Accelerator, Precision
-
-__all__ = ["LanguageRunner", "conduct_language"]
+from congruency.training import Origin, RunRecord, read_record
 
 _SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
 
@@ -40,24 +34,20 @@ class LanguageRunner:
     """
 
     folder: Path
+    machine: Machine
     corpus: str = "stdlib"
     corpus_hash: str | None = None
-    accelerator: Accelerator = "auto"
-    precision: Precision = "32"
-    compile: bool = False
-    capture: bool = False
-    tf32: bool = False
     study: str | None = None
     command: str | None = None
 
     @property
     def device(self) -> str:
-        return "cuda" if self.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+        return self.machine.device
 
     @property
-    def machine(self) -> dict[str, Any]:
-        """How runs are computed: fields of the loop's configuration."""
-        return {name: getattr(self, name) for name in ("precision", "compile", "capture", "tf32")}
+    def computing(self) -> dict[str, Any]:
+        """How runs are computed, whatever the device: fields of the loop's configuration, and of ``settings.json``."""
+        return {name: getattr(self.machine, name) for name in ("precision", "compile", "capture", "tf32")}
 
     def text(self) -> Corpus:
         """Return the corpus, read once per process.
@@ -74,7 +64,7 @@ class LanguageRunner:
         return corpus
 
     def prepare(self, runs: Sequence[Run[LanguageJob]]) -> None:
-        if self.capture and self.device != "cuda":
+        if self.machine.capture and self.device != "cuda":
             raise ValueError("capture needs a GPU; leave it off")
         for setup in {run.job.setup for run in runs}:
             build(setup, self.text())
@@ -82,25 +72,17 @@ class LanguageRunner:
     def batches(self, runs: Sequence[Run[LanguageJob]]) -> list[Batch[LanguageJob]]:
         return [(run,) for run in runs]
 
-    def run(self, batch: Batch[LanguageJob], within: Within | None) -> Iterator[tuple[Run[LanguageJob], RunResult]]:
+    def run(self, batch: Batch[LanguageJob], within: Within) -> Iterator[tuple[Run[LanguageJob], RunResult]]:
         (run,) = batch
         setup = replace(run.job.setup, seed=run.seed)
-
-        def notice(step: int, steps: int) -> None:
-            if within is not None:
-                within(f"step {step} of {steps}, {run.title}", step / steps)
-
         config = training_config(
-            setup, run.job.method, accelerator=self.accelerator, measure="none", record_steps=0,
-            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT else 5, **self.machine,
+            setup, run.job.method, accelerator=self.machine.device, measure="none", record_steps=0,
+            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT else 5, **self.computing,
         )  # fmt: skip
         text = self.text()
-        folder = self.folder / "runs" / f"{re.sub('[^A-Za-z0-9.-]+', '_', run.row)}-{run.job.digest()}-seed{run.seed}"
+        folder = self.folder / "runs" / f"{folder_name(run.row)}-{run.job.digest()}-seed{run.seed}"
         origin = Origin(command=self.command, data=text.name, table=self.study, row=run.row)
-        result = train(build(setup, text), config, folder, resume=True, origin=origin, notice=notice)
-        if not result.finished:
-            raise Stopped
-        gc.collect()  # hooks refer to each other, and hold a model's memory
+        result = train_run(run, build(setup, text), config, folder, origin, within)
         yield run, _result(read_record(result.record), setup)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the result is kept
         if result.asked_to_stop:
@@ -140,49 +122,3 @@ def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def conduct_language(
-    size: str,
-    setup: LanguageSetup,
-    methods: Mapping[str, Correction],
-    runner: LanguageRunner,
-    *,
-    rates: Sequence[float],
-    seeds: Sequence[int],
-    tuning_seeds: Sequence[int],
-    place: Place,
-    command: str,
-    console: Console | None = None,
-) -> int:
-    """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
-
-    Args:
-        size: What the model is called on the pages.
-        rates: The grid of learning rates; with one there is nothing to tune.
-        seeds, tuning_seeds: Of the comparison, and of the tuning; they must differ.
-    """
-    runner = replace(runner, corpus_hash=runner.text().digest, study=size)
-    settings = {"study": "language", "setup": _plain(setup), "corpus": runner.corpus_hash, "machine": runner.machine}
-    return conduct_tuned(
-        language_study(size, setup, methods, rates), lambda folder: replace(runner, folder=folder), runner.folder,
-        seeds=seeds, tuning_seeds=tuning_seeds, place=place, settings=settings,
-        remembered={"device_name": _device_name(runner.device), "torch": torch.__version__}, made=_made,
-        command=command, console=console,
-    )  # fmt: skip
-
-
-def _made(held: Mapping[str, Any]) -> str:
-    machine = held["machine"]
-    how = ", compiled" if machine["compile"] else ""
-    return f"from runs on {held['device_name']} in precision {machine['precision']}{how}, with PyTorch {held['torch']}"
-
-
-def _plain(setup: LanguageSetup) -> dict[str, Any]:
-    """What all runs of a folder share, as JSON has it."""
-    shared = {name: value for name, value in asdict(setup).items() if name not in ("seed", "learning_rate")}
-    return {**shared, "betas": list(setup.betas)}
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else device

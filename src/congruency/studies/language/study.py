@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from congruency.language import PRESETS, LanguageSetup
 from congruency.studies.plan import Column
 from congruency.studies.tuned import TunedStudy
 from congruency.training.config import Correction
-
-__all__ = ["RATES", "SETUPS", "VALIDATION_LOSS", "LanguageJob", "language_study"]
 
 SETUPS: dict[str, LanguageSetup] = {
     "tiny": LanguageSetup(
@@ -37,6 +36,12 @@ RATES: dict[str, tuple[float, ...]] = {
 VALIDATION_LOSS = Column(key="validation loss", title="Validation loss", unit="nats per byte", digits=4)
 
 _NOTES = (("Validation loss", "Cross entropy of the next byte on fixed windows of held-out files, in nats per byte."),)
+
+
+def shared_settings(setup: LanguageSetup) -> dict[str, Any]:
+    """Return what all runs of a study have in common, as JSON has it."""
+    shared = {name: value for name, value in asdict(setup).items() if name not in ("seed", "learning_rate")}
+    return {**shared, "betas": list(setup.betas)}
 
 
 @dataclass(frozen=True)
