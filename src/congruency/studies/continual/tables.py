@@ -220,8 +220,8 @@ def _lead(settings: StreamSettings) -> str:
     )
     if settings.network == "mlp":
         text += (
-            " All seeds and rows are trained as one batch by congruency.continual.run_together, an implementation of "
-            "its own, which the tests compare with congruency.DCL and congruency.GEM."
+            " The runs are by congruency.continual.run_together, an implementation of its own, which the tests compare "
+            "with congruency.DCL and congruency.GEM."
         )
     if "scenario" in described:
         text += _SCENARIOS[settings.chosen_scenario]
