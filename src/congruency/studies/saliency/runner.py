@@ -193,12 +193,8 @@ class SaliencyRunner:
         )  # fmt: skip
         gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
         if trained.scores is not None:
-            yield (
-                run,
-                RunResult(
-                    {**trained.scores, TRAINING_TIME: _training_seconds(run_folder(self.out, run.job, run.seed))}
-                ),
-            )
+            seconds = _training_seconds(run_folder(self.out, run.job, run.seed))
+            yield run, RunResult({**trained.scores, TRAINING_TIME: seconds})
         if trained.stopped:
             raise Stopped
 
