@@ -72,7 +72,8 @@ def tuning_study(kinds: Sequence[Tuned], settings: StreamSettings) -> Study[Cont
     """Return the grids of these kinds as a study; a large network gets coarser ones."""
     methods = [method for kind in kinds for method in _grid(kind, coarse=settings.network != "mlp")]
     rows = tuple(Row(name=method.name, jobs=(ContinualJob(settings, method),)) for method in methods)
-    return replace(continual_study(settings), rows=rows, columns=SCORES)
+    study = continual_study(settings)
+    return replace(study, title=f"{study.title}: settings on held-out seeds", rows=rows, columns=SCORES, caption="")
 
 
 def ranked(kind: Tuned, study: Study[ContinualJob], results: Results) -> dict[LearnerConfig, float]:
