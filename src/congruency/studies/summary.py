@@ -188,25 +188,21 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
         ]
     if identical:
         sentences.append(f"Identical on every seed to the row they are compared with: {'; '.join(identical)}.")
-    if study.holm:
+    if study.holm and any(not one.identical for one in tested):
         sentences.append(_shown(study, [one for one in tested if not one.identical]))
     return [*sentences, *([_together(study, tested)] if len(tested) > 1 else [])]
 
 
 def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
-    """What the number of seeds could have shown at all."""
-    digits = {column.key: (column.scale, column.digits) for column in study.columns}
-    several = len({one.column for one in tested}) > 1
-    each = [
-        f"{one.row}{f' ({one.column})' if several else ''} "
-        f"{fixed(digits[one.column][0] * one.difference.detectable, digits[one.column][1])}"
-        for one in tested
-    ]
-    start = "The smallest difference that these seeds show with a power of 80 %"
-    if len(each) <= _MOST_NAMED:
-        return f"{start}: {', '.join(each)}."
-    values = sorted((digits[one.column][0] * one.difference.detectable, digits[one.column][1]) for one in tested)
-    return f"{start}: {fixed(*values[0])} to {fixed(*values[-1])}, by row."
+    """What the number of seeds could have shown at all, in the first column that is compared."""
+    column = next(column for column in study.columns if column.compared)
+    where = f" in {column.short}" if sum(each.compared for each in study.columns) > 1 else ""
+    start = f"The smallest difference{where} that these seeds show with a power of 80 %"
+    sizes = {one.row: column.scale * one.difference.detectable for one in tested if one.column == column.key}
+    if len(sizes) <= _MOST_NAMED:
+        return f"{start}: {', '.join(f'{row} {fixed(size, column.digits)}' for row, size in sizes.items())}."
+    low, high = (fixed(size, column.digits) for size in (min(sizes.values()), max(sizes.values())))
+    return f"{start}: {low} to {high}, by row."
 
 
 def _change(column: Column, one: Comparison) -> str:
