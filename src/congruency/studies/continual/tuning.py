@@ -19,7 +19,17 @@ from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
 
-__all__ = ["COMPARED", "HELD_OUT", "Tuned", "ranked", "ranking", "tuned_study", "tuning_seeds", "tuning_study"]
+__all__ = [
+    "AGAINST",
+    "COMPARED",
+    "HELD_OUT",
+    "Tuned",
+    "ranked",
+    "ranking",
+    "tuned_study",
+    "tuning_seeds",
+    "tuning_study",
+]
 
 Tuned = Literal["single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1004))
@@ -103,7 +113,7 @@ COMPARED: dict[str, Tuned] = {
     "plain SGD": "single", "ER": "er", "DER++": "derpp", "GEM": "gem", "GEM with DCL-10-1": "dcl_memory",
 }  # fmt: skip
 """What ``--part tuned`` tunes and compares, by the row's name."""
-_AGAINST = {"ER": "GEM", "DER++": "GEM", "GEM": "plain SGD", "GEM with DCL-10-1": "GEM"}
+AGAINST = {"ER": "GEM", "DER++": "GEM", "GEM": "plain SGD", "GEM with DCL-10-1": "GEM"}
 
 
 def tuned_study(settings: StreamSettings, tuning: Study[ContinualJob], results: Results) -> Study[ContinualJob]:
@@ -128,7 +138,7 @@ def tuned_study(settings: StreamSettings, tuning: Study[ContinualJob], results: 
         f"seeds, {seeds[0]} to {seeds[-1]}: {'; '.join(searched)}."
         + (f" At the edge of the grid, so that a better one may lie beyond: {', '.join(at_edge)}." if at_edge else ""),
         rows=tuple(
-            Row(name=name, jobs=(ContinualJob(settings, method),), against=_AGAINST.get(name), settings=asdict(method))
+            Row(name=name, jobs=(ContinualJob(settings, method),), against=AGAINST.get(name), settings=asdict(method))
             for name, method in best.items()
         ),
         caption="GEM is compared with plain SGD, the others with GEM.",
