@@ -271,6 +271,8 @@ def test_the_tuned_part_tunes_compares_and_resumes(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "results.json").read_text())
     assert {name: len(row["accuracy"]) for name, row in found.items()} == {"plain SGD": 2, "GEM": 2}
     assert (tmp_path / "tuning" / "table.md").exists()
+    ranks = json.loads((tmp_path / "tuning-gem.json").read_text())["grid"]
+    assert f"GEM margin {ranks[0]['memory_margin']:g} (of 6)" in (tmp_path / "table.md").read_text()
     assert "methods at their best settings" in (tmp_path / "table.md").read_text()
     before = (tmp_path / "finished.jsonl").read_text()
     assert invoke(*words).exit_code == 0

@@ -111,6 +111,8 @@ def continual(
             code = carry_out(tuning, held_out, folder / "tuning")
             if code == 0:
                 results = collect(tuning, Store(folder / "tuning").load())
+                for kind in COMPARED.values():
+                    ranking(kind, tuning, results, folder)
                 code = carry_out(pick(tuned_study(settings, tuning, results), rows or ()), own, folder)
         else:
             code = carry_out(part_study(settings, rows or (), part, against), own, folder)
