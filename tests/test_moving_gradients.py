@@ -52,7 +52,7 @@ def both(kind, device, monkeypatch, change=lambda step: lambda i, gradient: grad
             run = Run(MAKE[kind], device, patch)
             for step in range(STEPS):
                 if anew:
-                    run.corrector._held.clear()
+                    run.corrector._gather._held.clear()
                 run.step(change(step))
         assert int(run.corrector.stats.corrected_steps) > 0
         runs.append(run)

@@ -13,7 +13,7 @@ from torch import nn
 
 import congruency
 import congruency._torchvision_compat  # before timm
-from congruency.updates import decay_factor
+from congruency.step.updates import decay_factor
 
 STEPS = 18
 RATES = (0.3, 0.1)  # of the two parameter groups

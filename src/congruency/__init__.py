@@ -9,13 +9,14 @@ _HOMES = {  # imported on first use (as __init__.pyi says): the command must not
     "cautious": ("Cautious",),
     "cone": ("project", "solve_dual"),
     "constraints": ("ConstraintSource", "Descent", "Directions", "EpisodicMemory", "References"),
-    "corrector": ("Corrector", "Stats"),
+    "corrector": ("Corrector",),
     "dcl": ("DCL",),
     "gem": ("GEM",),
     "measure": (
         "CongruencyMeter", "Measurement", "congruency", "lower_bound", "pairwise_congruency", "pairwise_similarity",
     ),
     "modules": ("head",),
+    "step.stats": ("Stats",),
 }  # fmt: skip
 _MODULES = ("backends", "constraints", "integrations", "measure")
 

@@ -10,7 +10,6 @@ from congruency.constraints import Directions as Directions
 from congruency.constraints import EpisodicMemory as EpisodicMemory
 from congruency.constraints import References as References
 from congruency.corrector import Corrector as Corrector
-from congruency.corrector import Stats as Stats
 from congruency.dcl import DCL as DCL
 from congruency.gem import GEM as GEM
 from congruency.measure import CongruencyMeter as CongruencyMeter
@@ -20,3 +19,4 @@ from congruency.measure import lower_bound as lower_bound
 from congruency.measure import pairwise_congruency as pairwise_congruency
 from congruency.measure import pairwise_similarity as pairwise_similarity
 from congruency.modules import head as head
+from congruency.step.stats import Stats as Stats

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from congruency.constraints.descent import Descent
 from congruency.corrector import Corrector
-from congruency.elements import Masking
+from congruency.step.elements import Masking
 
 __all__ = ["Cautious"]
 

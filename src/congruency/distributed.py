@@ -51,7 +51,7 @@ def reduction_groups(tensor: Tensor) -> Groups:
     return tuple(mesh.get_group(i) for i, placement in enumerate(tensor.placements) if not placement.is_replicate())
 
 
-def splits_rows(tensor: Tensor) -> bool:
+def splits_rows(tensor: Tensor) -> TypeGuard[DTensor]:
     """Whether a row of ``tensor`` (an index of its first dimension) may be spread over processes."""
     return is_sharded(tensor) and any(
         placement.is_shard() and not placement.is_shard(0) for placement in tensor.placements

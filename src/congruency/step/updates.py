@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from congruency.backends import rows_of
 from congruency.distributed import PLAIN, local
+from congruency.step.selection import Selection
 
-__all__ = ["WeightsBefore", "decay_factor", "momentum_of"]
+__all__ = ["WeightsBefore", "block_rates", "decay_factor", "group_factors", "momentum_of", "skipped_step"]
 
 # Optimizers of torch.optim and timm.optim whose weight decay is always decoupled; others say so in their groups.
 _ALWAYS_DECOUPLED = {
@@ -37,6 +39,30 @@ def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
     if group.get("corrected_weight_decay"):
         rate = rate**2 / optimizer.defaults["lr"]
     return 1.0 - rate * float(decay)
+
+
+def skipped_step(optimizer: torch.optim.Optimizer) -> Tensor | None:
+    """() 1 where ``GradScaler`` had a fused optimizer skip its step, 0 where not; None for other optimizers."""
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
+    return found
+
+
+def group_factors(optimizer: torch.optim.Optimizer) -> list[float | Tensor]:
+    """What decoupled weight decay multiplied each group's parameters by in this step; 1 where it was skipped."""
+    factors = [decay_factor(optimizer, group) for group in optimizer.param_groups]
+    skipped = skipped_step(optimizer)
+    return factors if skipped is None else [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
+
+
+def block_rates(optimizer: torch.optim.Optimizer, selection: Selection, rows: bool, device: torch.device) -> Tensor:
+    """(blocks,) the learning rate of each block, the greatest where there are several; 0 in a skipped step."""
+    rates = torch.zeros(selection.blocks, dtype=torch.float64, device=device)
+    for parameter, group, block in selection.entries:
+        rate = optimizer.param_groups[group]["lr"]
+        here = slice(block, block + (rows_of(local(parameter)) if rows else 1))
+        rates[here] = torch.maximum(rates[here], torch.as_tensor(rate, dtype=torch.float64, device=device))
+    skipped = skipped_step(optimizer)
+    return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 
 
 def momentum_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:

@@ -1,0 +1,177 @@
+"""Blocks of one element: constraints as single vectors, and what becomes of the elements that are kept."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from congruency.backends import Basis, ElementRule, ParameterSlice, Passes
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import local
+from congruency.step.gather import Gather, Gathered, placed
+from congruency.step.problem import Constants
+from congruency.step.selection import Entry, Selection
+from congruency.step.updates import WeightsBefore, group_factors, skipped_step
+
+__all__ = ["ElementGather", "GatheredElements", "Masking"]
+
+_LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is done beside the projection: nothing by default; see :class:`congruency.Cautious`."""
+
+    strict: bool = False  # keep only what agrees with every constraint, not what is 0
+    mask_decay: bool = False  # no weight decay where it opposes the update
+    rescale: bool = False  # divide what is kept of a tensor by its share
+    max_rescale: float | None = None
+
+    @property
+    def most_rescale(self) -> float:
+        """The most that what is kept is multiplied by: a share counts as a thousandth at least."""
+        return min(1 / _LEAST_SHARE, math.inf if self.max_rescale is None else self.max_rescale)
+
+
+@dataclass(frozen=True)
+class GatheredElements(Gathered):
+    """What a step on blocks of one element reads and writes, and the rule that corrects it."""
+
+    rule: ElementRule
+    sizes: Tensor  # (slices,) float64: elements of each
+    elements: int  # of all
+
+
+class ElementGather(Gather):
+    """Gathers the tensors of steps on blocks of one element.
+
+    Args:
+        before: As in :class:`Gather`.
+        optimizer: Whose learning rates and weight decay count.
+        only_violated: Leave elements alone that oppose no constraint, margins or not.
+        masking: What is done beside the projection.
+        constants: Where small tensors are kept.
+    """
+
+    def __init__(
+        self, before: WeightsBefore | None, optimizer: torch.optim.Optimizer, only_violated: bool, masking: Masking,
+        constants: Constants,
+    ) -> None:  # fmt: skip
+        super().__init__(before)
+        self._optimizer, self._only_violated, self._masking = optimizer, only_violated, masking
+        self._constants = constants
+        self._decays: tuple[Tensor, Tensor, dict[int, Tensor], dict[int, float]] | None = None
+
+    def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> GatheredElements:
+        """Each target with every constraint as one vector, and the rule."""
+        update, entries = self._before is not None, trained.entries
+        first = self._bases(entries[0].parameter, active)[0]
+        made = any(_mixes(basis, source) for basis, source in zip(first, active, strict=True))
+        signs = [source.sign * factor for source in active for factor in _factors_of(source.combination())]
+        slices = []
+        for i, (parameter, _, _) in enumerate(entries):
+            bases, groups = self._bases(parameter, active)
+            single = [part for basis, source in zip(bases, active, strict=True) for part in _one_by_one(basis, source)]
+            if self._before is not None:
+                before = Basis([self._before.of(parameter)])
+                item = placed(ParameterSlice(local(parameter), [before, *single], i), parameter)
+            else:
+                assert parameter.grad is not None
+                item = ParameterSlice(local(parameter.grad), single, i)
+            slices.append((item, groups))
+        device = slices[0][0].target.device
+        margins = [source.margin for source in active for _ in range(source.active)]
+        rates = [1.0] * len(entries)
+        if any(margins) and update:  # 0 in a skipped step
+            skipped = skipped_step(self._optimizer)
+            taken = 1.0 if skipped is None else 1.0 - float(skipped)
+            rates = [float(self._optimizer.param_groups[entry.group]["lr"]) * taken for entry in entries]
+        rule = ElementRule(
+            signs=self._constants.on(device, signs),
+            margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
+            update=update,
+            only_violated=self._only_violated,
+            strict=self._masking.strict,
+            mask_decay=self._masking.mask_decay,
+        )
+        # what is made here, not only looked up, must not be taken for what lies there at the next step
+        passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
+        sizes = [parameter.numel() for parameter in trained.parameters]
+        return GatheredElements(passes, slices, rule, self._constants.on(device, sizes), sum(sizes))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_decays": None}
+
+    def decay(self, gathered: GatheredElements, entries: Sequence[Entry], active: Sequence[ConstraintSource]) -> Tensor:
+        """(slices,) what decoupled weight decay multiplied each parameter by; numbers always lie in one place.
+
+        1 for gradients, and where the weights before the step have been multiplied already.
+        """
+        sizes, groups = gathered.sizes, self._optimizer.param_groups
+        decays = gathered.rule.update and all(source.needs_update for source in active)
+        factors = group_factors(self._optimizer) if decays else [1.0] * len(groups)
+        if any(isinstance(factor, Tensor) for factor in factors):
+            return _as_tensor([factors[entry.group] for entry in entries], sizes.device)
+        if self._decays is None or self._decays[0] is not sizes:
+            of = [entry.group for entry in entries]
+            spans = {group: slice(of.index(group), len(of) - of[::-1].index(group)) for group in set(of)}
+            decay = torch.empty_like(sizes)
+            self._decays = (sizes, decay, {group: decay[span] for group, span in spans.items()}, {})
+        _, decay, parts, last = self._decays
+        captured = sizes.device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # nothing is written yet
+        for group, part in parts.items():
+            if captured or last.get(group) != factors[group]:  # by a schedule; filling waits for no device
+                part.fill_(factors[group])
+                last[group] = math.nan if captured else float(factors[group])
+        return decay
+
+
+def _suffix_sign(combination: Tensor) -> float | None:
+    """s where the combination is s times suffix sums (an upper triangle of ones), else None."""
+    sign = float(combination[0, -1])
+    return sign if torch.equal(combination, sign * torch.ones_like(combination).triu()) else None
+
+
+def _factors_of(combination: Tensor) -> list[float]:
+    """What each vector of :func:`_one_by_one` is multiplied by to be an accumulated gradient."""
+    if torch.equal(combination, combination.diag().diag()):
+        return [float(value) for value in combination.diag()]
+    sign = _suffix_sign(combination)
+    return [1.0 if sign is None else sign] * len(combination)
+
+
+def _mixes(basis: Basis, source: ConstraintSource) -> bool:
+    """Whether :func:`_one_by_one` has to compute new vectors."""
+    combination = source.combination()
+    diagonal = torch.equal(combination, combination.diag().diag())
+    return not diagonal and not (basis.chained and _suffix_sign(combination) is not None)
+
+
+def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
+    """Each accumulated gradient as one basis vector, up to its factor, for blocks of one element."""
+    combination, parts = source.combination(), basis.tensors
+    if len(combination) == 1 or torch.equal(combination, combination.diag().diag()):
+        return [basis]
+    if basis.chained and _suffix_sign(combination) is not None:
+        return [Basis([parts[i], parts[-1]], chained=True) for i in range(len(combination))]
+    vectors = [b - a for a, b in pairwise(parts)] if basis.chained else list(parts)
+    if _suffix_sign(combination) is not None:
+        combination = torch.ones_like(combination).triu()
+    return [Basis(list(torch.einsum("ik,k...->i...", combination.to(vectors[0]), torch.stack(vectors))))]
+
+
+def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
+    """(n,) in float64 on the device; nothing is copied to it while a CUDA graph is captured, if it has been before."""
+    parts = [value if isinstance(value, Tensor) else _constant(value, device) for value in values]
+    return torch.stack([part.to(device, torch.float64).reshape(()) for part in parts])
+
+
+@functools.lru_cache(maxsize=8)
+def _constant(value: float, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64).to(device)

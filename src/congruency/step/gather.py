@@ -1,0 +1,189 @@
+"""Which tensors: every target of a step with its basis vectors, ready for the backends."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from congruency.backends import Basis, ParameterSlice, Passes, RowPasses, kinds_of
+from congruency.constraints.base import ConstraintSource
+from congruency.distributed import Groups, local, reduction_groups
+from congruency.step.selection import Selection
+from congruency.step.updates import WeightsBefore, momentum_of
+
+__all__ = ["Gather", "Gathered"]
+
+_MOST_HELD = 8  # prepared steps
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
+
+    passes: Passes | RowPasses
+    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
+
+
+class Gather:
+    """Gathers the tensors of every step, and keeps what was prepared of earlier ones.
+
+    Args:
+        before: The weights before the step, where updates are corrected; None for gradients.
+        rows: Whether every row is a block.
+    """
+
+    def __init__(self, before: WeightsBefore | None, *, rows: bool = False) -> None:
+        self._before, self._rows = before, rows
+        self._selection: Selection | None = None
+        self._seen: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
+        self._held: dict[tuple[object, ...], Gathered] = {}
+        self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
+
+    def begin(self, selection: Selection) -> None:
+        """A step over these parameters begins: what was prepared of others is of no use."""
+        if selection is not self._selection:
+            self._selection, self._seen, self._held, self._known = selection, {}, {}, None
+
+    def step(self, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource]) -> Gathered:
+        """What this step reads and writes, as it was at an earlier one if it still lies where it did.
+
+        Args:
+            trained: The parameters that have a gradient in this step.
+            gradients: The local parts of those gradients.
+            active: The sources that constrain this step.
+        """
+        layouts = [source.layout for source in active]
+        key: tuple[object, ...] | None = None
+        if None not in layouts and not self._rows:
+            parameters = trained.parameters
+            weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
+            copies = None if self._before is None else self._before.layout
+            key = (
+                len(parameters), torch.get_num_threads(), copies, *layouts, *map(Tensor.data_ptr, weights),
+                *kinds_of(gradients), *(() if trained is self._selection else map(id, parameters)),
+            )  # fmt: skip
+            held = self._held.get(key)
+            if held is not None and held.passes.point(list(map(Tensor.data_ptr, gradients))):
+                return held
+        made = self._make(trained, active)
+        if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
+            made.passes.release()
+            if len(self._held) >= _MOST_HELD:
+                self._held.clear()
+            self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
+        return made
+
+    def known(self, gathered: Gathered, trained: Selection, active: Sequence[ConstraintSource]) -> list[Tensor] | None:
+        """Inner products among fixed vectors, computed anew when one was recorded or another parameter takes part.
+
+        In float64, so that they depend on nothing but these vectors: a run that resumes finds the same bits.
+        """
+        passes = gathered.passes
+        if isinstance(passes, RowPasses) or not passes.fixed:
+            return None
+        some = None if trained is self._selection else tuple(map(id, trained.parameters))
+        key = (some, *((id(source), source.active, source.recorded) for source in active))
+        if self._known is None or self._known[0] != key:
+            grams = passes.grams(wide=True)
+            held = [] if self._known is None else self._known[1]
+            if [gram.shape for gram in held] == [gram.shape for gram in grams]:
+                torch._foreach_copy_(held, grams)  # in place: launches are prepared for where they lie
+            else:
+                held = [gram.clone() for gram in grams]
+            self._known = (key, held)
+        return self._known[1]
+
+    def momentum(
+        self, optimizer: torch.optim.Optimizer, trained: Selection, active: Sequence[ConstraintSource]
+    ) -> tuple[Passes | RowPasses, list[Tensor] | None] | None:
+        """The optimizer's momentum with the same constraints, and what is known; None where it has no momentum."""
+        slices = []
+        for parameter, _, block in trained.entries:
+            momentum = momentum_of(optimizer, parameter)
+            if momentum is not None:
+                bases, groups = self._bases(parameter, active)
+                slices.append((ParameterSlice(local(momentum), bases, block), groups))
+        if not slices:
+            return None
+        known = None
+        if self._known is not None and len(slices) == len(trained.entries):  # the same vectors, without the step
+            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in self._known[1]]
+            known = [torch.cat([gram[:, :1], gram[:, 2:]], 1) for gram in known]
+        return self._passes(slices, sum(source.active for source in active), trained.blocks), known
+
+    def __getstate__(self) -> dict[str, object]:
+        """All but what is prepared: a copy has tensors of its own."""
+        return {**self.__dict__, "_selection": None, "_seen": {}, "_held": {}, "_known": None}
+
+    def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> Gathered:
+        """Each target with its basis vectors, and the process groups it is sharded over."""
+        slices = []
+        for parameter, _, block in trained.entries:
+            bases, groups = self._bases(parameter, active)
+            if self._before is not None:  # the step, w_before - w, comes first: see Solution.for_update
+                now, before = local(parameter), self._before.of(parameter)
+                item = placed(ParameterSlice(now, [Basis([now, before], chained=True), *bases], block), parameter)
+            else:
+                assert parameter.grad is not None
+                item = ParameterSlice(local(parameter.grad), bases, block)
+            slices.append((item, groups))
+        size = sum(source.active for source in active) + (self._before is not None)
+        return Gathered(self._passes(slices, size, trained.blocks), slices)
+
+    def _passes(self, slices: Sequence[tuple[ParameterSlice, Groups]], size: int, blocks: int) -> Passes | RowPasses:
+        if self._rows:
+            return RowPasses([item for item, _ in slices], size, blocks)
+        return Passes(slices, size, blocks)
+
+    def _bases(self, parameter: Tensor, active: Sequence[ConstraintSource]) -> tuple[list[Basis], Groups]:
+        """A parameter's basis vectors, checked when they are new, and the process groups it is sharded over."""
+        own = [source.basis(parameter) for source in active]
+        before = None if self._before is None else self._before.of(parameter)
+        seen = self._seen.get(parameter)
+        if seen is not None and seen[0] is before and len(seen[1]) == len(own) and all(map(operator.is_, own, seen[1])):
+            return seen[2], seen[3]
+        for source, basis in zip(active, own, strict=True):
+            _check_basis(basis, source, local(parameter).shape)
+        bases = [
+            basis if source.recorded is not None else basis._replace(fixed=0)
+            for basis, source in zip(own, active, strict=True)
+        ]
+        if before is not None:  # the weights that the step started from, where a basis names the parameter
+            now = local(parameter)
+            bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in bases]
+        groups = reduction_groups(parameter)
+        if all(source.layout is not None and not source.needs_update for source in active):  # hold no gradient
+            self._seen[parameter] = (before, own, bases, groups)
+        return bases, groups
+
+
+def placed(item: ParameterSlice, parameter: Tensor) -> ParameterSlice:
+    """A slice of an update, with the place that the gradient has among its tensors."""
+    assert parameter.grad is not None
+    gradient = local(parameter.grad)
+    places = [i for i, tensor in enumerate(item.tensors) if _same(tensor, gradient)]
+    return item._replace(gradient=-2 if len(places) > 1 else places[0] if places else -1)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
+    return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
+
+
+def _check_basis(basis: Basis, source: ConstraintSource, shape: torch.Size) -> None:
+    if basis.size != source.active:
+        raise ValueError(
+            f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis vector(s); "
+            "ConstraintSource.basis must give one per active constraint"
+        )
+    # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
+    for tensor in basis.tensors:
+        if tensor.shape != shape:
+            raise ValueError(
+                f"a constraint source gave a tensor of shape {tuple(tensor.shape)} for a parameter whose gradient here "
+                f"has shape {tuple(shape)}; ConstraintSource.basis must give tensors of that shape"
+            )

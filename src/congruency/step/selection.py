@@ -1,0 +1,109 @@
+"""Which parameters a corrector corrects, the group each is in, and the block it belongs to."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Set
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from congruency._validate import check_gradients, check_parameter
+from congruency.backends import rows_of
+from congruency.distributed import is_sharded, local, splits_rows
+
+__all__ = ["Blocks", "Entry", "Selection", "Selector"]
+
+Blocks = Literal["joint", "group", "tensor", "row", "element"]
+
+
+class Entry(NamedTuple):
+    """A selected parameter, the group it is in, and the first block that it belongs to."""
+
+    parameter: Tensor
+    group: int
+    block: int
+
+
+class Selection(NamedTuple):
+    """The selected parameters, how many blocks they make, and whether any is sharded over processes."""
+
+    entries: list[Entry]
+    parameters: list[Tensor]
+    blocks: int
+    sharded: bool = False
+
+    def trained(self) -> Selection:
+        """Those that have a gradient now; this very selection where all have."""
+        entries = [entry for entry in self.entries if entry.parameter.grad is not None]
+        if len(entries) == len(self.entries):
+            return self
+        return self._replace(entries=entries, parameters=[entry.parameter for entry in entries])
+
+    def gradients(self) -> list[Tensor]:
+        """This process's part of the gradients that are there; sparse ones are refused."""
+        found = [gradient for parameter in self.parameters if (gradient := parameter.grad) is not None]
+        check_gradients(found)
+        return [local(gradient) for gradient in found] if self.sharded else found
+
+
+class Selector:
+    """Selects parameters of an optimizer, whose groups may change between steps.
+
+    Args:
+        optimizer: The optimizer.
+        chosen: The parameters to select; None takes all of the optimizer's.
+        blocks: Which slices of the parameters make a block.
+        owner: The name of the class that corrects them, for errors.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, chosen: Set[Tensor] | None, blocks: Blocks, owner: str
+    ) -> None:
+        self._optimizer, self._chosen, self._blocks, self._owner = optimizer, chosen, blocks, owner
+        self._last = Selection([], [], 0)
+        self._checked: set[Tensor] = set()
+
+    def select(self) -> Selection:
+        """The selection now: one object while the parameters stay the same."""
+        now = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        if self._chosen is not None:
+            now = [parameter for parameter in now if parameter in self._chosen]
+            if not now:
+                raise RuntimeError(
+                    "none of the parameters to correct is in the optimizer any more: its param_groups were changed; "
+                    f"detach this {self._owner} and make another over the optimizer's present parameters"
+                )
+        last = self._last.parameters
+        if len(now) != len(last) or not all(map(operator.is_, now, last)):
+            self._check(now)
+            self._last = self._made(now)
+        return self._last
+
+    def _made(self, now: list[Tensor]) -> Selection:
+        groups = self._optimizer.param_groups
+        group_of = {parameter: i for i, group in enumerate(groups) for parameter in group["params"]}
+        if self._blocks == "joint":
+            blocks, total = [0] * len(now), 1
+        elif self._blocks == "group":
+            blocks, total = [group_of[p] for p in now], len(groups)
+        elif self._blocks == "row":
+            sizes = [rows_of(local(p)) for p in now]
+            blocks, total = [sum(sizes[:i]) for i in range(len(now))], sum(sizes)
+        else:
+            blocks, total = list(range(len(now))), len(now)
+        entries = [Entry(p, group_of[p], block) for p, block in zip(now, blocks, strict=True)]
+        return Selection(entries, now, total, any(map(is_sharded, now)))
+
+    def _check(self, now: list[Tensor]) -> None:
+        for position, parameter in enumerate(now):
+            if parameter in self._checked:
+                continue
+            check_parameter(parameter, position)
+            if self._blocks == "row" and splits_rows(parameter):
+                raise ValueError(
+                    f"blocks='row' needs whole rows on every process, and parameter {position} is sharded over "
+                    f"another dimension than its first ({parameter.placements}); use blocks='tensor' or 'element'"
+                )
+            self._checked.add(parameter)

@@ -1,0 +1,121 @@
+"""What the last step looked like: the numbers that users read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from congruency.backends import Solution
+from congruency.step.counts import Counts
+from congruency.step.problem import Spans
+
+__all__ = ["Stats", "stats_of"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the last step looked like, one entry per constraint, and counts since the start.
+
+    Shapes are (constraints,), or (blocks, constraints) where the corrector solves several blocks. Entries are nan where
+    nothing constrained the step, and where a norm is 0. Tensors stay on the device. Where updates are corrected, read
+    "update" (what the optimizer subtracts from the weights) for "gradient". With blocks of one element, congruency is
+    that of all elements together with the first constraint, and what is not in the list below is nan.
+
+    Attributes:
+        congruency: cos(g, a_i) of the gradient before the correction with each accumulated gradient (``eqn:cong_k``).
+        corrected_congruency: The same of the corrected gradient.
+        magnitude: |a_i|: for reference points, the distance of the weights from each.
+        multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
+        corrected: Whether the gradient was changed; () or (blocks,) bool.
+        kept: The share of elements that were kept as they were, with blocks of one element; ().
+        steps: Steps since the start.
+        corrected_steps: Those of them whose gradient was changed.
+        nonfinite_steps: Those of them left alone because a number was not finite.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = torch.optim.SGD([weight], lr=1.0)
+        >>> dcl = congruency.DCL(optimizer, floor=None)
+        >>> for gradient in ([1.0, 0.0], [-1.0, 1.0]):
+        ...     weight.grad = torch.tensor(gradient)
+        ...     optimizer.step()
+        >>> stats = dcl.stats
+        >>> round(stats.congruency.item(), 3), stats.corrected_congruency.item(), stats.corrected_steps.item()
+        (-0.707, 0.0, 1)
+    """
+
+    congruency: Tensor
+    corrected_congruency: Tensor
+    magnitude: Tensor
+    multipliers: Tensor
+    corrected: Tensor
+    kept: Tensor
+    steps: int | Tensor
+    corrected_steps: Tensor
+    nonfinite_steps: Tensor
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain numbers by name, for a logger: means over constraints and blocks, and counts. Waits for the device.
+
+        What is undefined in this step is left out. For means over many steps see :meth:`Corrector.means`.
+        """
+        means = {name: getattr(self, name).double().nanmean() for name in ("congruency", "corrected_congruency")}
+        means |= {"magnitude": self.magnitude.nanmean(), "kept": self.kept}
+        found = torch.stack(list(means.values())).tolist()
+        counts = {"steps": self.steps, "corrected_steps": self.corrected_steps, "nonfinite_steps": self.nonfinite_steps}
+        return {
+            **{name: value for name, value in zip(means, found, strict=True) if math.isfinite(value)},
+            **{name: float(count) for name, count in counts.items()},
+        }
+
+
+def stats_of(
+    solution: Solution | None, agreement: Tensor | None, elements: int, spans: Spans, counts: Counts,
+    blocks: int | None, device: torch.device,
+) -> Stats:  # fmt: skip
+    """Make the numbers of a step from what its correction computed anyway.
+
+    Args:
+        solution: Of the step, if a problem was solved.
+        agreement: (slices, 4) of blocks of one element, see :meth:`congruency.backends.Backend.agreement`.
+        elements: How many elements the agreement is of.
+        spans: Where the active constraints stand among all.
+        counts: Of all steps.
+        blocks: How many blocks to show; None for one, without a dimension of its own.
+        device: Of the parameters.
+    """
+    constraints, places = spans
+    applied = (
+        torch.zeros(1 if blocks is None else blocks, dtype=torch.bool, device=device)
+        if solution is None
+        else solution.applied
+    )
+    shape = (applied.shape[0], constraints)
+    parts = [torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(4)]
+    kept = torch.full((), math.nan, dtype=torch.float64, device=device)
+    if solution is not None:
+        for whole, part in zip(parts, solution.measures(), strict=True):
+            for here, active in places:
+                whole[:, here] = part[:, active]
+    if agreement is not None:
+        count, product, norm2, length2 = agreement.sum(0)
+        parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
+        kept = count / elements  # not of the gradients that are there now: zero_grad may have run
+        applied = (kept < 1).unsqueeze(0)
+    if blocks is None:
+        parts, applied = [part[0] for part in parts], applied[0]
+    congruency, corrected_congruency, magnitude, multipliers = parts
+    return Stats(
+        congruency=congruency,
+        corrected_congruency=corrected_congruency,
+        magnitude=magnitude,
+        multipliers=multipliers,
+        corrected=applied.clone(),  # the next step takes its place in memory
+        kept=kept,
+        steps=counts.steps,
+        corrected_steps=torch.as_tensor(counts.corrected, device=device),
+        nonfinite_steps=torch.as_tensor(counts.nonfinite, device=device),
+    )
