@@ -186,8 +186,7 @@ class Corrector:
         self._under_way = False
 
         # which parameters
-        trained = selection.trained()
-        gradients = trained.gradients()
+        trained, gradients = selection.trained()
         self._gather.begin(selection)
 
         # which constraints
@@ -223,15 +222,15 @@ class Corrector:
         passes, known = gathered.passes, self._gather.known(gathered, trained, active)
         if not active:
             finite = torch.isfinite(passes.gram(known=known)).all()
-            if finite.device.type != "cpu":  # the host counts what it knows
-                self._counts.add_nonfinite(~finite)
+            if self._counts.tally(finite.device) is not None:  # no kernel has counted it
+                self._counts.nonfinite += ~finite
             return finite
         problem = self._problems.of(active, trained.blocks, gradients[0].device)
         solution = passes.at_once(problem, scale, known)  # of a small model on a GPU
         if solution is None:
             solution = passes.solve(passes.gram(known=known), problem, scale)
             passes.apply(solution)
-        return self._solved(solution, trained)
+        return self._solved(solution, gradients)
 
     def _correct_update(
         self, before: WeightsBefore, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource]
@@ -260,14 +259,14 @@ class Corrector:
         # the first basis vector is the step itself: its inner products take the place of a gradient's
         solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
         passes.apply(solution.for_update())
-        return self._solved(solution, trained)
+        return self._solved(solution, trained.parameters)
 
-    def _solved(self, solution: Solution, trained: Selection) -> Tensor:
+    def _solved(self, solution: Solution, targets: Sequence[Tensor]) -> Tensor:
         """Keep the solution for the numbers that users read, and count; whether all was finite."""
         self._solution = solution
         if solution.applied.device.type == "cpu" and any(solution.applied.tolist()):
             self._counts.corrected += 1
-            self._mark_written(trained)
+            _mark_written(targets)
         if self._watch is not None:
             self._watch.note(self._counts.corrected)
         return solution.finite
@@ -288,22 +287,17 @@ class Corrector:
             passes.mask(rule, decay, factors)
         self._elements = gathered.elements
         if counts is None:
-            self._mark_written(trained)
+            _mark_written(gradients if self._before is None else trained.parameters)
             self._counts.corrected += sum(self._agreement[:, 0].tolist()) < self._elements
         return finite
-
-    def _mark_written(self, trained: Selection) -> None:
-        """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
-        targets = trained.parameters if self.target == "update" else trained.gradients()
-        torch.autograd.graph.increment_version([local(target) for target in targets])
 
     def _noted(self, finite: Tensor | None) -> Tensor | bool:
         """Whether the step's numbers were all finite, for the sources; counted, and watched."""
         all_finite: Tensor | bool = True
         if finite is not None:
             if finite.device.type == "cpu":
-                self._counts.add_nonfinite(~finite)
                 all_finite = bool(finite)
+                self._counts.nonfinite += not all_finite
             else:
                 all_finite = finite
             if self._finite_watch is not None:
@@ -543,6 +537,11 @@ class Corrector:
         self.__dict__.update(state)
         if attached:  # a copy made together with its optimizer corrects the copy
             self._attach()
+
+
+def _mark_written(targets: Sequence[Tensor]) -> None:
+    """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
+    torch.autograd.graph.increment_version([local(target) for target in targets])
 
 
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -42,11 +42,6 @@ class Counts:
         else:
             self.steps += 1
 
-    def add_nonfinite(self, happened: Tensor) -> None:
-        """Count a step that was not finite, if it ``happened``, where nothing was solved that would count it."""
-        self.tally(happened.device)
-        self.nonfinite += happened if happened.device.type != "cpu" else bool(happened)
-
     def to_dict(self) -> dict[str, int]:
         """Plain numbers; waits for the device."""
         return {name: int(getattr(self, name)) for name in COUNTED}

@@ -34,18 +34,18 @@ class Selection(NamedTuple):
     blocks: int
     sharded: bool = False
 
-    def trained(self) -> Selection:
-        """Those that have a gradient now; this very selection where all have."""
-        entries = [entry for entry in self.entries if entry.parameter.grad is not None]
-        if len(entries) == len(self.entries):
-            return self
-        return self._replace(entries=entries, parameters=[entry.parameter for entry in entries])
+    def trained(self) -> tuple[Selection, list[Tensor]]:
+        """Those that have a gradient now, this very selection where all have, and this process's part of the gradients.
 
-    def gradients(self) -> list[Tensor]:
-        """This process's part of the gradients that are there; sparse ones are refused."""
-        found = [gradient for parameter in self.parameters if (gradient := parameter.grad) is not None]
-        check_gradients(found)
-        return [local(gradient) for gradient in found] if self.sharded else found
+        Sparse gradients are refused.
+        """
+        gradients = [gradient for parameter in self.parameters if (gradient := parameter.grad) is not None]
+        check_gradients(gradients)
+        parts = [local(gradient) for gradient in gradients] if self.sharded else gradients
+        if len(gradients) == len(self.parameters):
+            return self, parts
+        entries = [entry for entry in self.entries if entry.parameter.grad is not None]
+        return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts
 
 
 class Selector:
