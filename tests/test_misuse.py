@@ -237,6 +237,51 @@ def test_parameters_that_have_no_inner_products_here():
         congruency.DCL(torch.optim.SGD([nested], lr=0.1))
 
 
+class OwnSGD(torch.optim.SGD):
+    """An optimizer that does something of its own around the step it inherits; torch calls every hook twice."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("closure", [False, True], ids=["no closure", "closure"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: congruency.DCL(optimizer, window=7, floor=None),
+        lambda optimizer: congruency.DCL(optimizer, window=7, floor=None, correct="update"),
+        lambda optimizer: congruency.Cautious(optimizer),
+    ],
+    ids=["gradient", "update", "cautious"],
+)
+def test_an_inherited_step_is_corrected_once(make, closure):
+    found = []
+    for kind in (torch.optim.SGD, OwnSGD):
+        torch.manual_seed(0)
+        model, _ = made()
+        optimizer = kind(model.parameters(), lr=0.5, weight_decay=0.1)
+        corrector = make(optimizer)
+
+        def loss(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = (model(torch.randn(8, 4)) - 1).square().mean()
+            value.backward()
+            return value
+
+        for _ in range(30):
+            if not closure:
+                loss()
+            optimizer.step(loss if closure else None)
+        found.append((nn.utils.parameters_to_vector(model.parameters()), corrector.stats))
+    (plain, expected), (own, stats) = found
+    assert torch.equal(plain, own)
+    assert stats.steps == expected.steps == 30
+    assert stats.corrected_steps == expected.corrected_steps > 0
+    corrector.detach()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
 @pytest.fixture
 def alone():
     """A process group of one process."""

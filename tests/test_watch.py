@@ -8,11 +8,13 @@ import torch
 import congruency
 
 
-def descend(steps, gradient_of, device="cpu", **settings):
+def descend(steps, gradient_of, device="cpu", state=None, **settings):
     """Train one vector with given gradients; the corrector."""
     weight = torch.nn.Parameter(torch.zeros(4, device=device))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     dcl = congruency.DCL(optimizer, window=10, floor=None, **settings)
+    if state is not None:
+        dcl.load_state_dict(state)
     for step in range(steps):
         weight.grad = gradient_of(step).to(device)
         optimizer.step()
@@ -42,3 +44,16 @@ def test_silent_where_few_steps_are_corrected():
         warnings.simplefilter("error")
         dcl = descend(400, lambda step: torch.tensor([1.0 if step % 10 == 9 else -1.0, 0.1, 0, 0]))
     assert 0 < int(dcl.stats.corrected_steps) < 100
+
+
+def test_a_resumed_run_is_watched_from_where_it_resumes():
+    """What was corrected, or not finite, before the checkpoint is no step of the resumed run."""
+    dcl = descend(100, back_and_forth)
+    for kind in ("corrected", "nonfinite"):
+        state = dcl.state_dict()
+        state["counts"] = {**state["counts"], kind: 5000}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            descend(400, lambda step: torch.tensor([-1.0, 0.1, 0, 0]), state=state)
+    with pytest.warns(UserWarning, match="changed 100% of the last 100 gradients"):
+        descend(400, back_and_forth, state=state)

@@ -189,6 +189,8 @@ class Corrector:
         self._selection()  # reports parameters that cannot be corrected now, not at the first step
         self._before = WeightsBefore()
         self._under_way = False
+        self._nests = _overrides_step(self.optimizer)
+        self._in_step = False
         self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
         self._tally: Tensor | None = None  # on an accelerator: Problem.counts
@@ -660,7 +662,7 @@ class Corrector:
             self.optimizer.register_step_pre_hook(self._before_step),
             self.optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
-        if self.target == "update":
+        if self.target == "update" or self._nests:
             self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
 
     def detach(self) -> None:
@@ -668,6 +670,7 @@ class Corrector:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._in_step = False
 
     @_disable_dynamo
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -676,6 +679,9 @@ class Corrector:
             with torch.no_grad():
                 self._begin()
             return None
+        if self._in_step:
+            return None
+        self._in_step = self._nests
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._corrected_closure(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
@@ -686,6 +692,7 @@ class Corrector:
     @_disable_dynamo
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Correct the step that has just been made, if its beginning was seen."""
+        self._in_step = False
         if self._under_way:
             with torch.no_grad():
                 self._finish(self._selection())
@@ -736,8 +743,8 @@ class Corrector:
             warnings.warn(
                 f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
                 "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
-                "the optimizer was made (a new layer, load_state_dict(assign=True)), make the optimizer and this "
-                "corrector again",
+                "the optimizer was made (a new layer, load_state_dict(assign=True), fully_shard), make the optimizer "
+                "and this corrector again",
                 stacklevel=5,
             )
 
@@ -871,6 +878,9 @@ class Corrector:
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
         self._means.reset()
+        for watch, what in ((self._watch, "corrected"), (self._finite_watch, "nonfinite")):
+            if watch is not None:
+                watch.start(state["counts"][what])
         self._read_counts = (state["counts"]["steps"], state["counts"]["corrected"])
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
@@ -959,6 +969,11 @@ class _Prepared(NamedTuple):
     rule: ElementRule | None = None
     sizes: Tensor | None = None
     elements: int = 0
+
+
+def _overrides_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the class overrides another optimizer's ``step()``; if it calls that, torch calls all hooks twice."""
+    return sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) > 1
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -32,6 +32,10 @@ class Watch:
         self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None
         self._warned = False
 
+    def start(self, counter: int) -> None:
+        """Start over with a counter that is not 0: that of a run that resumes."""
+        self._steps, self._last, self._pending = 0, counter, None
+
     def note(self, counter: int | Tensor) -> None:
         """Take note of a step, and of what the counter is after it."""
         if self._warned:
