@@ -1,4 +1,4 @@
-"""The warning that nearly every step is corrected."""
+"""The warnings that nearly every step is corrected, and that none is."""
 
 import warnings
 
@@ -57,3 +57,14 @@ def test_a_resumed_run_is_watched_from_where_it_resumes():
             descend(400, lambda step: torch.tensor([-1.0, 0.1, 0, 0]), state=state)
     with pytest.warns(UserWarning, match="changed 100% of the last 100 gradients"):
         descend(400, back_and_forth, state=state)
+
+
+def test_warns_once_where_nothing_is_corrected(device):
+    onward = torch.tensor([-1.0, 0.1, 0, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        descend(1000, lambda step: onward, device)  # 900 of them could be corrected
+        descend(2000, lambda step: -onward if step == 9 else onward, device)
+    with pytest.warns(UserWarning, match=r"changed none of 1000 gradients: .*plain training.*Cautious") as caught:
+        descend(4000, lambda step: onward, device)
+    assert len(caught) == 1
