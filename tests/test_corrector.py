@@ -163,7 +163,7 @@ def test_bad_constraints_are_refused():
         congruency.Corrector(sgd(), constraints=[])
     with pytest.raises(TypeError, match=r"constraints must be an iterable of constraint sources; pass \[source\]"):
         congruency.Corrector(sgd(), constraints=congruency.References())
-    with pytest.raises(TypeError, match=r"constraints must hold congruency.ConstraintSource objects, got a str"):
+    with pytest.raises(TypeError, match=r"hold congruency.ConstraintSource objects, such as .*, got .references"):
         congruency.Corrector(sgd(), constraints=["references"])
     with pytest.raises(TypeError, match="constraints"):
         congruency.Corrector(sgd())

@@ -6,6 +6,8 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import nn
 
 import congruency
@@ -32,7 +34,7 @@ def strict():
 
 @pytest.mark.parametrize("kind", [congruency.DCL, congruency.Cautious])
 def test_a_second_one_of_a_kind_warns(kind):
-    model, optimizer = made()
+    model, optimizer = made(momentum=0.9)
     first = kind(optimizer)
     with pytest.warns(UserWarning, match=f"has a {kind.__name__} for these parameters already.*run that cell too"):
         second = kind(optimizer)
@@ -43,7 +45,7 @@ def test_a_second_one_of_a_kind_warns(kind):
 
 
 def test_what_may_stand_together_does_not_warn(strict):
-    model, optimizer = made()
+    model, optimizer = made(momentum=0.9)
     congruency.DCL(optimizer, model[0].parameters())
     congruency.DCL(optimizer, model[2].parameters())  # others
     congruency.Cautious(optimizer)
@@ -138,7 +140,7 @@ def test_parameters_that_left_the_optimizer():
 
 @pytest.mark.parametrize("kind", [congruency.DCL, congruency.Cautious])
 def test_nothing_but_nan_warns_once(kind, device):
-    model, optimizer = made()
+    model, optimizer = made(momentum=0.9)
     model.to(device)
     corrector = kind(optimizer)
     data = torch.full((8, 4), torch.nan, device=device)
@@ -176,12 +178,144 @@ def test_a_few_overflows_do_not_warn(strict):
         (lambda model, optimizer: congruency.DCL(optimizer, model), "pass .* module.parameters()"),
         (lambda model, optimizer: congruency.CongruencyMeter(model), "params.*the Sequential itself.*model.parameters"),
         (lambda model, optimizer: congruency.CongruencyMeter(optimizer), "params.*got SGD"),
+        (lambda model, optimizer: congruency.Cautious(optimizer, decay=0.1), "decay.*got 0.1.*the optimizer's"),
+        (lambda model, optimizer: congruency.Cautious(optimizer, rescale=2.0), "rescale.*got 2.0; max_rescale"),
+        (lambda model, optimizer: congruency.Cautious(optimizer, max_rescale="2"), "max_rescale must be a number"),
+        (lambda model, optimizer: congruency.DCL(optimizer, returning="no"), "returning must be True or False"),
+        (lambda model, optimizer: congruency.DCL(optimizer, capturable=1), "capturable must be True or False"),
+        (lambda model, optimizer: congruency.head(optimizer), "model must be a torch.nn.Module, got SGD"),
+        (
+            lambda model, optimizer: congruency.Corrector(optimizer, constraints=[congruency.References]),
+            r"such as congruency.References\(\), got <class",
+        ),
+        (
+            lambda model, optimizer: congruency.DCL(torch.optim.lr_scheduler.StepLR(optimizer, 5)),
+            "got StepLR; pass its .optimizer",
+        ),
+        (lambda model, optimizer: congruency.DCL(model), "optimizer must be .* got Sequential; .*congruency.project"),
     ],
-    ids=["window", "flag", "module", "meter of a model", "meter of an optimizer"],
-)
+    ids=[
+        "window", "flag", "module", "meter of a model", "meter of an optimizer", "decay as a number",
+        "rescale as a number", "max_rescale as a word", "returning as a word", "capturable as a number",
+        "head of an optimizer", "a class", "a scheduler", "no optimizer",
+    ],
+)  # fmt: skip
 def test_errors_name_the_argument(make, message):
     with pytest.raises(TypeError, match=message):
         make(*made())
+
+
+def test_a_bound_of_no_rescaling_is_refused():
+    with pytest.raises(ValueError, match="rescale=False leaves out"):
+        congruency.Cautious(made()[1], rescale=False, max_rescale=2.0)
+
+
+@pytest.mark.parametrize("rest", [{"momentum": 0.9}, {"weight_decay": 0.1}], ids=str)
+def test_cautious_without_momentum_says_that_it_does_nothing(rest):
+    with pytest.warns(UserWarning, match=r"steps along the gradient itself.*use an optimizer with momentum") as caught:
+        congruency.Cautious(made()[1])
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        congruency.Cautious(made(**rest)[1])
+
+
+def test_a_memory_needs_the_optimizers_model_and_tasks_that_can_be_told_apart():
+    model, optimizer = made()
+    with pytest.raises(ValueError, match="none of the optimizer's parameters is in the memory's model"):
+        congruency.GEM(optimizer, model=copy.deepcopy(model))
+    gem = congruency.GEM(optimizer, model=model)
+    with pytest.raises(TypeError, match=r"task must be a number or a name, got a Tensor; pass int\(task\)"):
+        gem.observe(torch.randn(2, 4), torch.tensor([0, 1]), torch.tensor(0))
+
+
+def test_parameters_that_have_no_inner_products_here():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of nested tensors
+        nested = nn.Parameter(torch.nested.nested_tensor([torch.randn(3), torch.randn(4)]))
+    with pytest.raises(TypeError, match="parameter 0 is a nested tensor"):
+        congruency.DCL(torch.optim.SGD([nested], lr=0.1))
+
+
+class OwnSGD(torch.optim.SGD):
+    """An optimizer that does something of its own around the step it inherits; torch calls every hook twice."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("closure", [False, True], ids=["no closure", "closure"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: congruency.DCL(optimizer, window=7, floor=None),
+        lambda optimizer: congruency.DCL(optimizer, window=7, floor=None, correct="update"),
+        lambda optimizer: congruency.Cautious(optimizer),
+    ],
+    ids=["gradient", "update", "cautious"],
+)
+def test_an_inherited_step_is_corrected_once(make, closure):
+    found = []
+    for kind in (torch.optim.SGD, OwnSGD):
+        torch.manual_seed(0)
+        model, _ = made()
+        optimizer = kind(model.parameters(), lr=0.5, weight_decay=0.1)
+        corrector = make(optimizer)
+
+        def loss(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = (model(torch.randn(8, 4)) - 1).square().mean()
+            value.backward()
+            return value
+
+        for _ in range(30):
+            if not closure:
+                loss()
+            optimizer.step(loss if closure else None)
+        found.append((nn.utils.parameters_to_vector(model.parameters()), corrector.stats))
+    (plain, expected), (own, stats) = found
+    assert torch.equal(plain, own)
+    assert stats.steps == expected.steps == 30
+    assert stats.corrected_steps == expected.corrected_steps > 0
+    corrector.detach()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.fixture
+def alone():
+    """A process group of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+@pytest.mark.filterwarnings("ignore")  # FSDP1's own: it is deprecated, and one process shards nothing
+def test_flattened_parameters_are_refused(alone, use_orig_params):
+    cpu = torch.device("cpu")
+    model = dist.fsdp.FullyShardedDataParallel(made()[0], device_id=cpu, use_orig_params=use_orig_params)
+    with pytest.raises(TypeError, match=r"sharded by FullyShardedDataParallel \(FSDP1\).*use FSDP2"):
+        congruency.DCL(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # on import of torch.distributed.optim
+def test_an_optimizer_of_sharded_states_is_corrected_as_it_is(alone, strict):
+    """Not the one inside, as with SAM: on several processes that has only a part of the parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    found = []
+    for kind in (ZeroRedundancyOptimizer, None):
+        torch.manual_seed(0)
+        model, optimizer = made(momentum=0.9)
+        if kind is not None:
+            optimizer = kind(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+        cautious = congruency.Cautious(optimizer)
+        train(model, optimizer, 20)
+        assert int(cautious.stats.corrected_steps) > 10
+        found.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+    assert torch.equal(*found)
 
 
 class SAM(torch.optim.Optimizer):
@@ -222,6 +356,16 @@ def test_a_wrapper_that_never_steps_warns():
         dcl = congruency.DCL(optimizer, floor=None)
     half_steps(model, optimizer, torch.randn(8, 4))
     assert dcl.stats.steps == 0
+
+
+def test_a_wrapper_without_hooks_names_the_optimizer_inside():
+    import congruency._torchvision_compat  # timm imports torchvision
+
+    timm = pytest.importorskip("timm.optim")
+    inner = made()[1]
+    for kind in (congruency.DCL, congruency.Cautious):
+        with pytest.raises(TypeError, match=r"Lookahead has no hooks.*pass .* \(optimizer._base_optimizer\)"):
+            kind(timm.Lookahead(inner))
 
 
 def test_sam_is_corrected_at_the_inner_optimizer(strict):

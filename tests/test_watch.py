@@ -1,4 +1,4 @@
-"""The warning that nearly every step is corrected."""
+"""The warnings that nearly every step is corrected, and that none is."""
 
 import warnings
 
@@ -8,11 +8,13 @@ import torch
 import congruency
 
 
-def descend(steps, gradient_of, device="cpu", **settings):
+def descend(steps, gradient_of, device="cpu", state=None, **settings):
     """Train one vector with given gradients; the corrector."""
     weight = torch.nn.Parameter(torch.zeros(4, device=device))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     dcl = congruency.DCL(optimizer, window=10, floor=None, **settings)
+    if state is not None:
+        dcl.load_state_dict(state)
     for step in range(steps):
         weight.grad = gradient_of(step).to(device)
         optimizer.step()
@@ -42,3 +44,27 @@ def test_silent_where_few_steps_are_corrected():
         warnings.simplefilter("error")
         dcl = descend(400, lambda step: torch.tensor([1.0 if step % 10 == 9 else -1.0, 0.1, 0, 0]))
     assert 0 < int(dcl.stats.corrected_steps) < 100
+
+
+def test_a_resumed_run_is_watched_from_where_it_resumes():
+    """What was corrected, or not finite, before the checkpoint is no step of the resumed run."""
+    dcl = descend(100, back_and_forth)
+    for kind in ("corrected", "nonfinite"):
+        state = dcl.state_dict()
+        state["counts"] = {**state["counts"], kind: 5000}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            descend(400, lambda step: torch.tensor([-1.0, 0.1, 0, 0]), state=state)
+    with pytest.warns(UserWarning, match="changed 100% of the last 100 gradients"):
+        descend(400, back_and_forth, state=state)
+
+
+def test_warns_once_where_nothing_is_corrected(device):
+    onward = torch.tensor([-1.0, 0.1, 0, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        descend(1000, lambda step: onward, device)  # 900 of them could be corrected
+        descend(2000, lambda step: -onward if step == 9 else onward, device)
+    with pytest.warns(UserWarning, match=r"changed none of 1000 gradients: .*plain training.*Cautious") as caught:
+        descend(4000, lambda step: onward, device)
+    assert len(caught) == 1

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "changes", "check_choice", "check_floor", "check_gradients", "check_margin", "check_optimizer", "check_parameter",
-    "check_params", "check_parts", "check_whole", "differs", "installing", "is_count",
+    "changes", "check_choice", "check_flag", "check_floor", "check_gradients", "check_margin", "check_optimizer",
+    "check_parameter", "check_params", "check_parts", "check_whole", "differs", "installing", "is_count",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)
 _layout_of = operator.attrgetter("layout")
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_load_state_dict_post_hooks")
 
 
 def installing(extra: str) -> str:
@@ -28,6 +29,13 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
     """Validate and return one of several strings."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_flag(name: str, value: bool, hint: str = "") -> bool:
+    """Validate and return True or False; any other value would silently count as one of them."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}{hint}")
     return value
 
 
@@ -64,7 +72,7 @@ def check_floor(floor: float | None) -> float | None:
 def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Validate and return an optimizer whose steps can be hooked."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {_instead_of(optimizer)}")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
             "LBFGS is not supported: it evaluates its closure several times within one step and builds a curvature "
@@ -75,13 +83,20 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             "SparseAdam is not supported: it takes sparse gradients, which have no inner product with a displacement "
             "here; build the embedding with sparse=False and use Adam"
         )
-    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+    wrapped = {
+        name: inner
+        for name, inner in vars(optimizer).items()
+        if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer
+    }
+    if not all(hasattr(optimizer, hooks) for hooks in _HOOKS):
+        names = " or ".join(f"optimizer.{name}" for name in wrapped) or "of Accelerate: optimizer.optimizer"
         raise TypeError(
-            f"{type(optimizer).__name__} has no step hooks of its own, since it wraps another optimizer; pass the one "
-            "inside (of Accelerate: optimizer.optimizer)"
+            f"{type(optimizer).__name__} has no hooks of its own, since it wraps another optimizer; pass the one "
+            f"inside ({names})"
         )
-    for name, inner in vars(optimizer).items():
-        if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
+    for name, inner in wrapped.items():
+        # torch's optimizer of sharded states is stepped itself, and the one inside has a part of the parameters
+        if type(optimizer).__name__ != "ZeroRedundancyOptimizer":
             warnings.warn(
                 f"{type(optimizer).__name__} wraps another optimizer, {type(inner).__name__}, and what is attached to "
                 "the wrapper works only if its own step() is called, which SAM's first_step() and second_step() do "
@@ -89,6 +104,12 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
                 stacklevel=4,
             )
     return optimizer
+
+
+def _instead_of(given: object) -> str:
+    if isinstance(getattr(given, "optimizer", None), torch.optim.Optimizer):  # a scheduler, or a wrapper
+        return f"{type(given).__name__}; pass its .optimizer"
+    return f"{type(given).__name__}; where there is none, project the gradients with congruency.project"
 
 
 def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> set[Tensor]:
@@ -130,7 +151,14 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
 
 
 def check_parameter(parameter: Tensor, position: int) -> None:
-    """Refuse parameters that have no inner products in floating point."""
+    """Refuse parameters that have no inner products in floating point, or only a part of them without saying so."""
+    if parameter.is_nested:
+        raise TypeError(f"parameter {position} is a nested tensor; leave it out of params, or use padded parameters")
+    if getattr(parameter, "_is_flat_param", False) or getattr(parameter, "_fsdp_flattened", False):
+        raise TypeError(
+            f"parameter {position} is sharded by FullyShardedDataParallel (FSDP1), which hides that a process has only "
+            "a part of it, so that inner products would be wrong; use FSDP2 (torch.distributed.fsdp.fully_shard) or DDP"
+        )
     if parameter.is_complex():
         raise TypeError(
             f"parameter {position} is complex ({parameter.dtype}); leave it out of params, or optimize "

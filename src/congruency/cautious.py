@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from congruency._validate import check_flag
 from congruency.constraints.descent import Descent
 from congruency.corrector import Corrector
 from congruency.step.elements import Masking
@@ -60,9 +61,16 @@ class Cautious(Corrector):
         decay: bool = False,
         max_rescale: float | None = None,
     ) -> None:
-        if max_rescale is not None and not max_rescale >= 1.0:
-            raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
-        self.rescale, self.decay, self.max_rescale = rescale, decay, max_rescale
+        if max_rescale is not None:
+            if isinstance(max_rescale, bool) or not isinstance(max_rescale, (int, float)):
+                raise TypeError(f"max_rescale must be a number, or None for no bound, got {max_rescale!r}")
+            if not max_rescale >= 1.0:
+                raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
+            if rescale is False:
+                raise ValueError("max_rescale bounds the rescaling, which rescale=False leaves out; give one of them")
+        self.rescale = check_flag("rescale", rescale, "; max_rescale bounds the factor")
+        self.decay = check_flag("decay", decay, "; how strong the decay is, the optimizer's weight_decay says")
+        self.max_rescale = max_rescale
         self._masking = Masking(strict=True, mask_decay=decay, rescale=rescale, max_rescale=max_rescale)
         super().__init__(optimizer, params, constraints=[Descent()], correct="update", blocks="element")
 

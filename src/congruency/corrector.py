@@ -132,7 +132,8 @@ class Corrector:
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
         self._elements = 0  # how many elements the agreement is of
-        self._under_way = False
+        self._under_way = False  # between the beginning of a step and its correction
+        self._nests, self._in_step = _overrides_step(self.optimizer), False
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
         self._watch: Watch | None = correction_watch(concentrates[0].period) if watched else None
@@ -314,7 +315,7 @@ class Corrector:
             self.optimizer.register_step_pre_hook(self._before_step),
             self.optimizer.register_load_state_dict_post_hook(self._after_load),
         ]
-        if self.target == "update":
+        if self.target == "update" or self._nests:
             self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
 
     def detach(self) -> None:
@@ -322,6 +323,7 @@ class Corrector:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._in_step = False
 
     @_disable_dynamo
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -330,6 +332,9 @@ class Corrector:
             with torch.no_grad():
                 self._begin()
             return None
+        if self._in_step:
+            return None
+        self._in_step = self._nests
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._corrected_closure(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
@@ -340,6 +345,7 @@ class Corrector:
     @_disable_dynamo
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Correct the step that has just been made, if its beginning was seen."""
+        self._in_step = False
         if self._under_way and self._before is not None:
             selection = self._selector.select()
             self._before.check(selection.parameters)
@@ -392,8 +398,8 @@ class Corrector:
             warnings.warn(
                 f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
                 "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
-                "the optimizer was made (a new layer, load_state_dict(assign=True)), make the optimizer and this "
-                "corrector again",
+                "the optimizer was made (a new layer, load_state_dict(assign=True), fully_shard), make the optimizer "
+                "and this corrector again",
                 stacklevel=5,
             )
 
@@ -488,6 +494,9 @@ class Corrector:
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
         self._means.reset()
+        for watch, what in ((self._watch, "corrected"), (self._finite_watch, "nonfinite")):
+            if watch is not None:
+                watch.start(state["counts"][what])
         self._read_counts = (state["counts"]["steps"], state["counts"]["corrected"])
 
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
@@ -542,6 +551,11 @@ class Corrector:
 def _mark_written(targets: Sequence[Tensor]) -> None:
     """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
     torch.autograd.graph.increment_version([local(target) for target in targets])
+
+
+def _overrides_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the class overrides another optimizer's ``step()``; if it calls that, torch calls all hooks twice."""
+    return sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) > 1
 
 
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:

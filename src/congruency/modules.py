@@ -29,6 +29,8 @@ def head(model: nn.Module) -> nn.Module:
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> dcl = congruency.DCL(optimizer, congruency.head(model).parameters())
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):

@@ -149,5 +149,8 @@ def check_sources(constraints: Iterable[ConstraintSource]) -> list[ConstraintSou
         raise ValueError("constraints is empty; pass at least one constraint source, e.g. congruency.References()")
     for source in sources:
         if not isinstance(source, ConstraintSource):
-            raise TypeError(f"constraints must hold congruency.ConstraintSource objects, got a {type(source).__name__}")
+            raise TypeError(
+                "constraints must hold congruency.ConstraintSource objects, such as congruency.References(), got "
+                f"{source!r:.60}"
+            )
     return sources

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,6 +51,12 @@ class Descent(ConstraintSource):
         if len(maximize) > 1:
             raise ValueError("Descent() needs all parameter groups to minimize or all to maximize; use two optimizers")
         self.sign = -1.0 if maximize == {True} else 1.0
+        if all(_steps_along_the_gradient(optimizer, group) for group in optimizer.param_groups):
+            warnings.warn(
+                "SGD without momentum and weight decay steps along the gradient itself, so that no update disagrees "
+                "with it and nothing will be corrected; use an optimizer with momentum (SGD(momentum=0.9), AdamW)",
+                stacklevel=4,
+            )
 
     def combination(self) -> Tensor:
         return torch.ones(1, 1, dtype=torch.float64)
@@ -59,3 +67,7 @@ class Descent(ConstraintSource):
 
     def settings(self) -> dict[str, Any]:
         return {"source": "descent"}
+
+
+def _steps_along_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    return type(optimizer) is torch.optim.SGD and not group["momentum"] and not group["weight_decay"]

@@ -90,6 +90,8 @@ class EpisodicMemory(ConstraintSource):
             task: Any number that stands for the task.
             mask: Added to the model's outputs before the loss: -inf for classes that the task does not have.
         """
+        if not isinstance(task, (int, float, str)):  # a tensor would count as another task at every call
+            raise TypeError(f"task must be a number or a name, got a {type(task).__name__}; pass int(task)")
         if len(inputs) != len(targets):
             raise ValueError(f"got {len(inputs)} inputs and {len(targets)} targets; give one target for each input")
         self._current = task
@@ -112,6 +114,13 @@ class EpisodicMemory(ConstraintSource):
     def past(self) -> list[int]:
         """The tasks that constraints come from, in the order in which they were met."""
         return [task for task in self._episodes if task != self._current]
+
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        if not any(parameter in self._names for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError(
+                "none of the optimizer's parameters is in the memory's model, so that its gradients constrain nothing; "
+                "pass the model that the optimizer trains"
+            )
 
     @property
     def capacity(self) -> int:

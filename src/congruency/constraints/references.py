@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from congruency._validate import check_choice, check_floor, check_margin, check_parts, check_whole, differs, is_count
+from congruency._validate import (
+    check_choice,
+    check_flag,
+    check_floor,
+    check_margin,
+    check_parts,
+    check_whole,
+    differs,
+    is_count,
+)  # fmt: skip
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource
 from congruency.distributed import is_sharded, like, local
@@ -87,7 +96,7 @@ class References(ConstraintSource):
         self.accumulate: Accumulate = check_choice("accumulate", accumulate, get_args(Accumulate))
         self.margin = check_margin(margin)
         self.floor = check_floor(floor) if mode == "concentrate" else None
-        self.returning = returning and self.floor is not None
+        self.returning = check_flag("returning", returning) and self.floor is not None
         self.concentrates, self.period = mode == "concentrate" and not margin, window
         self.sign = 1.0 if mode == "concentrate" else -1.0
         if self.window is not None and self.window <= count:
@@ -99,7 +108,7 @@ class References(ConstraintSource):
         suffix_sums = torch.ones(count, count, dtype=torch.float64).triu()
         # segments of weights are steps taken, against the gradient; segments of gradients are gradients
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
-        self.capturable = capturable
+        self.capturable = check_flag("capturable", capturable)
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
         self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room

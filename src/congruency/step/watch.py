@@ -1,4 +1,4 @@
-"""Watches over a correction: one warning when it changes nearly every step, or when it meets nothing but nan."""
+"""Watches over a correction: one warning when it changes nearly every step, none at all, or meets nothing but nan."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ __all__ = ["Watch", "correction_watch", "finite_watch"]
 
 _WINDOWS = 4
 _FEWEST_STEPS = 100
+_UNUSED_STEPS = 1000
 _NONFINITE_STEPS = 20
 
 
@@ -23,14 +24,20 @@ class Watch:
         every: Steps between two looks.
         share: From which share of them on to warn.
         message: The warning, with ``{share}`` and ``{steps}`` in it.
+        unused: Another warning, with ``{steps}`` in it, where the counter is 0 after a thousand steps.
     """
 
-    def __init__(self, every: int, share: float, message: str) -> None:
-        self._every, self._share, self._message = every, share, message
+    def __init__(self, every: int, share: float, message: str, unused: str = "") -> None:
+        self._every, self._share, self._message, self._unused = every, share, message, unused
+        self._total = 0  # steps looked at
         self._steps = 0  # since the last look
         self._last = 0  # what the counter said at the last look
         self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None
         self._warned = False
+
+    def start(self, counter: int) -> None:
+        """Start over with a counter that is not 0: that of a run that resumes."""
+        self._steps, self._last, self._pending = 0, counter, None
 
     def note(self, counter: int | Tensor) -> None:
         """Take note of a step, and of what the counter is after it."""
@@ -54,13 +61,17 @@ class Watch:
 
     def _look(self, counter: int, steps: int) -> None:
         share, self._last = (counter - self._last) / steps, counter
+        self._total += steps
+        if self._unused and not counter and self._total >= _UNUSED_STEPS:
+            warnings.warn(self._unused.format(steps=self._total), stacklevel=2)
+            self._unused = ""
         if share >= self._share:
             self._warned = True
             warnings.warn(self._message.format(share=f"{share:.0%}", steps=steps), stacklevel=2)
 
 
 def correction_watch(window: int | None) -> Watch:
-    """Warn if at least 90 % of the steps that could be corrected were, over several windows."""
+    """Warn if at least 90 % of the steps that could be corrected were, over several windows, or none of many."""
     return Watch(
         max(_FEWEST_STEPS, _WINDOWS * (window or _FEWEST_STEPS)),
         0.9,
@@ -68,6 +79,9 @@ def correction_watch(window: int | None) -> Watch:
         "displacement of the weights, so that the force which brings the weights back is being removed, not "
         "noise. Training may get worse or diverge. Use the default floor with returning=True, a shorter window, a "
         "lower learning rate, or congruency.Cautious (docs/stability.md)",
+        "DCL changed none of {steps} gradients: so far this is plain training. By default it corrects only weak "
+        "disagreement, and only while the weights come back to the reference, which is rare with momentum or Adam. "
+        "Use congruency.Cautious there, or a shorter window (docs/stability.md)",
     )
 
 
