@@ -292,7 +292,7 @@ class Corrector:
                 self._solution = None if update else passes.at_once(problem, scale, known)  # of a small model on a GPU
                 if update:  # its inner products are among the basis vectors', and it has no scale any more
                     gram = passes.gram(known=known)
-                    self._correct_momentum(entries, active, problem, selection.blocks)
+                    self._correct_momentum(entries, active, problem, selection.blocks, known)
                     self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
                     passes.apply(self._solution.for_update())
                 elif self._solution is None:
@@ -438,8 +438,9 @@ class Corrector:
         )
 
     def _correct_momentum(
-        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], problem: Problem, blocks: int
-    ) -> None:
+        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], problem: Problem, blocks: int,
+        known: list[Tensor] | None,
+    ) -> None:  # fmt: skip
         """Project the optimizer's momentum too: what a step may not do, the next must not have stored up."""
         slices = []
         for parameter, _, block in entries:
@@ -452,9 +453,10 @@ class Corrector:
         previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
         own = replace(problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None)
         passes = self._passes(slices, sum(source.active for source in active), blocks)
-        known = None
-        if self._known is not None and len(slices) == len(entries):  # the same vectors, without the step
-            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in self._known[1]]
+        if len(slices) < len(entries):
+            known = None
+        elif known is not None:  # the same vectors, without the step
+            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in known]
             known = [torch.cat([gram[:, :1], gram[:, 2:]], 1) for gram in known]
         passes.apply(passes.solve(passes.gram(known=known), own, None))
 
