@@ -252,6 +252,21 @@ def test_directions_and_memory_in_every_block(correct, blocks, trigger):
     assert checked.changed == 6
 
 
+def test_directions_constrain_an_update_while_references_are_recorded():
+    """The momentum is projected with what the present step knows of its constraints, not an earlier one."""
+    weight = nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    directions = congruency.Directions()
+    directions.set([[torch.eye(4)[0]], [torch.eye(4)[1]]], [weight])
+    references = congruency.References(2, window=4)
+    congruency.Corrector(optimizer, constraints=[references, directions], correct="update")
+    for _ in range(6):  # the references start over at the fifth
+        weight.grad = torch.tensor([-1.0, -1.0, 1.0, 1.0])
+        optimizer.step()
+    assert weight[:2].tolist() == [0, 0]
+    assert optimizer.state[weight]["momentum_buffer"][:2].tolist() == [0, 0]
+
+
 def test_a_joint_congruency_and_magnitude_of_updates():
     """stats says of updates what it says of gradients."""
     model = network()

@@ -246,7 +246,7 @@ class Corrector:
         passes, known = gathered.passes, self._gather.known(gathered, trained, active)
         problem = self._problems.of(active, trained.blocks, gradients[0].device)
         gram = passes.gram(known=known)
-        momentum = self._gather.momentum(self.optimizer, trained, active)
+        momentum = self._gather.momentum(self.optimizer, trained, active, known)
         if momentum is not None:  # what a step may not do, the next must not have stored up
             previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
             exact = replace(

@@ -98,9 +98,10 @@ class Gather:
         return self._known[1]
 
     def momentum(
-        self, optimizer: torch.optim.Optimizer, trained: Selection, active: Sequence[ConstraintSource]
-    ) -> tuple[Passes | RowPasses, list[Tensor] | None] | None:
-        """The optimizer's momentum with the same constraints, and what is known; None where it has no momentum."""
+        self, optimizer: torch.optim.Optimizer, trained: Selection, active: Sequence[ConstraintSource],
+        known: list[Tensor] | None,
+    ) -> tuple[Passes | RowPasses, list[Tensor] | None] | None:  # fmt: skip
+        """The optimizer's momentum with the step's constraints, and what is known of them; None without momentum."""
         slices = []
         for parameter, _, block in trained.entries:
             momentum = momentum_of(optimizer, parameter)
@@ -109,9 +110,10 @@ class Gather:
                 slices.append((ParameterSlice(local(momentum), bases, block), groups))
         if not slices:
             return None
-        known = None
-        if self._known is not None and len(slices) == len(trained.entries):  # the same vectors, without the step
-            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in self._known[1]]
+        if len(slices) < len(trained.entries):
+            known = None
+        elif known is not None:  # the same vectors, without the step
+            known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in known]
             known = [torch.cat([gram[:, :1], gram[:, 2:]], 1) for gram in known]
         return self._passes(slices, sum(source.active for source in active), trained.blocks), known
 
