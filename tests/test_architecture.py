@@ -17,7 +17,7 @@ CORE = {
     "constraints": {"backends", "distributed", "_validate"},  # of the backends: the type Basis; kernels for CUDA graphs
     "step": {"constraints", "backends", "distributed", "_validate"},
     "corrector": {"step", "constraints", "backends", "distributed", "_validate"},
-    "cautious": {"corrector", "constraints", "step"},
+    "cautious": {"corrector", "constraints", "step", "_validate"},
     "dcl": {"corrector", "constraints"},
     "gem": {"corrector", "constraints"},
     "measure": {"backends", "distributed", "modules", "_validate"},

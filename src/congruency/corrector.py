@@ -30,7 +30,7 @@ from congruency.distributed import full, local
 from congruency.step.counts import COUNTED, Counts, RunningMeans
 from congruency.step.elements import ElementGather, GatheredElements, Masking
 from congruency.step.gather import Gather
-from congruency.step.problem import Constants, Problems, spans_of
+from congruency.step.problem import Problems, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
 from congruency.step.updates import WeightsBefore, block_rates, group_factors, skipped_step
@@ -41,7 +41,7 @@ __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
 Correct = Literal["gradient", "update"]
 Trigger = Literal["always", "violated"]
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _IDLE_STEPS = 10
 
 
@@ -119,13 +119,13 @@ class Corrector:
             )
         self._selector = Selector(optimizer, self._chosen, self.blocks, type(self).__name__)
         self._selector.select()  # reports parameters that cannot be corrected now, not at the first step
-        self._counts, self._means, constants = Counts(), RunningMeans(), Constants()
-        self._problems = Problems(self.trigger == "violated", self._counts, self._means, constants)
+        self._counts, self._means = Counts(), RunningMeans()
+        self._problems = Problems(self.trigger == "violated", self._counts, self._means)
         self._before = WeightsBefore() if self.target == "update" else None
         self._gather: Gather
         if self.blocks == "element":
             only_violated = self.trigger == "violated"
-            self._gather = ElementGather(self._before, optimizer, only_violated, self._masking, constants)
+            self._gather = ElementGather(self._before, optimizer, only_violated, self._masking)
         else:
             self._gather = Gather(self._before, rows=self.blocks == "row")
         self._spans = spans_of(self.sources)  # of the constraints at the last step; sources may have changed since
@@ -193,40 +193,45 @@ class Corrector:
         # which constraints
         active = [source for source in self.sources if source.active]
         self._spans = spans_of(self.sources)
-        self._problems.begin(active)
+        self._problems.distances.start(self.sources, solved=bool(gradients))
 
         # gram, solve, apply
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
         finite: Tensor | None = None
         if not gradients:
             self._warn_of_no_gradients(len(selection.entries))
+        elif not active:  # but sources may add up gradients
+            finite = self._all_finite(trained, gradients)
         elif self._before is not None:
-            finite = self._correct_update(self._before, trained, gradients, active) if active else None
+            finite = self._correct_update(self._before, selection, trained, gradients, active)
         elif self.blocks == "element":
-            finite = self._mask(trained, gradients, active) if active else None
+            finite = self._mask(trained, gradients, active)
         else:
-            finite = self._correct_gradients(trained, gradients, active, scale)
+            finite = self._correct_gradients(selection, trained, gradients, active, scale)
         if gradients:
             self._idle = 0
 
         # done
         all_finite = self._noted(finite)
-        for source in self.sources:
-            source.finish(trained.parameters, scale, all_finite)
+        for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
+            source.finish(trained.parameters, scale if self._before is None else None, all_finite)
         self._counts.add_step(solved=self._solution is not None and any(s.gate is not None for s in active))
 
+    def _all_finite(self, trained: Selection, gradients: Sequence[Tensor]) -> Tensor:
+        """Whether the gradients of a step without constraints are finite, ()."""
+        finite = torch.isfinite(self._gather.gradients(trained, gradients).gram()).all()
+        if self._counts.tally(finite.device) is not None:  # no kernel has counted it
+            self._counts.nonfinite += ~finite
+        return finite
+
     def _correct_gradients(
-        self, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource], scale: Tensor | None
-    ) -> Tensor:
-        """Gram, solve, apply on the gradients; without constraints, only whether they are finite."""
+        self, selection: Selection, trained: Selection, gradients: Sequence[Tensor],
+        active: Sequence[ConstraintSource], scale: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Gram, solve, apply on the gradients; whether all was finite."""
         gathered = self._gather.step(trained, gradients, active)
         passes, known = gathered.passes, self._gather.known(gathered, trained, active)
-        if not active:
-            finite = torch.isfinite(passes.gram(known=known)).all()
-            if self._counts.tally(finite.device) is not None:  # no kernel has counted it
-                self._counts.nonfinite += ~finite
-            return finite
-        problem = self._problems.of(active, trained.blocks, gradients[0].device)
+        problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gradients[0].device)
         solution = passes.at_once(problem, scale, known)  # of a small model on a GPU
         if solution is None:
             solution = passes.solve(passes.gram(known=known), problem, scale)
@@ -234,8 +239,9 @@ class Corrector:
         return self._solved(solution, gradients)
 
     def _correct_update(
-        self, before: WeightsBefore, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource]
-    ) -> Tensor:
+        self, before: WeightsBefore, selection: Selection, trained: Selection, gradients: Sequence[Tensor],
+        active: Sequence[ConstraintSource],
+    ) -> Tensor:  # fmt: skip
         """Gram, solve, apply on the step from the weights ``before`` it, and on the optimizer's momentum."""
         if self.blocks != "element" or not all(source.needs_update for source in active):  # masks take it into account
             factors = group_factors(self.optimizer)
@@ -244,7 +250,7 @@ class Corrector:
             return self._mask(trained, gradients, active)
         gathered = self._gather.step(trained, gradients, active)
         passes, known = gathered.passes, self._gather.known(gathered, trained, active)
-        problem = self._problems.of(active, trained.blocks, gradients[0].device)
+        problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gradients[0].device)
         gram = passes.gram(known=known)
         momentum = self._gather.momentum(self.optimizer, trained, active, known)
         if momentum is not None:  # what a step may not do, the next must not have stored up
@@ -304,7 +310,7 @@ class Corrector:
             if self._finite_watch is not None:
                 self._finite_watch.note(self._counts.nonfinite)
         skipped = skipped_step(self.optimizer)
-        if self.target == "update" and skipped is not None:  # an update does not show that its gradient overflowed
+        if skipped is not None:  # for the gradient of any parameter, and an update does not show it
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         return all_finite
 
@@ -458,7 +464,8 @@ class Corrector:
         for source in self.sources:
             source.reset()
         self._stepped = self._optimizer_loaded = False
-        self._solution = self._agreement = self._problems.lengths = None
+        self._problems.distances.forget()
+        self._solution = self._agreement = None
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
         """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
@@ -473,7 +480,7 @@ class Corrector:
             "version": _STATE_VERSION,
             "settings": self._settings(),
             "counts": self._counts.to_dict(),
-            "lengths": self._problems.lengths,
+            "distances": self._problems.distances.state_dict(),
             "sources": [source.state_dict(parameters) for source in self.sources],
         }
         return pytree.tree_map_only(Tensor, full, state) if full_tensors else state
@@ -490,7 +497,7 @@ class Corrector:
             for source, saved in zip(self.sources, state["sources"], strict=True):
                 source.load_state_dict(saved, parameters)
         self._counts.load(state["counts"])
-        self._problems.load(state["lengths"], local(parameters[0]).device)
+        self._problems.distances.load_state_dict(state["distances"], local(parameters[0]).device)
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
         self._means.reset()
@@ -502,7 +509,7 @@ class Corrector:
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"
         parts: dict[str, type | tuple[type, ...]] = {"version": object, "settings": Mapping, "counts": Mapping}
-        check_parts(state, parts | {"lengths": (Tensor, type(None)), "sources": (list, tuple)}, what)
+        check_parts(state, parts | {"distances": Mapping, "sources": (list, tuple)}, what)
         if differs(state["version"], _STATE_VERSION):
             raise ValueError(
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
@@ -520,6 +527,7 @@ class Corrector:
             _check_same_settings(old, new)
         if set(state["counts"]) != set(COUNTED) or not all(map(is_count, state["counts"].values())):
             raise ValueError(f"the state's counts must be whole numbers of {', '.join(COUNTED)}")
+        self._problems.distances.check_state_dict(state["distances"], len(self.sources))
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.check_state_dict(saved, parameters)
 

@@ -15,7 +15,6 @@ from congruency.backends import Basis, ElementRule, ParameterSlice, Passes
 from congruency.constraints.base import ConstraintSource
 from congruency.distributed import local
 from congruency.step.gather import Gather, Gathered, placed
-from congruency.step.problem import Constants
 from congruency.step.selection import Entry, Selection
 from congruency.step.updates import WeightsBefore, group_factors, skipped_step
 
@@ -56,16 +55,14 @@ class ElementGather(Gather):
         optimizer: Whose learning rates and weight decay count.
         only_violated: Leave elements alone that oppose no constraint, margins or not.
         masking: What is done beside the projection.
-        constants: Where small tensors are kept.
     """
 
     def __init__(
-        self, before: WeightsBefore | None, optimizer: torch.optim.Optimizer, only_violated: bool, masking: Masking,
-        constants: Constants,
-    ) -> None:  # fmt: skip
+        self, before: WeightsBefore | None, optimizer: torch.optim.Optimizer, only_violated: bool, masking: Masking
+    ) -> None:
         super().__init__(before)
         self._optimizer, self._only_violated, self._masking = optimizer, only_violated, masking
-        self._constants = constants
+        self._constants: dict[tuple[object, ...], Tensor] = {}
         self._decays: tuple[Tensor, Tensor, dict[int, Tensor], dict[int, float]] | None = None
 
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> GatheredElements:
@@ -93,7 +90,7 @@ class ElementGather(Gather):
             taken = 1.0 if skipped is None else 1.0 - float(skipped)
             rates = [float(self._optimizer.param_groups[entry.group]["lr"]) * taken for entry in entries]
         rule = ElementRule(
-            signs=self._constants.on(device, signs),
+            signs=self._constant(device, signs),
             margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
             update=update,
             only_violated=self._only_violated,
@@ -103,10 +100,17 @@ class ElementGather(Gather):
         # what is made here, not only looked up, must not be taken for what lies there at the next step
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes = [parameter.numel() for parameter in trained.parameters]
-        return GatheredElements(passes, slices, rule, self._constants.on(device, sizes), sum(sizes))
+        return GatheredElements(passes, slices, rule, self._constant(device, sizes), sum(sizes))
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_decays": None}
+        return {**super().__getstate__(), "_decays": None, "_constants": {}}
+
+    def _constant(self, device: torch.device, values: Sequence[float]) -> Tensor:
+        """(n,) float64 on the device, copied there once: a copy waits, and cannot be captured in a CUDA graph."""
+        key = (device, *values)
+        if key not in self._constants:
+            self._constants[key] = torch.tensor(values, dtype=torch.float64).to(device)
+        return self._constants[key]
 
     def decay(self, gathered: GatheredElements, entries: Sequence[Entry], active: Sequence[ConstraintSource]) -> Tensor:
         """(slices,) what decoupled weight decay multiplied each parameter by; numbers always lie in one place.

@@ -77,6 +77,13 @@ class Gather:
             self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
 
+    def gradients(self, trained: Selection, gradients: Sequence[Tensor]) -> Passes | RowPasses:
+        """The gradients alone, of a step without constraints."""
+        if self._before is None and not self._rows:
+            return self.step(trained, gradients, []).passes
+        groups = [reduction_groups(parameter) for parameter in trained.parameters]
+        return Passes(zip([ParameterSlice(g, [], 0) for g in gradients], groups, strict=True), 0)
+
     def known(self, gathered: Gathered, trained: Selection, active: Sequence[ConstraintSource]) -> list[Tensor] | None:
         """Inner products among fixed vectors, computed anew when one was recorded or another parameter takes part.
 

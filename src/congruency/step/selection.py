@@ -47,6 +47,13 @@ class Selection(NamedTuple):
         entries = [entry for entry in self.entries if entry.parameter.grad is not None]
         return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts
 
+    def left_out(self, trained: Selection) -> dict[int, int]:
+        """The places of the parameters that are not among the ``trained``, and their blocks."""
+        if trained is self:
+            return {}
+        there = set(trained.parameters)
+        return {place: entry.block for place, entry in enumerate(self.entries) if entry.parameter not in there}
+
 
 class Selector:
     """Selects parameters of an optimizer, whose groups may change between steps.
