@@ -106,7 +106,7 @@ def refused(state, message, model=None):
 def test_states_that_do_not_fit_change_nothing():
     state = saved_state()
     refused({}, "this is not a state of a Corrector: it has no ")
-    refused({**state, "version": 99}, "the state has version 99, this release reads version 2")
+    refused({**state, "version": 99}, "the state has version 99, this release reads version 3")
     refused(state, "the state is of 4 parameters, here there are 1", _one_tensor())
     wide = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
     refused(state, r"the state holds a reference of shape \(5, 4\) for parameter 0, which has shape \(6, 4\)", wide)

@@ -534,7 +534,7 @@ def test_memory_is_one_copy_of_the_parameters(make):
         elif depth < 8 and type(value).__module__.startswith("congruency"):
             visit(getattr(value, "__dict__", {}), depth + 1)
 
-    visit({k: v for k, v in vars(corrector).items() if k not in ("_solution", "_agreement", "_problems", "_lengths")})
+    visit({k: v for k, v in vars(corrector).items() if k not in ("_solution", "_agreement", "_problems", "_distances")})
     size = sum(p.untyped_storage().nbytes() for p in model.parameters())
     gradients = {p.grad.untyped_storage().data_ptr() for p in model.parameters()}
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}

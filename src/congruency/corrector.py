@@ -38,6 +38,7 @@ from congruency.backends import (
 )  # fmt: skip
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.constraints.references import References
+from congruency.distances import Distances
 from congruency.distributed import Groups, full, is_sharded, local, reduction_groups, splits_rows
 from congruency.elements import Masking, as_tensor, factors_of, mixes, one_by_one
 from congruency.means import RunningMeans
@@ -50,7 +51,7 @@ Correct = Literal["gradient", "update"]
 Trigger = Literal["always", "violated"]
 Blocks = Literal["joint", "group", "tensor", "row", "element"]
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 _MOST_HELD = 8  # prepared steps
 _IDLE_STEPS = 10
 
@@ -73,7 +74,8 @@ class Stats:
         kept: The share of elements that were kept as they were, with blocks of one element; ().
         steps: Steps since the start.
         corrected_steps: Those of them whose gradient was changed.
-        nonfinite_steps: Those of them left alone because a number was not finite.
+        nonfinite_steps: Those of them left alone because a number was not finite; blocks of one element are corrected
+            even then, each by its own numbers.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -192,7 +194,7 @@ class Corrector:
         self._slices: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
         self._counts: dict[str, int | Tensor] = {"steps": 0, "corrected": 0, "nonfinite": 0}
         self._tally: Tensor | None = None  # on an accelerator: Problem.counts
-        self._lengths: Tensor | None = None  # (blocks, constraints): Problem.previous
+        self._distances = Distances()  # Problem.previous
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
         self._element_count = 0  # how many elements the agreement is of
@@ -268,8 +270,7 @@ class Corrector:
         active = [source for source in self.sources if source.active]
         self._layout = _layout(self.sources)
         self._solution = self._agreement = None
-        if self._lengths is not None and all(source.floor is None for source in active):
-            self._lengths = None  # the references start over: no distance is known
+        self._distances.start(self.sources, solved=bool(entries))
 
         # gram, solve, apply
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
@@ -280,34 +281,31 @@ class Corrector:
             if not (self.blocks == "element" and all(source.needs_update for source in active)):
                 factors = self._group_factors()
                 self._before.decay([entry.parameter for entry in entries], [factors[entry.group] for entry in entries])
-        if entries and self.blocks == "element":
+        if entries and not active:  # but sources may add up gradients
+            finite = self._finite(entries, gradients, selection.blocks)
+        elif entries and self.blocks == "element":
             finite = self._mask(entries, gradients, active)
-        elif entries and (active or self.target == "gradient"):
+        elif entries:
             prepared = self._prepared(entries, gradients, active, selection.blocks)
             passes = prepared.passes
             known = self._known_products(passes, entries, active)
-            if active:
-                update = self.target == "update"
-                problem = self._problem(active, selection.blocks, gradients[0].device, update)
-                self._solution = None if update else passes.at_once(problem, scale, known)  # of a small model on a GPU
-                if update:  # its inner products are among the basis vectors', and it has no scale any more
-                    gram = passes.gram(known=known)
-                    self._correct_momentum(entries, active, problem, selection.blocks, known)
-                    self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
-                    passes.apply(self._solution.for_update())
-                elif self._solution is None:
-                    self._solution = passes.solve(passes.gram(known=known), problem, scale)
-                    passes.apply(self._solution)
-                finite = self._solution.finite
-                if problem.counts is None and any(self._solution.applied.tolist()):
-                    self._count("corrected", True)
-                    self._mark_written(entries)
-                if self._watch is not None:
-                    self._watch.note(self._counts["corrected"])
-            else:
-                finite = torch.isfinite(passes.gram(known=known)).all()
-                if finite.device.type != "cpu":
-                    self._count("nonfinite", ~finite)
+            update = self.target == "update"
+            problem = self._problem(entries, active, selection.blocks, gradients[0].device, update)
+            self._solution = None if update else passes.at_once(problem, scale, known)  # of a small model on a GPU
+            if update:  # its inner products are among the basis vectors', and it has no scale any more
+                gram = passes.gram(known=known)
+                self._correct_momentum(entries, active, problem, selection.blocks, known)
+                self._solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
+                passes.apply(self._solution.for_update())
+            elif self._solution is None:
+                self._solution = passes.solve(passes.gram(known=known), problem, scale)
+                passes.apply(self._solution)
+            finite = self._solution.finite
+            if problem.counts is None and any(self._solution.applied.tolist()):
+                self._count("corrected", True)
+                self._mark_written(entries)
+            if self._watch is not None:
+                self._watch.note(self._counts["corrected"])
         if finite is not None and finite.device.type == "cpu":
             self._count("nonfinite", not finite)
             all_finite = bool(finite)
@@ -322,10 +320,10 @@ class Corrector:
 
         # done
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)  # of GradScaler, for fused optimizers
-        if self.target == "update" and skipped is not None:  # an update does not show that its gradient overflowed
+        if skipped is not None:  # for the gradient of any parameter, and an update does not show it
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
-        for source in self.sources:
-            source.finish(parameters, scale, all_finite)
+        for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
+            source.finish(parameters, scale if self.target == "gradient" else None, all_finite)
         if self._solution is not None and any(source.gate is not None for source in active):
             assert self._tally is not None
             self._counts["steps"] = self._tally[3]  # which solving has counted
@@ -393,6 +391,20 @@ class Corrector:
                 self._held.clear()
             self._held[key] = made._replace(slices=())  # without them: a gradient that is held is not freed
         return made
+
+    def _finite(self, entries: Sequence[_Entry], gradients: Sequence[Tensor], blocks: int) -> Tensor:
+        """Whether the gradients of a step without constraints are finite, ()."""
+        passes: Passes | RowPasses
+        if self.target == "gradient" and self.blocks != "element":
+            passes = self._prepared(entries, gradients, [], blocks).passes
+        else:
+            places = [reduction_groups(entry.parameter) for entry in entries]
+            slices = [ParameterSlice(gradient, [], 0) for gradient in gradients]
+            passes = Passes(zip(slices, places, strict=True), 0)
+        finite = torch.isfinite(passes.gram()).all()
+        if finite.device.type != "cpu":
+            self._count("nonfinite", ~finite)
+        return finite
 
     def _known_products(
         self, passes: Passes | RowPasses, entries: Sequence[_Entry], active: Sequence[ConstraintSource]
@@ -499,7 +511,10 @@ class Corrector:
             self._slices[parameter] = (before, own, bases, groups)
         return bases, groups
 
-    def _problem(self, active: Sequence[ConstraintSource], blocks: int, device: torch.device, update: bool) -> Problem:
+    def _problem(
+        self, entries: Sequence[_Entry], active: Sequence[ConstraintSource], blocks: int, device: torch.device,
+        update: bool,
+    ) -> Problem:  # fmt: skip
         """Which constraints: those of all sources stacked; made once per combination of sources."""
         key = (device, blocks, *((id(source), source.active, source.sign, source.margin) for source in active))
         problem = self._problems.get(key)
@@ -517,11 +532,13 @@ class Corrector:
                 means=self._means.on(device),
             )
         if problem.floors is not None:
-            if self._lengths is None or self._lengths.shape != (blocks, len(problem.signs)):
-                rules = [0.0 if source.returning else math.inf for source in active for _ in range(source.active)]
-                self._lengths = self._constant(rules, device).repeat(blocks, 1)
-            if problem.previous is not self._lengths:
-                problem = replace(problem, previous=self._lengths)
+            left_out = {}
+            if len(entries) < len(every := self._selected.entries):
+                here = {entry.parameter for entry in entries}
+                left_out = {place: entry.block for place, entry in enumerate(every) if entry.parameter not in here}
+            lengths = self._distances.before(self.sources, left_out, blocks, device)
+            if problem.previous is not lengths:
+                problem = replace(problem, previous=lengths)
         gates = [source.gate for source in active if source.gate is not None]
         if gates and (len(active) > 1 or problem.gate is None or problem.gate.data_ptr() != gates[0].data_ptr()):
             always = torch.ones((), dtype=torch.bool, device=device)
@@ -529,13 +546,13 @@ class Corrector:
             problem = replace(problem, gate=torch.cat(each_gate) if len(each_gate) > 1 else each_gate[0])
         self._problems[key] = problem
         if update and any(source.margin for source in active):
-            problem = replace(problem, margins=problem.margins * self._rates(blocks, device).unsqueeze(-1))
+            problem = replace(problem, margins=problem.margins * self._rates(entries, blocks, device).unsqueeze(-1))
         return problem
 
-    def _rates(self, blocks: int, device: torch.device) -> Tensor:
+    def _rates(self, entries: Sequence[_Entry], blocks: int, device: torch.device) -> Tensor:
         """(blocks,) the learning rate of each block, the greatest where there are several; 0 in a skipped step."""
         rates = torch.zeros(blocks, dtype=torch.float64, device=device)
-        for parameter, group, block in self._selection().entries:
+        for parameter, group, block in entries:
             rate = self.optimizer.param_groups[group]["lr"]
             here = slice(block, block + (rows_of(local(parameter)) if self.blocks == "row" else 1))
             rates[here] = torch.maximum(rates[here], torch.as_tensor(rate, dtype=torch.float64, device=device))
@@ -595,10 +612,8 @@ class Corrector:
 
     def _mask(
         self, entries: Sequence[_Entry], gradients: Sequence[Tensor], active: Sequence[ConstraintSource]
-    ) -> Tensor | None:
+    ) -> Tensor:
         """Blocks of one element: keep what opposes no constraint; whether all was finite."""
-        if not active:
-            return None
         prepared = self._prepared(entries, gradients, active, 0)
         passes, rule, sizes = prepared.passes, prepared.rule, prepared.sizes
         assert isinstance(passes, Passes)
@@ -828,7 +843,8 @@ class Corrector:
         for source in self.sources:
             source.reset()
         self._stepped = self._optimizer_loaded = False
-        self._solution = self._agreement = self._lengths = None
+        self._solution = self._agreement = None
+        self._distances.forget()
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
         """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
@@ -843,7 +859,7 @@ class Corrector:
             "version": _STATE_VERSION,
             "settings": self._settings(),
             "counts": {what: int(count) for what, count in self._counts.items()},
-            "lengths": self._lengths,
+            "distances": self._distances.state_dict(),
             "sources": [source.state_dict(parameters) for source in self.sources],
         }
         return pytree.tree_map_only(Tensor, full, state) if full_tensors else state
@@ -865,11 +881,7 @@ class Corrector:
                 held.fill_(count)  # in place: a captured step counts in this very tensor
             else:
                 self._counts[what] = int(count)
-        lengths, device = state["lengths"], local(parameters[0]).device
-        if lengths is not None and self._lengths is not None and self._lengths.shape == lengths.shape:
-            self._lengths.copy_(lengths)  # in place, as above
-        else:
-            self._lengths = None if lengths is None else lengths.to(device, torch.float64, copy=True)
+        self._distances.load_state_dict(state["distances"], local(parameters[0]).device)
         self._solution = self._agreement = None
         self._stepped = self._optimizer_loaded = False
         self._means.reset()
@@ -878,7 +890,7 @@ class Corrector:
     def _check_state(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         what = "a state of a Corrector"
         parts: dict[str, type | tuple[type, ...]] = {"version": object, "settings": Mapping, "counts": Mapping}
-        check_parts(state, parts | {"lengths": (Tensor, type(None)), "sources": (list, tuple)}, what)
+        check_parts(state, parts | {"distances": Mapping, "sources": (list, tuple)}, what)
         if differs(state["version"], _STATE_VERSION):
             raise ValueError(
                 f"the state has version {state['version']}, this release reads version {_STATE_VERSION}; "
@@ -896,6 +908,7 @@ class Corrector:
             _check_same_settings(old, new)
         if set(state["counts"]) != set(self._counts) or not all(map(is_count, state["counts"].values())):
             raise ValueError(f"the state's counts must be whole numbers of {', '.join(self._counts)}")
+        self._distances.check_state_dict(state["distances"], len(self.sources))
         for source, saved in zip(self.sources, state["sources"], strict=True):
             source.check_state_dict(saved, parameters)
 
