@@ -110,3 +110,16 @@ def test_a_margin_of_an_update_takes_the_rates_of_parameters_with_a_gradient():
         step(optimizer, [1.0], None)
         moved.append(slow.item())
     assert moved == pytest.approx([-0.2, -0.2])
+
+
+@pytest.mark.parametrize("kind", ["descent", "cautious"])
+def test_a_gradient_whose_negation_is_pending_constrains_with_its_own_sign(kind):
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0, foreach=False)
+    if kind == "cautious":
+        congruency.Cautious(optimizer)
+    else:
+        congruency.Corrector(optimizer, constraints=[congruency.Descent()], correct="update")
+    weight.grad = torch._neg_view(torch.tensor([-1.0, 2.0], dtype=torch.float64))
+    optimizer.step()
+    assert weight.tolist() == [-1.0, 2.0]
