@@ -1028,12 +1028,14 @@ static int number(PyObject *value, int64_t *to) {
     return PyErr_Occurred() ? -1 : 1;
 }
 
-/* Where a tensor's elements are and how many, if they are of this precision and without gaps in the CPU's memory. A
-   subclass may hold its elements elsewhere (a pending collective, a fake tensor): only torch knows where. */
+/* Where a tensor's elements are and how many, if they are of this precision and without gaps in the CPU's memory, with
+   no negation pending. A subclass may hold its elements elsewhere (a pending collective, a fake tensor): only torch knows
+   where. */
 static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address, int64_t *length) {
     int good = Py_IS_TYPE(tensor, (PyTypeObject *)torch.tensor) || Py_IS_TYPE(tensor, (PyTypeObject *)torch.parameter);
     if (good > 0) good = is(PyObject_GetAttr(tensor, torch.dtype), dtype);
     if (good > 0) good = is(PyObject_GetAttr(tensor, torch.is_cpu), Py_True);
+    if (good > 0) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_neg), Py_False);
     if (good > 0 && !dense) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_contiguous), Py_True);
     if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.numel), length);
     if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.data_ptr), address);
@@ -1078,7 +1080,6 @@ static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, i
     }
     blocks(job)[slice] = block;
     int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
-    if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
     if (good > 0) good = job->gradient == place;
     if (good <= 0) return good;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;

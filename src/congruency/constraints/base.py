@@ -27,7 +27,9 @@ class ConstraintSource(ABC):
         margin: Lower bound of the constraints' multipliers.
         sign: +1 or -1, see above.
         floor: Constraint i counts only in steps with ``-floor <= cos(c_i, y)``; None: in all.
-        returning: Constraint i counts only in steps before which ``|a_i|`` did not grow. Only together with a floor.
+        returning: Constraint i counts only in steps before which ``|a_i|`` did not grow. Where that is not known (the
+            first step that it constrains, one after a step that was not finite or had other gradients) it does not
+            count. Only together with a floor.
         needs_update: Whether the source makes sense for updates only.
         concentrates: Whether it removes what points back along the displacement of the weights: then a corrector that
             changes nearly every step warns.

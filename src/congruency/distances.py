@@ -1,0 +1,84 @@
+"""How far the weights were from each reference at the step before, which ``returning`` compares a step with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from congruency._validate import check_parts, is_count
+from congruency.constraints.base import ConstraintSource
+
+__all__ = ["Distances"]
+
+
+class Distances:
+    """|a_i|^2 of every constraint at the step before, per block; 0 where it is not known, so that i does not count.
+
+    It is known of a source that constrained the step before, in blocks where the same parameters had a gradient.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None  # (blocks, constraints); inf: not asked for
+        self._counts: list[int] = []  # constraints of each source
+        self._left_out: dict[int, int] = {}  # places of the parameters without a gradient, and their blocks
+
+    def forget(self) -> None:
+        self._held = None
+
+    def start(self, sources: Sequence[ConstraintSource], *, solved: bool) -> None:
+        """Take note of the sources of a step: where none has a floor, or nothing is solved, they may start over."""
+        if all(source.floor is None for source in sources if source.active) or (
+            not solved and self._counts != [source.active for source in sources]
+        ):
+            self.forget()
+
+    def before(
+        self, sources: Sequence[ConstraintSource], left_out: dict[int, int], blocks: int, device: torch.device
+    ) -> Tensor:
+        """(blocks, constraints) in float64: :attr:`congruency.backends.Problem.previous`, for solving to replace.
+
+        Args:
+            sources: All of a corrector's, in order.
+            left_out: The places of the parameters without a gradient in this step, and their blocks.
+            blocks: How many blocks there are.
+            device: Where the problem is solved.
+        """
+        counts, held = [source.active for source in sources], self._held
+        if held is None or counts != self._counts or len(held) != blocks:
+            rules = [0.0 if source.returning else math.inf for source in sources for _ in range(source.active)]
+            self._held = torch.tensor(rules, dtype=torch.float64).to(device).repeat(blocks, 1)
+            if held is not None and len(held) == blocks:
+                parts = zip(held.split(self._counts, 1), self._held.split(counts, 1), strict=True)
+                for old, new in parts:
+                    if old.shape == new.shape:
+                        new.copy_(old)
+            held = self._held
+        for block in {block for _, block in left_out.items() ^ self._left_out.items() if block < blocks}:
+            held[block].copy_(torch.where(torch.isinf(held[block]), math.inf, 0.0))
+        self._counts, self._left_out = counts, left_out
+        return held
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"squares": self._held, "counts": self._counts, "left_out": self._left_out}
+
+    def check_state_dict(self, state: Mapping[str, Any], sources: int) -> None:
+        """Raise ValueError if :meth:`load_state_dict` could not take ``state``; change nothing."""
+        what = "a state of distances"
+        check_parts(state, {"squares": (Tensor, type(None)), "counts": (list, tuple), "left_out": Mapping}, what)
+        squares, counts = state["squares"], state["counts"]
+        if not all(map(is_count, [*counts, *state["left_out"], *state["left_out"].values()])):
+            raise ValueError("the state's counts of distances must be whole numbers")
+        if squares is not None and (len(counts) != sources or squares.ndim != 2 or squares.shape[1] != sum(counts)):
+            raise ValueError(f"the state's distances of {list(counts)} constraints have shape {tuple(squares.shape)}")
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        squares, held = state["squares"], self._held
+        if squares is not None and held is not None and held.shape == squares.shape:
+            held.copy_(squares)  # in place: a captured step reads this very tensor
+        else:
+            self._held = None if squares is None else squares.to(device, torch.float64, copy=True)
+        self._counts, self._left_out = list(state["counts"]), dict(state["left_out"])
