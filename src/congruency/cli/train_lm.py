@@ -75,9 +75,9 @@ def train_lm(
 ) -> None:  # fmt: skip
     """Train a byte-level GPT with AdamW, plainly or with a correction.
 
-        congruency train-lm --steps 200 --method cautious --out runs/cautious
+        congruency train-lm --steps 200 --out runs/plain
 
-        congruency train-lm --steps 200 --method dcl-50 --no-returning --out runs/dcl
+        congruency train-lm --steps 200 --method cautious --out runs/cautious
 
     Without --corpus it reads the sources of Python's standard library. The
     record (record.jsonl) has loss, congruency and times of every step and the
