@@ -49,7 +49,7 @@ def build() -> "typer.Typer":
 
     app = typer.Typer(
         cls=Group,
-        help="Measure how well gradients agree with those accumulated so far, and correct those that disagree (DCL).",
+        help="Measure how well gradients agree, and correct gradients or updates that disagree (Cautious, DCL, GEM).",
         no_args_is_help=True,
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,4 +1,4 @@
-"""``congruency bench``: what DCL costs."""
+"""``congruency bench``: what a correction costs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def bench(
     )] = None,
     quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip
-    """Measure what DCL costs.
+    """Measure what a correction costs.
 
-    Times the correction of a gradient beside the optimizer's own step and
-    beside the time that reading the memory alone would take.
+    Times the correction of a gradient or an update beside the optimizer's own
+    step, and beside the time that reading the memory alone would take.
     """
     devices = device or _devices()
     for name in devices:

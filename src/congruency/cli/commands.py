@@ -12,10 +12,12 @@ _NUMBER = re.compile(r"-\.?\d")
 
 
 def _plain_flags(params: list[Any]) -> list[Any]:
-    """The parameters; newer releases of typer show ``<bool>`` after every flag that has no metavar."""
+    """The parameters; newer releases of typer show ``<bool>`` after a flag and ``<list[Path]>`` after an argument."""
     for param in params:
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""
+        if param.param_type_name == "argument" and hasattr(param, "display_type_rich"):
+            param.display_type_rich = lambda **_: None
     return params
 
 

@@ -80,8 +80,8 @@ Blocks = Annotated[Literal["joint", "group", "tensor", "row", "element"] | None,
     "DCL solves one problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
 )]  # fmt: skip
 CautiousFlag = Annotated[bool | None, method(
-    "Make the optimizer cautious too: elements of the update that go against the gradient are left out, after DCL or "
-    "GEM has corrected the gradient.", name="--cautious",
+    "Make the optimizer cautious too: elements of the update that go against the gradient are left out, after any "
+    "correction of the gradient.", name="--cautious",
 )]  # fmt: skip
 Rescale = Annotated[bool | None, method(
     "Divide what a cautious optimizer keeps of a tensor by the share that it keeps. (default: --rescale)",
@@ -163,7 +163,7 @@ Resume = Annotated[bool, option(
 )]  # fmt: skip
 RunOut = Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")]
 Strategy = Annotated[Literal["auto", "ddp", "fsdp"], machine(
-    "How several processes share the model; start them by torchrun -m congruency train ...",
+    "How several processes share the model; start them by torchrun -m congruency and the command.",
 )]  # fmt: skip
 Measure = Annotated[Literal["head", "all", "none"], machine(
     "The parameters whose congruency and magnitude are recorded.",

@@ -139,9 +139,9 @@ def train(
 ) -> None:  # fmt: skip
     """Train an image classifier, plainly or with DCL, GEM or Cautious.
 
-        congruency train --dataset digits --method dcl --window 5 --epochs 3 --out runs/first
+        congruency train --dataset digits --model mlp --method dcl --window 5 --floor none --epochs 4 --out runs/first
 
-        congruency train --dataset digits --optimizer adamw --method cautious --epochs 3 --out runs/second
+        congruency train --dataset digits --model mlp --optimizer adamw --method cautious --out runs/second
 
     The record (record.jsonl) has loss, error, congruency and times of every
     step; --resume continues after an interruption to the same weights as if

@@ -75,9 +75,9 @@ def train_lm(
 ) -> None:  # fmt: skip
     """Train a byte-level GPT with AdamW, plainly or with a correction.
 
-        congruency train-lm --model tiny --steps 200 --method dcl-50 --out runs/lm
+        congruency train-lm --steps 200 --out runs/plain
 
-        congruency train-lm --model tiny --steps 200 --method cautious --mask-decay --out runs/cautious
+        congruency train-lm --steps 200 --method cautious --out runs/cautious
 
     Without --corpus it reads the sources of Python's standard library. The
     record (record.jsonl) has loss, congruency and times of every step and the

@@ -53,8 +53,8 @@ class Descent(ConstraintSource):
         self.sign = -1.0 if maximize == {True} else 1.0
         if all(_steps_along_the_gradient(optimizer, group) for group in optimizer.param_groups):
             warnings.warn(
-                "SGD without momentum and weight decay steps along the gradient itself, so that no update disagrees "
-                "with it and nothing will be corrected; use an optimizer with momentum (SGD(momentum=0.9), AdamW)",
+                "SGD without momentum and weight decay steps along the gradient itself, so that nothing in an update "
+                "disagrees with it; use an optimizer with momentum, such as SGD(momentum=0.9) or AdamW",
                 stacklevel=4,
             )
 
