@@ -637,8 +637,12 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
 
 /* y = decay * before - target, the constraints c = sign * (end - start), and what becomes of at most RUN elements. */
 #define ELEMENT(NAME, TYPE)                                                                                            \
-    HOT static void NAME##_step(const TYPE *before, const TYPE *after, TYPE decay, int64_t n, TYPE *y) {               \
-        for (int64_t i = 0; i < n; i++) y[i] = decay * before[i] - after[i];                                           \
+    /* decay * before - after, rounded in between as the optimizer's product is: exactly 0 where it made no step */    \
+    HOT static void NAME##_scaled(const TYPE *before, TYPE decay, int64_t n, TYPE *y) {                                \
+        for (int64_t i = 0; i < n; i++) y[i] = decay * before[i];                                                      \
+    }                                                                                                                  \
+    HOT static void NAME##_less(const TYPE *after, int64_t n, TYPE *y) {                                               \
+        for (int64_t i = 0; i < n; i++) y[i] -= after[i];                                                              \
     }                                                                                                                  \
     /* whether each is kept, for one constraint; of the second and later ones, ``before`` is what was kept so far */     \
     HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, int first,  \
@@ -683,7 +687,10 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
         TYPE *target = tensor(job, slice, 0, offset), *y = target, *kept = room, *base = room + RUN;                   \
         TYPE decay = (TYPE)rule->decay[slice];                                                                         \
         const TYPE *before = rule->update ? end_of(job, slice, 0, offset) : NULL;                                      \
-        if (before) NAME##_step(before, target, decay, n, y = room + 2 * RUN);                                         \
+        if (before) {                                                                                                  \
+            NAME##_scaled(before, decay, n, y = room + 2 * RUN);                                                       \
+            NAME##_less(target, n, y);                                                                                 \
+        }                                                                                                              \
         for (int64_t k = rule->update; k < job->size; k++)                                                             \
             (rule->strict ? NAME##_strict : NAME##_weak)(y, end_of(job, slice, k, offset),                             \
                                                          start_of(job, slice, k, offset),                              \
@@ -1034,6 +1041,7 @@ static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address
     int good = Py_IS_TYPE(tensor, (PyTypeObject *)torch.tensor) || Py_IS_TYPE(tensor, (PyTypeObject *)torch.parameter);
     if (good > 0) good = is(PyObject_GetAttr(tensor, torch.dtype), dtype);
     if (good > 0) good = is(PyObject_GetAttr(tensor, torch.is_cpu), Py_True);
+    if (good > 0) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_neg), Py_False);
     if (good > 0 && !dense) good = is(PyObject_CallMethodNoArgs(tensor, torch.is_contiguous), Py_True);
     if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.numel), length);
     if (good > 0) good = number(PyObject_CallMethodNoArgs(tensor, torch.data_ptr), address);
@@ -1078,7 +1086,6 @@ static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, i
     }
     blocks(job)[slice] = block;
     int good = locate(gradient, dtype, dense, addresses(job, slice), &lengths(job)[slice]);
-    if (good > 0) good = is(PyObject_CallMethodNoArgs(gradient, torch.is_neg), Py_False);
     if (good > 0) good = job->gradient == place;
     if (good <= 0) return good;
     if (!(bases = PySequence_Fast(bases, "the bases of a slice must be a sequence"))) return -1;
