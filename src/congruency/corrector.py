@@ -536,7 +536,10 @@ class Corrector:
         for parameter, group, block in self._selection().entries:
             rate = self.optimizer.param_groups[group]["lr"]
             here = slice(block, block + (rows_of(local(parameter)) if self.blocks == "row" else 1))
-            rates[here] = torch.maximum(rates[here], torch.as_tensor(rate, dtype=torch.float64, device=device))
+            if isinstance(rate, Tensor):
+                rates[here] = torch.maximum(rates[here], rate.to(rates))
+            else:
+                rates[here].clamp_(min=rate)  # a copy of a number to the device would wait
         skipped: Tensor | None = getattr(self.optimizer, "found_inf", None)
         return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 
