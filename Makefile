@@ -17,7 +17,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONGRUENCY_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo cost-tables readme-table replication test test-browser test-lowest test-torch test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
+.PHONY: demo cost-tables readme-table replication test test-browser test-lowest test-torch test-cuda test-no-compiler test-avalanche test-saliency-peers lint docs wheel fuzz bench bench-continual bench-comparison format clean
 
 demo: $(READY)
 	$(BIN)/congruency demo
@@ -48,6 +48,12 @@ test-lowest: .venv-lowest/.ready
 # The core with plain torch operations in place of the compiled kernels.
 test-torch: $(READY)
 	CONGRUENCY_KERNELS=torch $(BIN)/python -m pytest -n 2 $(CORE)
+
+# The core on a GPU. Every test is named as it ends, so that a run that is cut off has said what failed; the kernels are
+# compiled when they are first used, which takes minutes.
+test-cuda: $(READY)
+	CONGRUENCY_TEST_DEVICE=cuda $(BIN)/python -m pytest -v $(CORE) \
+	  $(addprefix tests/,test_cautious.py test_moving_gradients.py test_update.py test_watch.py)
 
 # The core installed where there is no C compiler.
 test-no-compiler: .venv-no-compiler/.ready

@@ -428,3 +428,11 @@ def test_lora_trains_and_its_head_is_refused(strict):
     assert losses[-1] < 0.8 * losses[0]
     assert set(dcl.references._slots) == {model[2].down, model[2].up}
     assert re.search(r"step 60\b", repr(dcl))
+
+
+@pytest.mark.parametrize("places", [["cpu"], ["cpu", "meta"]], ids=str)
+def test_capturable_steps_are_for_one_cuda_device(places):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2, device=place)) for place in places], lr=0.1)
+    congruency.DCL(optimizer, capturable=True)
+    with pytest.raises(RuntimeError, match=f"parameters on one CUDA device, these are on {', '.join(places)}$"):
+        optimizer.step()

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from congruency.watch import Watch
 
 import congruency
 
@@ -30,6 +31,23 @@ def test_warns_once_when_nearly_every_step_is_corrected(device):
     with pytest.warns(UserWarning, match=r"DCL changed 100% of the last 100 gradients.*Cautious") as caught:
         descend(2000, back_and_forth, device)  # on a GPU the counter arrives a little later
     assert len(caught) == 1
+
+
+def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(monkeypatch):
+    """A query would end the capture; the look is made at the next step outside of it."""
+
+    class Event:
+        def query(self):
+            assert not torch.cuda.is_current_stream_capturing()
+            return True
+
+    watch = Watch(2, 0.9, "{share} of {steps}")
+    watch._pending = (torch.tensor(2), Event(), 2)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    watch.note(2)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with pytest.warns(UserWarning, match="100% of 2"):
+        watch.note(2)
 
 
 @pytest.mark.parametrize("settings", [{"mode": "anchor"}, {"blocks": "tensor"}], ids=str)

@@ -152,6 +152,42 @@ def test_what_a_kernel_cannot_take_goes_to_torch(name, device):
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-4)
         for item, twin in zip(slices, twins, strict=True):
             torch.testing.assert_close(item.target, twin.target)
+    passes = backend(name)(slices, 2, len(slices), device)
+    passes.mask(rule, decay)
+    assert not getattr(passes, "_elementwise", {})  # nothing holds this rule: another may take its id
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["torch", "native", "triton"])
+def test_the_step_of_a_weight_that_has_only_decayed_is_zero(name, dtype, device):
+    """As of a row of an embedding that no batch has met: its update is 0, not a rounding error that opposes it."""
+    decay = 1 - 3e-5
+    before = torch.randn(2000, device=device, dtype=dtype)
+    target = before * decay
+    for scale in (None, torch.full((1,), 1.5, dtype=torch.float64, device=device)):
+        for strict in (False, True):
+            item = ParameterSlice(target.clone(), [Basis([before]), Basis([torch.zeros_like(before)])], 0)
+            ones = torch.ones(1, dtype=torch.float64, device=device)
+            rule = ElementRule(ones, torch.zeros(1, dtype=torch.float64), update=True, strict=strict, mask_decay=True)
+            passes = backend(name)([item], 2, 1, device)
+            assert passes.agreement(rule, ones * decay)[0].tolist() == [0.0 if strict else 2000.0, 0.0, 0.0, 0.0]
+            passes.mask(rule, ones * decay, scale)
+            assert torch.equal(item.target, target)
+
+
+@pytest.mark.parametrize("name", ["native", "triton"])
+def test_negative_views_go_to_torch(name, device):
+    """The gradient as a constraint may be one: the bits in its memory have the other sign."""
+    target, before, gradient = (torch.randn(50, device=device) for _ in range(3))
+    item = ParameterSlice(target, [Basis([before]), Basis([torch._neg_view(gradient)])], 0)
+    twin = ParameterSlice(target.clone(), [Basis([before]), Basis([-gradient])], 0)
+    ones = torch.ones(1, dtype=torch.float64, device=device)
+    rule = ElementRule(ones, torch.zeros(1, dtype=torch.float64), update=True)
+    products = [backend(name)([each], 2, 1, device).gram() for each in (item, twin)]
+    torch.testing.assert_close(*products, rtol=1e-5, atol=1e-4)
+    for each in (item, twin):
+        backend(name)([each], 2, 1, device).mask(rule, ones)
+    assert torch.equal(item.target, twin.target)
 
 
 @pytest.mark.parametrize("only_violated", [False, True])

@@ -268,3 +268,12 @@ def test_settling_elements(name, most, device):
     assert counts is None or counts[:2].tolist() == [2, 1]
     assert means[1].tolist() == [2.0, 0.0, 2.0, 2.0]  # not of the step that was not finite
     torch.testing.assert_close(means[0].tolist(), [2.0, 0.0, 2 * 3**0.5, 1 + 55 / 5104])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_settling_nothing_adds_no_share(name, device):
+    """Of parameters without elements: what is kept of none is undefined, and must not make later means nan."""
+    none, means = (torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((1, 4), (2, 4)))
+    assert backend(name).settle(none, none[:, 0].clone(), 1000.0, None, means)[1]
+    assert means.isfinite().all()
+    assert means[1, 3] == 0

@@ -121,7 +121,10 @@ def test_the_mask_is_that_of_the_evaluated_task():
 
 @pytest.mark.parametrize("masked", [False, True], ids=["shared classes", "own classes"])
 def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked):
-    """With batch normalisation, over steps and tasks; on a GPU the third step of a task replays its CUDA graph."""
+    """With batch normalisation, over steps and tasks, and with weights that move to other memory.
+
+    On a GPU the second step of a task, and the second after a move, capture a CUDA graph, and the third replay it.
+    """
     torch.manual_seed(0)
     model = NarrowResNet18(6, filters=3).to(device, torch.float64).train()
     model.unused = nn.Parameter(torch.zeros(2, device=device, dtype=torch.float64))
@@ -131,9 +134,13 @@ def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, maske
         mask[2 * task : 2 * task + 2] = 0
         inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device)
         labels = 2 * task + torch.randint(2, (5,), device=device)
-        for step in range(4):
+        for step in range(6):
             for memory in memories:
                 memory.observe(inputs[step:], labels[step:], task, mask if masked else None)
+            if step == 3:
+                kept = [parameter.data for parameter in model.parameters()]  # so that none takes another's place
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.clone()
             before = {name: buffer.clone() for name, buffer in model.named_buffers()}
             expected, found = (memory.gradients() for memory in memories)
             assert list(found) == list(expected)
@@ -145,6 +152,7 @@ def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, maske
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter += 0.02 * torch.randn_like(parameter)
+        assert all(old.data_ptr() != new.data_ptr() for old, new in zip(kept, model.parameters(), strict=True))
 
 
 def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():

@@ -315,7 +315,8 @@ def settle(
     defined = all_finite & (norms > 0)
     _add_to_means(means, 0, tl.where(defined, congruency, 0.0), defined.to(tl.float64))
     _add_to_means(means, 2, tl.where(all_finite, tl.sqrt(length), 0.0), all_finite.to(tl.float64))
-    _add_to_means(means, 3, (every - tl.sum(left)) / every, all_finite.to(tl.float64))
+    some = all_finite & (every > 0)
+    _add_to_means(means, 3, tl.where(some, (every - tl.sum(left)) / every, 0.0), some.to(tl.float64))
     if HAS_COUNTS:
         tl.store(counts, tl.load(counts) + (tl.sum(left) > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
@@ -394,60 +395,82 @@ def solve_single(
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
-    block = tl.arange(0, BLOCK)
-    there = block < blocks
-    gg = tl.load(sums + 4 * block, mask=there, other=0.0)
-    gb = tl.load(sums + 4 * block + 1, mask=there, other=0.0)
-    bb = tl.load(sums + 4 * block + 3, mask=there, other=0.0)
-    total = gg + gb + bb
-    all_finite = tl.sum(tl.where(total - total == 0.0, 0, 1)) == 0
+    wrong = 0
+    for start in range(0, blocks, BLOCK):
+        block = start + tl.arange(0, BLOCK)
+        there = block < blocks
+        gg = tl.load(sums + 4 * block, mask=there, other=0.0)
+        gb = tl.load(sums + 4 * block + 1, mask=there, other=0.0)
+        bb = tl.load(sums + 4 * block + 3, mask=there, other=0.0)
+        total = gg + gb + bb
+        wrong += tl.sum(tl.where(total - total == 0.0, 0, 1))
+    all_finite = wrong == 0
     direction = tl.load(direction)
     sign = tl.load(sign)
-    margin = tl.load(margin + margin_stride * block, mask=there, other=0.0)
     factor = tl.full([], 1.0, dtype=tl.float64)
     if HAS_SCALE:
         factor = tl.load(scale).to(tl.float64)
-    product = tl.where(all_finite, direction * gb / factor, 0.0)
-    norm2 = tl.where(all_finite, bb, 0.0)
-    size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
-    known = there & all_finite
-    if HAS_GATE:
-        norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
-        known = known & (tl.load(gate) != 0)
-    along = sign * product
-    taken = norm2 > 0
-    if HAS_FLOOR:
-        least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
-        weak = along >= -least * tl.sqrt(size2 * norm2)
-        last = tl.load(previous + block, mask=there, other=0.0)
-        taken = taken & weak & (norm2 <= last)
-        tl.store(previous + block, tl.where(last == float("inf"), last, norm2), mask=there)
-    if ONLY_VIOLATED:
-        taken = taken & (along < 0)
-    v = tl.where(taken, tl.maximum(margin, -along / tl.where(taken, norm2, 1.0)), 0.0)
-    tl.store(gradient_norm2 + block, size2, mask=there)
-    tl.store(products + block, product, mask=there)
-    tl.store(gram + block, norm2, mask=there)
-    tl.store(multipliers + block, v, mask=there)
-    tl.store(applied + block, v != 0, mask=there)
-    tl.store(coefficients + block, v * sign * direction * factor, mask=there)
+    changed = 0
+    totals = (factor * 0.0, factor * 0.0, factor * 0.0)  # congruency before and after, magnitude
+    numbers = totals  # of how many blocks
+    for start in range(0, blocks, BLOCK):
+        block = start + tl.arange(0, BLOCK)
+        there = block < blocks
+        gg = tl.load(sums + 4 * block, mask=there, other=0.0)
+        gb = tl.load(sums + 4 * block + 1, mask=there, other=0.0)
+        bb = tl.load(sums + 4 * block + 3, mask=there, other=0.0)
+        least_v = tl.load(margin + margin_stride * block, mask=there, other=0.0)
+        product = tl.where(all_finite, direction * gb / factor, 0.0)
+        norm2 = tl.where(all_finite, bb, 0.0)
+        size2 = tl.where(all_finite, gg, 0.0) / (factor * factor)
+        known = there & all_finite
+        if HAS_GATE:
+            norm2 = tl.where(tl.load(gate) != 0, norm2, 0.0)
+            known = known & (tl.load(gate) != 0)
+        along = sign * product
+        taken = norm2 > 0
+        if HAS_FLOOR:
+            least = tl.minimum(tl.load(floor), 2.0)  # 2 excludes nothing, as inf does
+            weak = along >= -least * tl.sqrt(size2 * norm2)
+            last = tl.load(previous + block, mask=there, other=0.0)
+            taken = taken & weak & (norm2 <= last)
+            tl.store(previous + block, tl.where(last == float("inf"), last, norm2), mask=there)
+        if ONLY_VIOLATED:
+            taken = taken & (along < 0)
+        v = tl.where(taken, tl.maximum(least_v, -along / tl.where(taken, norm2, 1.0)), 0.0)
+        tl.store(gradient_norm2 + block, size2, mask=there)
+        tl.store(products + block, product, mask=there)
+        tl.store(gram + block, norm2, mask=there)
+        tl.store(multipliers + block, v, mask=there)
+        tl.store(applied + block, v != 0, mask=there)
+        tl.store(coefficients + block, v * sign * direction * factor, mask=there)
+        changed += tl.sum((v != 0).to(tl.int32))
+        if HAS_MEANS:
+            signed = v * sign
+            shift = norm2 * signed  # <a, x - g>
+            before, has_before = _cosine(product, size2, norm2)
+            after, has_after = _cosine(product + shift, size2 + signed * (2.0 * product + shift), norm2)
+            has_after = tl.where(v != 0, has_after, has_before) & known
+            has_before = has_before & known
+            after = tl.where(v != 0, after, before)
+            totals = (
+                totals[0] + tl.sum(tl.where(has_before, before, 0.0)),
+                totals[1] + tl.sum(tl.where(has_after, after, 0.0)),
+                totals[2] + tl.sum(tl.where(known, tl.sqrt(tl.maximum(norm2, 0.0)), 0.0)),
+            )
+            numbers = (
+                numbers[0] + tl.sum(has_before.to(tl.float64)),
+                numbers[1] + tl.sum(has_after.to(tl.float64)),
+                numbers[2] + tl.sum(known.to(tl.float64)),
+            )
     tl.store(finite, all_finite)
     if HAS_COUNTS:
-        tl.store(counts, tl.load(counts) + (tl.sum((v != 0).to(tl.int32)) > 0).to(tl.int64))
+        tl.store(counts, tl.load(counts) + (changed > 0).to(tl.int64))
         tl.store(counts + 1, tl.load(counts + 1) + (all_finite == 0).to(tl.int64))
         tl.store(counts + 3, tl.load(counts + 3) + 1)
     if HAS_MEANS:
-        signed = v * sign
-        shift = norm2 * signed  # <a, x - g>
-        before, has_before = _cosine(product, size2, norm2)
-        after, has_after = _cosine(product + shift, size2 + signed * (2.0 * product + shift), norm2)
-        has_after = tl.where(v != 0, has_after, has_before) & known
-        has_before = has_before & known
-        after = tl.where(has_after, tl.where(v != 0, after, before), 0.0)
-        _add_to_means(means, 0, tl.sum(tl.where(has_before, before, 0.0)), tl.sum(has_before.to(tl.float64)))
-        _add_to_means(means, 1, tl.sum(after), tl.sum(has_after.to(tl.float64)))
-        magnitude = tl.sqrt(tl.maximum(norm2, 0.0))
-        _add_to_means(means, 2, tl.sum(tl.where(known, magnitude, 0.0)), tl.sum(known.to(tl.float64)))
+        for which in tl.static_range(3):
+            _add_to_means(means, which, totals[which], numbers[which])
 
 
 @triton.jit
@@ -591,6 +614,7 @@ def _solve_block(
         least = tl.minimum(tl.load(floors + row, mask=there, other=2.0), 2.0)  # 2 excludes nothing, as inf does
         last = tl.load(previous + block * N + row, mask=there, other=0.0)
         taken = taken & (signed >= -least * tl.sqrt(norm2 * length2)) & (length2 <= last)
+        tl.debug_barrier()  # all warps have read what one of them replaces: they must not part ways
         tl.store(previous + block * N + row, tl.where(last == float("inf"), last, length2), mask=there)
     kept = sign * tl.where(taken, 1.0, 0.0)
     margin = tl.load(margins + block * margin_stride + row, mask=there, other=0.0)

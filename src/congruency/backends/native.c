@@ -637,8 +637,12 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
 
 /* y = decay * before - target, the constraints c = sign * (end - start), and what becomes of at most RUN elements. */
 #define ELEMENT(NAME, TYPE)                                                                                            \
-    HOT static void NAME##_step(const TYPE *before, const TYPE *after, TYPE decay, int64_t n, TYPE *y) {               \
-        for (int64_t i = 0; i < n; i++) y[i] = decay * before[i] - after[i];                                           \
+    /* decay * before - after, rounded in between as the optimizer's product is: exactly 0 where it made no step */    \
+    HOT static void NAME##_scaled(const TYPE *before, TYPE decay, int64_t n, TYPE *y) {                                \
+        for (int64_t i = 0; i < n; i++) y[i] = decay * before[i];                                                      \
+    }                                                                                                                  \
+    HOT static void NAME##_less(const TYPE *after, int64_t n, TYPE *y) {                                               \
+        for (int64_t i = 0; i < n; i++) y[i] -= after[i];                                                              \
     }                                                                                                                  \
     /* whether each is kept, for one constraint; of the second and later ones, ``before`` is what was kept so far */     \
     HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, int first,  \
@@ -683,7 +687,10 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
         TYPE *target = tensor(job, slice, 0, offset), *y = target, *kept = room, *base = room + RUN;                   \
         TYPE decay = (TYPE)rule->decay[slice];                                                                         \
         const TYPE *before = rule->update ? end_of(job, slice, 0, offset) : NULL;                                      \
-        if (before) NAME##_step(before, target, decay, n, y = room + 2 * RUN);                                         \
+        if (before) {                                                                                                  \
+            NAME##_scaled(before, decay, n, y = room + 2 * RUN);                                                       \
+            NAME##_less(target, n, y);                                                                                 \
+        }                                                                                                              \
         for (int64_t k = rule->update; k < job->size; k++)                                                             \
             (rule->strict ? NAME##_strict : NAME##_weak)(y, end_of(job, slice, k, offset),                             \
                                                          start_of(job, slice, k, offset),                              \

@@ -53,13 +53,14 @@ class TorchBackend:
 
     def _moving_products(self, total: Tensor, known: Tensor) -> Tensor:
         """Those of the vectors that are not fixed with all, and what is known of the others."""
-        fixed = torch.tensor(self._slices[0].fixed)
-        moving = [k for k, still in enumerate(fixed.tolist()) if not still]
+        moving = [k for k, still in enumerate(self._slices[0].fixed) if not still]
         for item in self._slices:
             _add_products(total[item.block], item, self._size, moving)
+        result = known.clone()
         for k in moving:
-            total[:, :, k] = total[:, k]
-        return torch.where((fixed[:, None] & fixed).to(self._device), known, total)
+            result[:, k] = total[:, k]
+            result[:, :, k] = total[:, k]
+        return result
 
     @staticmethod
     def solve(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ _UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
 _MANY_UNITS = 24  # where programs are large, so that few are resident: small units leave none idle at the end
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
 _SPARES = 4  # address tables laid aside for CUDA graphs
+_MOST_BLOCKS = 1024  # blocks that a program solves at a time; all are in registers, and many take long to compile
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
 _MOST_SUMS = 120  # inner products that one program forms: each takes a register per thread, two in float64
 _MOST_REUSED = 8  # prepared solutions and launches kept
@@ -94,6 +96,16 @@ def _plan(
     )
 
 
+_here = nullcontext()
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Make ``device`` the current one, where Triton launches, if it is not: a model may lie on another GPU."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return _here
+    return torch.cuda.device(device)
+
+
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
@@ -105,6 +117,7 @@ class _Addresses:
         self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
         self.captured: list[tuple[Tensor, ...]] = []
+        self.in_graphs: dict[int, Tensor] = {}  # what graphs alone copy into the tables at these addresses
 
     def table(self, addresses: tuple[int, ...], device: torch.device) -> Tensor:
         """``addresses`` on the device, without waiting for it.
@@ -125,6 +138,7 @@ class _Addresses:
             pinned.copy_(torch.tensor(addresses, dtype=torch.int64))
             table.copy_(pinned, non_blocking=True)
             self.captured.append((pinned, table))
+            self.in_graphs[table.data_ptr()] = pinned
             return table
         self.restock(len(addresses), device)
         if key not in self.tables:
@@ -132,6 +146,14 @@ class _Addresses:
             while len(self.tables) > _MOST_TABLES:
                 self.tables.popitem(last=False)
         return self.tables[key]
+
+    def fill(self, table: Tensor) -> None:
+        """Fill a table here too that only a captured graph fills: it may not have been replayed, or not be this one."""
+        pinned = self.in_graphs.get(table.data_ptr())
+        if pinned is not None:
+            table.copy_(pinned, non_blocking=True)
+            if not torch.cuda.is_current_stream_capturing():
+                del self.in_graphs[table.data_ptr()]
 
     def restock(self, size: int, device: torch.device) -> None:
         """Lay pairs of buffers aside for the next captures; steps that are prepared ask for no table any more."""
@@ -179,6 +201,7 @@ class _Launch:
         """As :meth:`Backend.point`: all but the table of addresses stays."""
         now = [gradients[i] for i in self.members]
         if self.gradient < 0 or now == self.addresses[self.gradient :: self.width]:
+            _addresses.fill(self.table)
             return True
         if self.aligned and any(address % 16 for address in now):
             return False
@@ -201,18 +224,21 @@ class _Launcher:
         self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Tensor | int], walked: _Launch | None = None,
         **constants: Any,
     ) -> None:  # fmt: skip
-        self._kernel, self._grid, self._arguments, self._constants = kernel, grid, tuple(arguments), constants
+        self._kernel, self._grid, self._arguments = kernel, grid, tuple(arguments)
+        self._constants = {"enable_fp_fusion": True, **constants}
         self._walked = walked
+        self._device = next(a.device for a in self._arguments if isinstance(a, Tensor))
         self._again: Callable[[], object] | None = None
 
     def __call__(self) -> None:
-        if self._again is not None:
-            self._again()
-            return
-        table = () if self._walked is None else (self._walked.table,)
-        compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
-        if compiled is not None:  # Triton's interpreter gives nothing
-            self._again = self._prepare(compiled)
+        with _on(self._device):
+            if self._again is not None:
+                self._again()
+                return
+            table = () if self._walked is None else (self._walked.table,)
+            compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
+            if compiled is not None:  # Triton's interpreter gives nothing
+                self._again = self._prepare(compiled)
 
     def _prepare(self, compiled: Any) -> Callable[[], object] | None:
         walked = self._walked
@@ -341,19 +367,19 @@ class TritonBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        launches, others = self._launches, self._others
         if not rule.plain:
-            launches, others = [], TorchBackend(self._slices, self._size, self._blocks, self._device)
+            plain = TorchBackend(self._slices, self._size, self._blocks, self._device)
+            return plain.mask(rule, decay, scale) if write else plain.agreement(rule, decay)
         key = (id(rule), decay.data_ptr(), None if scale is None else scale.data_ptr(), write)
         if key not in self._elementwise:
             if len(self._elementwise) >= _MOST_REUSED:
                 self._elementwise.clear()
-            made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in launches]
+            made = [_Elements(launch, self._size, self._blocks, rule, decay, scale, write) for launch in self._launches]
             self._elementwise[key] = made
         self._keep(self._elementwise[key])
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
-        if others is not None:
-            parts.append(others.mask(rule, decay, scale) if write else others.agreement(rule, decay))
+        if self._others is not None:
+            parts.append(self._others.mask(rule, decay, scale) if write else self._others.agreement(rule, decay))
         if not parts:
             return decay.new_empty(self._blocks, 4)
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
@@ -380,10 +406,12 @@ class TritonBackend:
         if n > MOST_CONSTRAINTS:
             return cone.solve_dual(gram, products, margins)
         multipliers = torch.empty_like(products, memory_format=torch.contiguous_format)
-        kernels.solve_dual[(blocks,)](
-            gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers, n if margins.ndim == 2 else 0,
-            N=n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
-        )  # fmt: skip
+        numbers = (gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers)
+        with _on(products.device):
+            kernels.solve_dual[(blocks,)](
+                *numbers, n if margins.ndim == 2 else 0, N=n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
+                enable_fp_fusion=True,
+            )  # fmt: skip
         return multipliers
 
 
@@ -422,11 +450,12 @@ class Clock:
             launches.append((torch.float32, None, self.steps))
         for i, (dtype, plan, table) in enumerate(launches):
             tables = (self.steps,) * 4 if plan is None else plan.tables()
-            kernels.tick[(1 if plan is None else plan.units,)](
-                table, *tables, self.steps, self.phase, self.gate, self.offset, self.window or 0, W=_DTYPES[dtype],
-                COUNT=self.count, HAS_WINDOW=self.window is not None, RECORD=plan is not None,
-                LAST=i == len(launches) - 1, CHUNK=_CHUNK, BLOCK=1024,
-            )  # fmt: skip
+            with _on(self.steps.device):
+                kernels.tick[(1 if plan is None else plan.units,)](
+                    table, *tables, self.steps, self.phase, self.gate, self.offset, self.window or 0, W=_DTYPES[dtype],
+                    COUNT=self.count, HAS_WINDOW=self.window is not None, RECORD=plan is not None,
+                    LAST=i == len(launches) - 1, CHUNK=_CHUNK, BLOCK=1024, enable_fp_fusion=True,
+                )  # fmt: skip
 
 
 def accumulate(
@@ -434,11 +463,12 @@ def accumulate(
 ) -> None:
     """Add ``gradients[j] / scale`` to the running sum ``slots[j][min(phase, last)]``, unless it is not finite."""
     for dtype, plan, table in _slot_launches(gradients, slots):
-        kernels.accumulate[(plan.units,)](
-            table, *plan.tables(), phase, finite,
-            finite if scale is None else scale,
-            G=_DTYPES[dtype], S=tl.float32, COUNT=len(slots[0]), HAS_SCALE=scale is not None, CHUNK=_CHUNK, BLOCK=1024,
-        )  # fmt: skip
+        with _on(phase.device):
+            kernels.accumulate[(plan.units,)](
+                table, *plan.tables(), phase, finite, finite if scale is None else scale,
+                G=_DTYPES[dtype], S=tl.float32, COUNT=len(slots[0]), HAS_SCALE=scale is not None, CHUNK=_CHUNK,
+                BLOCK=1024, enable_fp_fusion=True,
+            )  # fmt: skip
 
 
 def _slot_launches(
@@ -472,7 +502,7 @@ class _Solver:
         if n == 1:
             *arguments, _ = arguments
             constants = {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
-            constants["BLOCK"] = triton.next_power_of_2(blocks)
+            constants["BLOCK"] = min(_MOST_BLOCKS, triton.next_power_of_2(blocks))
             self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
         else:
             self._launch = _Launcher(
@@ -576,6 +606,7 @@ class _Elements:
             kernels.element, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
             T=constants.pop("G"), **constants, SIZE=size, UPDATE=rule.update, STRICT=rule.strict,
             MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write, CHUNK=_CHUNK, BLOCK=1024,
+            enable_fp_fusion=False,  # so that the step of a weight that has only decayed is exactly 0
         )]  # fmt: skip
         self._sums = None if scale is not None else torch.empty(blocks, 4, dtype=torch.float64, device=decay.device)
         if self._sums is not None:
@@ -669,7 +700,7 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], li
         dtype = dtypes.pop()
         known = not dtypes and {dtype, item.target.dtype} <= _DTYPES.keys()
         alike = len({tensor.numel() for tensor in tensors}) == 1 and same_layout(tensors)  # torch tells what is wrong
-        if not known or item.target.is_neg() or not alike:
+        if not known or any(map(Tensor.is_neg, tensors)) or not alike:
             others.append(item)
             continue
         structure = tuple((basis.chained, len(basis.tensors), basis.fixed) for basis in item.bases)

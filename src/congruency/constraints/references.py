@@ -185,10 +185,11 @@ class References(ConstraintSource):
 
     def _begin_on_device(self) -> None:
         """As :meth:`begin`, with the clock on the device: every replay of a captured step reads it anew."""
-        device = local(next(iter(self._slots))).device
         if self._clock is None:
-            if device.type != "cuda":
-                raise RuntimeError(f"capturable=True is for parameters on a CUDA device, these are on {device}")
+            device, *others = {local(parameter).device: None for parameter in self._slots}
+            if device.type != "cuda" or others:
+                places = ", ".join(map(str, (device, *others)))
+                raise RuntimeError(f"capturable=True is for parameters on one CUDA device, these are on {places}")
             from congruency.backends.triton import Clock
 
             self._clock = Clock.at(self.step, self.offset, self.window, self.count, device)

@@ -48,8 +48,10 @@ class Distances:
         """
         counts, held = [source.active for source in sources], self._held
         if held is None or counts != self._counts or len(held) != blocks:
-            rules = [0.0 if source.returning else math.inf for source in sources for _ in range(source.active)]
-            self._held = torch.tensor(rules, dtype=torch.float64).to(device).repeat(blocks, 1)
+            self._held = torch.zeros(blocks, sum(counts), dtype=torch.float64, device=device)
+            for source, part in zip(sources, self._held.split(counts, 1), strict=True):
+                if not source.returning:
+                    part.fill_(math.inf)  # filling waits for no device
             if held is not None and len(held) == blocks:
                 parts = zip(held.split(self._counts, 1), self._held.split(counts, 1), strict=True)
                 for old, new in parts:

@@ -60,7 +60,10 @@ def block_rates(optimizer: torch.optim.Optimizer, selection: Selection, rows: bo
     for parameter, group, block in selection.entries:
         rate = optimizer.param_groups[group]["lr"]
         here = slice(block, block + (rows_of(local(parameter)) if rows else 1))
-        rates[here] = torch.maximum(rates[here], torch.as_tensor(rate, dtype=torch.float64, device=device))
+        if isinstance(rate, Tensor):
+            rates[here] = torch.maximum(rates[here], rate.to(rates))
+        else:
+            rates[here].clamp_(min=rate)  # a copy of a number to the device would wait
     skipped = skipped_step(optimizer)
     return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 

@@ -44,7 +44,7 @@ class Watch:
         if self._warned:
             return
         self._steps += 1
-        if self._pending is not None and self._pending[1].query():
+        if self._pending is not None and not _capturing() and self._pending[1].query():  # no query in a capture
             copy, _, steps = self._pending
             self._pending = None
             self._look(int(copy), steps)
@@ -53,7 +53,7 @@ class Watch:
         steps, self._steps = self._steps, 0
         if not isinstance(counter, Tensor):
             self._look(counter, steps)
-        elif counter.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        elif counter.device.type == "cuda" and not _capturing():
             copy = torch.empty((), dtype=counter.dtype, pin_memory=True).copy_(counter, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
@@ -68,6 +68,10 @@ class Watch:
         if share >= self._share:
             self._warned = True
             warnings.warn(self._message.format(share=f"{share:.0%}", steps=steps), stacklevel=2)
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()
 
 
 def correction_watch(window: int | None) -> Watch:

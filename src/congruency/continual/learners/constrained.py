@@ -109,8 +109,9 @@ class LoopedMemory(EpisodicMemory):
 
     def gradients(self) -> dict[str, Tensor]:
         episodes = [self._episodes[task] for task in self.past]
-        key = (int(self._network.training), *map(id, episodes))
-        if key != self._key:  # a task has ended
+        read = [*(p for p in self._network.parameters() if p.requires_grad), *self._network.buffers()]
+        key = (int(self._network.training), *map(id, episodes), *map(Tensor.data_ptr, read))
+        if key != self._key:  # a task has ended, or what a graph reads lies elsewhere
             self._key, self._kept, self._graph = key, episodes, None
             self._found = {
                 name: p.new_empty(len(episodes), *p.shape)
@@ -123,9 +124,10 @@ class LoopedMemory(EpisodicMemory):
         else:
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
-                torch.cuda.synchronize()
-                with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                    self._compute()
+                with torch.cuda.device(episodes[0].inputs.device):  # whose stream is captured
+                    stream = torch.cuda.Stream()
+                    with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                        self._compute()
             self._graph.replay()
         return self._found
 
