@@ -4,7 +4,8 @@
     python benchmarks/continual_peers.py --data FOLDER --orders --tasks 5 --first-seed 1000 --seeds 40
 
 Naive (plain SGD), ER, GEM, A-GEM and LwF have the same streams, network, initial weights, batches, memory and settings
-on both sides, and one thread each by default. Ours trains all seeds in one call, as a study does; Avalanche has no way
+on both sides, and one thread each by default; both measure accuracy and loss on all tasks before training and after
+every task, and both times include that. Ours trains all seeds in one call, as a study does; Avalanche has no way
 to, and trains one after the other. ``--alone`` times ours one by one too. Both keep 256 random samples of each past
 task, drawn differently, so that ER, GEM and A-GEM agree in distribution only: the paired difference of the final
 accuracies is reported with its standard error. A step of ER takes 10 samples of the task and 10 of the memory, both in

@@ -26,7 +26,8 @@ class GEM(Corrector):
         loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
         size: Samples kept per task.
         policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
-        margin: Lower bound of the multipliers, GEM's memory strength; 0.5 is what GEM's authors used.
+        margin: Lower bound of the multipliers, GEM's memory strength; 0.5 is what GEM's authors used. A corrected step
+            adds at least ``margin`` times the sum of all memory gradients, so large margins overshoot after many tasks.
         trigger: ``"violated"``, as GEM does: leave gradients alone that no memory disagrees with; or ``"always"``.
         chunk: Past tasks per batched call, where the gradients of all at once would take too much memory.
         attach: With False, call :meth:`correct` yourself before each ``optimizer.step()``.

@@ -81,7 +81,7 @@ def test_permuting_the_weights_equals_permuting_the_pixels(seeds, methods, tasks
     pixels = torch.randint(-1, 6, (seeds, tasks, 6))
     pixels[0, 0] = torch.randperm(6)
     with_ones = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
-    found = network.logits_from_first_layer(network.permuted_first_layer(flat, pixels), flat, with_ones)
+    found = network.logits_from_first_layer(network.permuted_first_layer(flat, pixels, 6), flat, with_ones)
     assert found.shape == (seeds, methods, tasks, 7, 3)
     for t in range(tasks):
         permuted = torch.stack([torch.where(p >= 0, inputs[:, p.clamp(min=0)], 0.0) for p in pixels[:, t]])
@@ -114,6 +114,29 @@ def test_gradients_of_every_set(seeds, methods, sets, count, masked, sizes):
                 outputs = model(inputs[s, start:end]) + (0 if of_sets is None else of_sets[s, k])
                 expected = gradient_of(functional.cross_entropy(outputs, labels[s, start:end]), model)
                 torch.testing.assert_close(rows[s, m, 1 + k, : network.parameters], expected)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (6, 3)])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("count", [1, 7])  # fewer and more samples than outputs of a layer
+@pytest.mark.parametrize(("seeds", "methods", "_"), SHAPES)
+def test_descent_is_a_step_against_the_gradient(seeds, methods, _, count, masked, sizes):
+    network = BatchedMLP(sizes)
+    flat = random_weights(network, seeds, methods)
+    before = flat.clone()
+    inputs = torch.randn(seeds, count, 6, dtype=torch.float64)
+    labels = torch.randint(0, 2, (seeds, count))
+    mask = random_masks(seeds, count) if masked else None
+    rates = 0.1 + torch.rand(1, methods, 1, 1, dtype=torch.float64)
+    network.descend(flat, inputs, labels, rates, mask)
+    assert torch.equal(flat[..., network.parameters :], before[..., network.parameters :])
+    for s in range(seeds):
+        for m in range(methods):
+            model = one(before[s, m], sizes)
+            outputs = model(inputs[s]) + (0 if mask is None else mask[s])
+            gradient = gradient_of(functional.cross_entropy(outputs, labels[s]), model)
+            expected = before[s, m, : network.parameters] - rates[0, m, 0, 0] * gradient
+            torch.testing.assert_close(flat[s, m, : network.parameters], expected)
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -85,7 +85,7 @@ class BatchedConstrainedLearner(BatchedLearner):
         self._joint: Tensor | None = None
         self._generators = [np.random.RandomState([seed, task]) for seed in self._seeds]
         count = min(1, len(self._memory)) if self._samples_memory else len(self._memory)
-        self._rows = self.weights.new_zeros(*self.weights.shape[:2], 1 + count + self._references, self.network.width)
+        self._rows: Tensor | None = None  # the gradient and the constraints below it, (S, M, 1 + constraints, width)
         self._count = count
         self._signs, self._records = self._schedule(-(-inputs.shape[1] // batch))
         self._margins = self.weights.new_tensor(
@@ -96,36 +96,41 @@ class BatchedConstrainedLearner(BatchedLearner):
         self._cosines = torch.zeros(self.weights.shape[:2], dtype=torch.float64, device=self.weights.device)
 
     def step(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
-        rows, count = self._rows, self._count
         masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)
         x, y, z, sizes = self._with_memory(*self.objective.batch((inputs, labels, masks)))
-        self.network.gradients(self.weights, x, y, rows[:, :, : 1 + count], sizes, z, self.objective.residual)
         penalty = self.objective.penalty(self.weights)
-        if penalty is not None:
-            rows[:, :, 0] += penalty
-        if self._references:
-            self._write_reference_constraints()
-        self._step += 1
-        if rows.shape[2] == 1:
-            self.weights -= self._rates * rows[:, :, 0]
+        if self._count + self._references == 0:
+            self.network.descend(self.weights, x, y, self._rates.unsqueeze(-1), z, self.objective.residual)
+            if penalty is not None:
+                self.weights.addcmul_(self._rates, penalty, value=-1.0)
         else:
-            self._correct()
+            if self._rows is None:
+                rows = 1 + self._count + self._references
+                self._rows = self.weights.new_zeros(*self.weights.shape[:2], rows, self.network.width)
+            gradients = self._rows[:, :, : 1 + self._count]
+            self.network.gradients(self.weights, x, y, gradients, sizes, z, self.objective.residual)
+            if penalty is not None:
+                self._rows[:, :, 0] += penalty
+            if self._references:
+                self._write_reference_constraints(self._rows[:, :, 1 + self._count :])
+            self._correct(self._rows.flatten(0, 1))
+        self._step += 1
         self.objective.observe()
 
-    def _correct(self) -> None:
-        """One step: row 0 of C is the gradient, corrected against the constraints below it."""
-        flat, count = self._rows.flatten(0, 1), self._count
-        products = gram(flat)
+    def _correct(self, rows: Tensor) -> None:
+        """One step: row 0 of (S M, 1 + constraints, width) is the gradient, corrected against those below it."""
+        count = self._count
+        products = gram(rows)
         multipliers = self._multipliers(products)
         if count:
             self._cosines += _agreement(products, multipliers, count).view(self._cosines.shape)
-        factors = torch.cat([torch.ones_like(multipliers[:, :1]), multipliers], 1).to(flat.dtype)
+        factors = torch.cat([torch.ones_like(multipliers[:, :1]), multipliers], 1).to(rows.dtype)
         factors *= -self._rates.expand(*self.weights.shape[:2], 1).flatten(0, 1)
-        self.weights.flatten(0, 1).unsqueeze(1).baddbmm_(factors.unsqueeze(1), flat)
+        self.weights.flatten(0, 1).unsqueeze(1).baddbmm_(factors.unsqueeze(1), rows)
 
     def remember(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if self._has_memory:
-            self._memory.append((inputs, labels, mask))
+            self._memory.append((inputs.clone(), labels.clone(), mask))  # not views, which would hold the whole task
 
     def finish(self, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         self.objective.finish(self.weights, inputs, labels, mask)
@@ -152,13 +157,13 @@ class BatchedConstrainedLearner(BatchedLearner):
         multipliers = self._solve(constraint_gram, slopes, margins)
         return torch.where((violated | ~self._violated_only).flatten()[:, None], multipliers, 0.0)
 
-    def _write_reference_constraints(self) -> None:
+    def _write_reference_constraints(self, out: Tensor) -> None:
         """Record reference points and write their constraints: ``r - w``, negated for the mode ``"anchor"``."""
         now = self.weights.unsqueeze(2)
         signs, records = self._signs[self._step], self._records[self._step]
         if records is not None:
             self._points = torch.where(records[None, :, :, None], now, self._points)
-        torch.sub(self._points, now, out=self._rows[:, :, 1 + self._count :]).mul_(signs[None, :, :, None])
+        torch.sub(self._points, now, out=out).mul_(signs[None, :, :, None])
 
     def _schedule(self, steps: int) -> tuple[Tensor, list[Tensor | None]]:
         """The sign of the reference constraints at each step, 0 while recording, and which points are recorded."""
@@ -230,7 +235,6 @@ class BatchedJointLearner(BatchedLearner):
         super().__init__(network, configs, start)
         self._start, self._seeds = self.weights.clone(), tuple(seeds)
         self._samples: list[tuple[Tensor, Tensor, Tensor | None]] = []
-        self._gradient = torch.zeros_like(self.weights).unsqueeze(2)
 
     def begin(self, task: int, inputs: Tensor, batch: int) -> None:
         self._task, self._batch = task, batch
@@ -248,10 +252,7 @@ class BatchedJointLearner(BatchedLearner):
         self.weights.copy_(self._start)
         for part in torch.from_numpy(np.stack(orders)).to(x.device).split(self._batch, 1):
             own = None if z is None else z[index, part]
-            self.network.gradients(
-                self.weights, x[index, part], y[index, part], self._gradient, [(1, part.shape[1])], own
-            )
-            self.weights -= self._rates * self._gradient.squeeze(2)
+            self.network.descend(self.weights, x[index, part], y[index, part], self._rates.unsqueeze(-1), own)
 
     def restore(self, task: int, inputs: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         masks = None if mask is None else mask.unsqueeze(1).expand(-1, inputs.shape[1], -1)

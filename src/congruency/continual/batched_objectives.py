@@ -136,9 +136,11 @@ class ER(Objective):
         drawn = [each for each in found if each is not None]
         if not drawn:
             return None
-        indices = torch.from_numpy(np.stack(drawn)).to(self.start.device)
+        indices = torch.from_numpy(np.array(drawn)).to(self.start.device)
         self._drawn.append(indices)
-        inputs, labels, *masks = (values[self._seed_index, indices] for values in self._samples)
+        places = (self._seed_index * len(self._slots[0].owners) + indices).flatten()
+        samples = (kept.flatten(0, 1).index_select(0, places).unflatten(0, indices.shape) for kept in self._samples)
+        inputs, labels, *masks = samples
         return inputs, labels, masks[0] if masks else None
 
     @property

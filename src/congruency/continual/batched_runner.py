@@ -210,7 +210,7 @@ class BatchedRunner:
                 for x, y in zip(inputs.split(self.batch, 1), labels.split(self.batch, 1), strict=True):
                     learner.step(x, y, mask)
             kept = memory_slice(self.policy, max(1, min(self.memory, inputs.shape[1])), inputs.shape[1])
-            learner.remember(inputs[:, kept].clone(), labels[:, kept], mask)
+            learner.remember(inputs[:, kept], labels[:, kept], mask)
             if task >= first:
                 learner.finish(inputs, labels, mask)
                 accuracies, losses = self.scores(learner.weights)
@@ -238,31 +238,36 @@ class BatchedRunner:
         if self._tests is None:
             found = torch.stack([self._scores(wide, task) for task in range(len(self.streams[0]))], -1)
         elif self.on_cpu:  # run by run: the first layers of one fit into the cache
-            runs = [[self._shared_scores(wide[s, m][None, None], [stream]) for m in range(wide.shape[1])]
-                    for s, stream in enumerate(self.streams)]  # fmt: skip
-            found = torch.cat([torch.cat(of_seed, 2) for of_seed in runs], 1)
+            runs = [torch.cat([self._shared_scores(run[None, None], sources[None]) for run in of_seed], 2)
+                    for of_seed, sources in zip(wide, self._tests[1], strict=True)]  # fmt: skip
+            found = torch.cat(runs, 1)
         else:
-            found = self._shared_scores(wide, self.streams)
+            found = self._shared_scores(wide, self._tests[1])
         accuracies, losses = found.cpu()
         return accuracies, losses
 
     def _shared_tests(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Inputs (N, active + 1), the last column ones, which are active, labels; None if tasks do not share them."""
+        """Test images (N, pixels + 1), the last column ones, each input's pixel (S, T, in), labels (N,).
+
+        Pixels that are 0 in all images are left out, -1 stands for them. None if the tasks do not share their images.
+        """
         first = self.streams[0].test_images
         if not all(s.test_images is first and _tests_on_all(s) for s in self.streams):
             return None
         images = self._cached(first.images).flatten(1)
-        active = functional.pad((images != 0).any(0), (0, 1), value=True)  # pixels that are always 0 cost nothing
-        inputs = functional.pad(images.to(self.dtype) / 255, (0, 1), value=1.0)[:, active]
-        return inputs, active, first.labels.to(self.device)
+        active = functional.pad(images.amax(0) > 0, (0, 1), value=False)  # and one for inputs without a pixel
+        inputs = functional.pad(images[:, active[:-1]].to(self.dtype) / 255, (0, 1), value=1.0)
+        places = torch.where(active, active.cumsum(0) - 1, -1)
+        pixels = [[task.pixels for task in stream.tasks if task.pixels is not None] for stream in self.streams]
+        sources = places[torch.stack([torch.stack(of_stream) for of_stream in pixels]).to(self.device)]
+        return inputs, sources, first.labels.to(self.device)
 
-    def _shared_scores(self, wide: Tensor, streams: Sequence[Stream]) -> Tensor:
+    def _shared_scores(self, wide: Tensor, sources: Tensor) -> Tensor:
         """(2, S, M, T): all tasks at once, if they are tested on the same images with permuted pixels."""
         assert self._tests is not None
-        inputs, active, labels = self._tests
-        pixels = torch.stack([torch.stack([t.pixels for t in s.tasks if t.pixels is not None]) for s in streams])
-        first = self.whole.permuted_first_layer(wide, pixels.to(self.device))[..., active]
-        size = self._images_at_once(wide, pixels.shape[1])
+        inputs, _, labels = self._tests
+        first = self.whole.permuted_first_layer(wide, sources, inputs.shape[1] - 1)
+        size = self._images_at_once(wide, sources.shape[1])
         sums = torch.zeros(2, *first.shape[:3], dtype=torch.float64, device=self.device)
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
             sums += count_and_loss(self.whole.logits_from_first_layer(first, wide, x), y)
@@ -294,14 +299,14 @@ class BatchedRunner:
         """Inputs (S, n, in), or of the ``kept`` inputs alone, and labels (S, n)."""
         inputs = [self._inputs(images.images, indices, task.pixels, kept) for images, indices, task in chosen]
         labels = [images.labels[indices] for images, indices, _ in chosen]
-        return torch.stack(inputs).to(self.dtype) / 255, torch.stack(labels).to(self.device)
+        return torch.stack(inputs).div_(255), torch.stack(labels).to(self.device)
 
     def _inputs(self, images: Tensor, indices: Tensor, pixels: Tensor | None, kept: Tensor | None) -> Tensor:
-        chosen = self._cached(images).flatten(1)[indices.to(self.device)]
+        chosen = self._cached(images).flatten(1).index_select(0, indices.to(self.device)).to(self.dtype)
         if pixels is None:
-            return chosen if kept is None else chosen[:, kept]
+            return chosen if kept is None else chosen.index_select(1, kept)
         pixels = pixels.to(self.device) if kept is None else pixels.to(self.device)[kept]
-        return chosen[:, pixels.clamp(min=0)] * (pixels >= 0)
+        return chosen.index_select(1, pixels.clamp(min=0)).mul_(pixels >= 0)
 
     def _cached(self, images: Tensor) -> Tensor:
         if id(images) not in self._on_device:
@@ -326,7 +331,7 @@ def _nonzero_inputs(stream: Stream) -> Tensor:
     """(in,): whether an input is above 0 in any training image of any task."""
     active = torch.zeros(math.prod(stream.shape), dtype=torch.bool)
     for task in stream.tasks:
-        nonzero = (stream.train_images.images[task.train] != 0).any(0).flatten().cpu()
+        nonzero = stream.train_images.images.flatten(1).index_select(0, task.train).amax(0).cpu() > 0
         active |= nonzero if task.pixels is None else nonzero[task.pixels.clamp(min=0)] & (task.pixels >= 0)
     return active
 

@@ -63,7 +63,7 @@ class FastGEM(BatchedConstrainedLearner):
         if self._past is None:
             return
         (past, labels, masks), sets = self._past, self._count
-        self._active = (inputs[0].abs().sum(0) + past[0].abs().sum(0)).nonzero().flatten()
+        self._active = torch.maximum(*(x[0].abs().amax(0) for x in (inputs, past))).nonzero().flatten()
         kept, own = (functional.pad(x[0].index_select(1, self._active), (0, 1), value=1.0) for x in (past, inputs))
         self._kept, self._kept_labels = _in_sets(kept.T, sets), labels.view(sets, 1, -1)
         self._masks = None if masks is None else _in_sets(masks[0].T, sets)

@@ -85,6 +85,8 @@ class ReplaySlots:
 
     def _insert(self, places: Places, start: int) -> None:
         slots, samples = places
+        if not slots:
+            return
         self.owners[slots], self.offsets[slots] = self._task, np.array(samples, dtype=np.int64) + start
         self.filled = int((self.owners >= 0).sum())
 
