@@ -67,6 +67,8 @@ test-avalanche: .venv-avalanche/.ready
 
 # The saliency metrics beside pysaliency's, in the environment that has it; they want OSIE where CONGRUENCY_DATA points.
 test-saliency-peers: .venv-saliency-peers/.ready
+	@test -d "$${CONGRUENCY_DATA:-data}/osie" \
+	  || { echo "nothing to compare: set CONGRUENCY_DATA to the folder that holds osie/"; exit 1; }
 	PYTHONPATH=src .venv-saliency-peers/bin/python -m pytest tests/saliency/test_saliency_peers.py
 
 lint: $(READY)

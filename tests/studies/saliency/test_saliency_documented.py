@@ -1,15 +1,17 @@
 """docs/results/osie: its records load, and its table is what they give."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from congruency.studies.page import compose, to_page_markdown
-from congruency.studies.results import read_results
+from congruency.studies.results import collect, read_results
 from congruency.studies.saliency.recipes import osie_recipes
-from congruency.studies.saliency.runner import EXAMPLES, EXAMPLES_CAPTION, read_bounds
+from congruency.studies.saliency.runner import EXAMPLES, EXAMPLES_CAPTION, below_floor, read_bounds
 from congruency.studies.saliency.study import saliency_study
+from congruency.studies.store import Store
 
 OSIE = Path(__file__).parents[3] / "docs" / "results" / "osie"
 COMMAND = (
@@ -29,6 +31,7 @@ def documented_study():
 def test_the_table_is_made_of_its_records():
     results = read_results(OSIE)
     page = compose(documented_study(), results, command=COMMAND)
+    page = replace(page, findings=[*page.findings, *below_floor(results)])
     text = to_page_markdown(page, {EXAMPLES: EXAMPLES_CAPTION})
     held = (OSIE / "table.md").read_text(encoding="utf-8")
     assert text.splitlines()[:-1] == held.splitlines()[:-1]  # the last line says when and with what it was made
@@ -37,8 +40,15 @@ def test_the_table_is_made_of_its_records():
 
 def test_floor_and_ceiling_are_those_of_the_table():
     results, bounds = read_results(OSIE), read_bounds(OSIE)
-    assert list(bounds) == ["centre Gaussian", "mean training map", "human ceiling"]
+    assert list(bounds) == ["uniform", "centre Gaussian", "mean training map", "human ceiling"]
     assert all(results[name] == metrics for name, metrics in bounds.items())
+
+
+def test_the_command_finds_every_run_finished():
+    study, store = documented_study(), Store(OSIE)
+    assert store.pending(study.runs(range(5))) == []
+    collected, results = collect(study, store.load()), read_results(OSIE)
+    assert collected == {name: row for name, row in results.items() if "seed" in row}
 
 
 def test_every_row_of_the_records_is_a_row_of_the_study():

@@ -127,7 +127,7 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     if result.pictures and affected:
         yield (
             f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
-            f"not their zero, and {', '.join(affected)} depend on it; .npy keeps it (saliency predict --npy)"
+            f"not their zero, which changes {', '.join(affected)}; .npy keeps it (saliency predict --npy)"
         )
     ranked = [name for name in RANK_METRICS if name in result.means]
     if result.eight_bits and ranked:

@@ -132,7 +132,7 @@ h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 0.4rem; }
 p, footer { color: var(--ink-soft); max-width: 60rem; margin: 0 0 0.8rem; }
 code { overflow-wrap: anywhere; }
 .table { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.5rem 0.6rem; text-align: right; border-top: 1px solid var(--line); }
 th[scope=row] { text-align: left; font-weight: 500; }
 thead th { border: 0; text-align: right; font-size: 0.9rem; }

@@ -41,6 +41,11 @@ _NOTES = (
         "MIT1003), or of 3 % of the width where that is not known (SALICON).",
     ),
     (
+        "Floors",
+        "Maps that know nothing of the image: uniform; a Gaussian with the mean and covariance of the training set's "
+        "fixations; the training set's mean map, with a blur and a uniform share fitted by cross-validation.",
+    ),
+    (
         "Human ceiling",
         "The density of infinitely many viewers, blurred likewise, against the truth that the networks are scored "
         "against: all viewers. It is extrapolated in the number of viewers: NSS and the AUCs from leaving one viewer "
