@@ -71,10 +71,7 @@ def ablate(
         "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
     )] = None,
     pretrained: options.Pretrained = None,
-    budget: options.Budget = "paper",
-    per_class: Annotated[int | None, _training(
-        "Only so many training images per class. (default: all)", "N", min=1,
-    )] = None,
+    per_class: options.PerClass = None,
     size: Annotated[int | None, _training(
         "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
     )] = None,
@@ -122,7 +119,7 @@ def ablate(
             "blocks": tuple(blocks or ()),
         }  # fmt: skip
         if recipe is not None:
-            base = from_recipe(recipe, budget, dataset, per_class, changes)
+            base = from_recipe(recipe, dataset, changes | {"per_class": per_class})
         else:
             assert dataset is not None
             images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
@@ -131,7 +128,6 @@ def ablate(
         machine = choose_machine("ablation", device, precision)
         settings = {  # what all runs of the folder share, by the names of the first release
             "ablation of": base.name,
-            "budget": budget,
             "images": None if dataset is None else Path(dataset).name,
             "per class": per_class,
             "changes": {name: value for name, value in changes.items() if value is not None},

@@ -137,10 +137,7 @@ Pretrained = Annotated[str | None, runs(
     "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
 )]  # fmt: skip
-Budget = Annotated[Literal["paper", "small"], option(
-    "The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not the "
-    "result.",
-)]  # fmt: skip
+PerClass = Annotated[int | None, runs("Only so many training images per class, such as 10. (default: all)", "N", min=1)]
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip

@@ -70,17 +70,15 @@ class ImageSource:
 
     def sets(self, job: ImageJob) -> ImageSets:
         """Return the images of a run."""
-        seen = None if job.steps is None else job.steps * job.setup.batch_size
         if job.data.synthetic:
-            return self._synthetic(job.data, seen or job.setup.batch_size), None
-        train_set, test_set = _held_sets(self, job.data)
-        return (train_set if seen is None else train_set.subset(range(min(len(train_set), seen)))), test_set
+            return self._synthetic(job.data, (job.steps or 1) * job.setup.batch_size), None
+        return _held_sets(self, job.data)
 
     def read(self, data: Data) -> ImageSets:
         """Read the training and the test images, and check their classes."""
         options = ImageOptions(
             source=self.dataset or data.name, folder=self.data, size=self.size, channels=self.channels,
-            per_class=data.per_class, test_per_class=data.test_per_class, cache=self.cache,
+            per_class=data.per_class, cache=self.cache,
         )  # fmt: skip
         train_set, test_set = read_sets(options)
         if self.dataset is None and data.classes not in (None, len(train_set.classes)):
@@ -178,14 +176,11 @@ class ClassificationRunner:
     def _train(self, run: Run[ImageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
         """Train; return the result, and whether SIGTERM came at the end."""
         images = self._source.sets(run.job)
-        setup = replace(run.job.setup, seed=run.seed)
-        if run.job.steps is not None:
-            setup = replace(setup, epochs=math.ceil(run.job.steps * setup.batch_size / len(images[0])))
-        job = replace(run.job, setup=setup)
+        job = replace(run.job, setup=replace(run.job.setup, seed=run.seed))
         origin = Origin(command=self.command, data=self.images.name(job), table=self.study, row=run.row)
         millions: list[float] = []
         began = time.perf_counter()
-        made = _counting(setup.builder(images, job.method), job, millions)
+        made = _counting(job.setup.builder(images, job.method), job, millions)
         config = training_config(job, self.machine, run.seed, self.record_steps)
         result = train_run(run, made, config, folder, origin, within)
         gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
