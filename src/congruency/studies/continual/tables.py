@@ -149,14 +149,11 @@ class ContinualJob:
         return {figure: figure for figure in FIGURES}
 
     def digest(self) -> str:
-        return digest(self.settings.described(), asdict(self.method))
-
-
-def digest(settings: Mapping[str, Any], method: Mapping[str, Any]) -> str:
-    """Identify a run except for its seed; a field of a method at its default does not count."""
-    defaults = {field.name: field.default for field in fields(LearnerConfig)}
-    changed = {name: value for name, value in method.items() if value != defaults.get(name)}
-    return hashlib.sha256(json.dumps([dict(settings), changed], sort_keys=True).encode()).hexdigest()[:12]
+        """Fields of the method at their defaults are left out, so that new ones leave finished runs finished."""
+        defaults = {field.name: field.default for field in fields(LearnerConfig)}
+        changed = {name: value for name, value in asdict(self.method).items() if value != defaults.get(name)}
+        described = [self.settings.described(), changed]
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def continual_study(
