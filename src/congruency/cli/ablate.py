@@ -145,7 +145,6 @@ def ablate(
             ),
             study="ablation",
             command=typed(),
-            folders_by_row=True,
             elsewhere=ray is not None or processes > 1,
         )  # fmt: skip
         through = " through Ray" if ray is not None else ""
