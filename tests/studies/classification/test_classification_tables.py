@@ -25,6 +25,14 @@ TITLES = {**tables.TITLES, **cost.TITLES}
 DIGITS = ["--dataset", "digits", "--per-class", "10", "--device", "cpu", "--epochs", "1"]
 
 
+@pytest.fixture
+def small_images(monkeypatch):
+    """All tables on images of 32 pixels, so that a run takes seconds."""
+    whole = tables.paper_setup
+    monkeypatch.setattr(tables, "paper_setup", lambda data, model, size=None, **more: whole(data, model, 32, **more))
+
+
+@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", [name for name in TITLES if not name.startswith("cost")])
 def test_a_slice_of_every_table_of_errors(name, tmp_path):
     result = call("reproduce", "classification", name, *DIGITS, "--model", "mlp", "--seeds", "1", "--out", tmp_path)
@@ -53,6 +61,7 @@ def test_sets_that_are_not_the_official_ones_are_named(tmp_path):
     assert f" {remark} Within a seed" in study_of(settings | {"remarks": [remark]}).lead
 
 
+@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", ["cost", "cost_window", "cost_references"])
 def test_costs_are_measured_on_synthetic_images(name, tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "STEPS", 4)
