@@ -96,7 +96,7 @@ def ablate(
     _check(recipe, dataset, pretrained, size)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
-        "pretrained": pretrained,
+        "per_class": per_class, "pretrained": pretrained,
     }  # fmt: skip
     with options.studying(out, device, processes, threads, ray) as place:
         from dataclasses import asdict
@@ -107,6 +107,8 @@ def ablate(
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
+        from congruency.studies.network_runs import made_by
+        from congruency.studies.store import Store
         from congruency.training.processes import process_count
 
         if process_count() > 1:
@@ -119,22 +121,17 @@ def ablate(
             "blocks": tuple(blocks or ()),
         }  # fmt: skip
         if recipe is not None:
-            base = from_recipe(recipe, dataset, changes | {"per_class": per_class})
+            base = from_recipe(recipe, dataset, changes)
         else:
             assert dataset is not None
-            images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
-            base = from_options(images, changes)
+            base = from_options(ImageOptions(source=dataset, folder=data, size=size), changes)
         study = ablation_study(base, Axes(**{name: each for name, each in axes.items() if each}))
         machine = choose_machine("ablation", device, precision)
-        settings = {  # what all runs of the folder share, by the names of the first release
-            "ablation of": base.name,
-            "images": None if dataset is None else Path(dataset).name,
-            "per class": per_class,
+        settings = {
+            "recipe": base.name, "base": None if dataset is None else Path(dataset).name,
             "changes": {name: value for name, value in changes.items() if value is not None},
-            "machine": asdict(machine),
-            "threads": threads,
-            "trainings": [job.digest() for job in base.jobs],
-        }
+            "machine": asdict(machine), "threads": threads,
+        }  # fmt: skip
         source = options.dataset_path(dataset)
         runner = ClassificationRunner(
             folder=out,
@@ -147,11 +144,10 @@ def ablate(
             command=typed(),
             elsewhere=ray is not None or processes > 1,
         )  # fmt: skip
-        through = " through Ray" if ray is not None else ""
-        made = f"on {machine.remembered['device_name']}{through} {machine.description}, {threads} CPU thread(s) per run"
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
-            command=command_line(), made=made, figures=curves,
+            remembered=machine.remembered, command=command_line(), figures=curves,
+            made=lambda: made_by(Store(out).settings() or {**settings, **machine.remembered}),
         )  # fmt: skip
     raise typer.Exit(code)
 

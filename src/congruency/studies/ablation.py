@@ -50,6 +50,7 @@ class Base:
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     """Return an image set and a network, trained as ``congruency train`` would."""
     settings = DEFAULTS | {name: value for name, value in changes.items() if value is not None}
+    per_class = settings.pop("per_class", None)
     if images.known:
         augmented = AUGMENTATIONS[images.source]
         augmented = replace(augmented, size=images.size or augmented.size)
@@ -57,9 +58,9 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
         augmented = augmentation(images, read_sets(images)[0], settings["model"], pretrained=False)
     setup = Setup(augmentation=augmented, schedule="cosine", **settings)
     shown = Path(images.source).name
-    data = Data(name=shown, per_class=images.per_class)
+    data = Data(name=shown, per_class=per_class)
     job = ImageJob(setup=setup, method=Correction(), data=data, columns={TEST_ERROR.key: "error"})
-    few = "" if images.per_class is None else f", {images.per_class} training images per class"
+    few = "" if per_class is None else f", {per_class} training images per class"
     lead = (
         f"{setup.model} on {shown}{few}: {setup.epochs} epochs in batches of {setup.batch_size}, SGD with momentum "
         f"{setup.momentum:g}, a rate that falls from {setup.learning_rate:g} to 0 along a cosine, weight decay "

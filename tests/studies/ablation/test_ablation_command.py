@@ -204,10 +204,10 @@ def test_a_recipe_of_the_paper_on_other_images(tmp_path):
     ("change", "message"),
     [
         (["--epochs", "3"], r"changes\.epochs was 2 and is 3"),
-        (["--per-class", "11"], "per class was 10 and is 11"),
+        (["--per-class", "11"], r"changes\.per_class was 10 and is 11"),
         (["--threads", "2"], "threads was 1 and is 2"),
         (["--precision", "bf16"], r"machine\.precision was .* and is .*bf16"),
-        (["--dataset", "mnist"], "ablation of was 'digits' and is 'mnist'"),
+        (["--dataset", "mnist"], "recipe was 'digits' and is 'mnist'"),
     ],
 )
 def test_another_configuration_in_the_same_folder_is_refused(whole, change, message, monkeypatch):

@@ -65,6 +65,7 @@ def test_sets_that_are_not_the_official_ones_are_named(tmp_path):
 @pytest.mark.parametrize("name", ["cost", "cost_window", "cost_references"])
 def test_costs_are_measured_on_synthetic_images(name, tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "STEPS", 4)
+    monkeypatch.setattr(cost, "TimedSetup", partial(cost.TimedSetup, size=(60, 80)))
     model = "lcnet_035" if name == "cost" else "mlp"  # SALICON's network needs a backbone
     small = ["--model", model, "--batch-size", "2", "--device", "cpu"]
     result = call("reproduce", "classification", name, *small, "--seeds", "1", "--out", tmp_path)
