@@ -1,4 +1,4 @@
-"""Run records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
+"""Records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images",
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RecordedRun:
     """One run's record, checked.
 
     Attributes:
@@ -81,7 +81,7 @@ class Run:
 class Loaded:
     """The runs that could be read, and a message for each that could not, or was left out."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RecordedRun] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
 
@@ -99,8 +99,8 @@ class Group:
     name: str
     method: str
     variant: tuple[tuple[str, str], ...]
-    runs: Sequence[Run]
-    left_out: Sequence[Run] = ()
+    runs: Sequence[RecordedRun]
+    left_out: Sequence[RecordedRun] = ()
 
     @property
     def kind(self) -> str:
@@ -153,7 +153,7 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
     return loaded
 
 
-def _run(path: Path, name: str) -> Run:
+def _run(path: Path, name: str) -> RecordedRun:
     record = read_record(path)
     config = record.run["config"]
     method, task = config["method"], record.run.get("task") or {}
@@ -171,7 +171,7 @@ def _run(path: Path, name: str) -> Run:
         settings.pop("order_seed", None)  # it follows from the seed
     versions = record.run.get("versions")
     machine = {"device": str(record.run.get("device", "-")), "processes": str(record.run.get("processes", "-"))}
-    return Run(
+    return RecordedRun(
         name=name,
         method=method_name(method),
         seed=int(record.run["seed"]),
@@ -250,14 +250,14 @@ def method_name(method: Mapping[str, Any]) -> str:
     return ", ".join([text, *in_words({key: own[key] for key in own if own[key] != usual.get(key, ())})])
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
+def group(runs: Sequence[RecordedRun]) -> list[Group]:
     """Return groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
 
     That is the first one, or the first that is finished; the others are kept as left out.
     """
     keys = varying(runs)
     named = _distinguishing(runs, keys)
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[Run]]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[RecordedRun]]] = {}
     for run in runs:
         variant = tuple((key, run.settings.get(key, "-")) for key in keys)
         groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
@@ -270,13 +270,13 @@ def group(runs: Sequence[Run]) -> list[Group]:
     return sorted(made, key=lambda each: each.kind != "baseline")
 
 
-def varying(runs: Sequence[Run]) -> list[str]:
+def varying(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the settings that differ between runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     return [key for key in keys if len({run.settings.get(key, "-") for run in runs}) > 1]
 
 
-def _distinguishing(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+def _distinguishing(runs: Sequence[RecordedRun], keys: Sequence[str]) -> list[str]:
     """As few settings as distinguish what all of them do: another data set has another mean of its pixels too."""
     chosen: list[str] = []
     kinds = 1
