@@ -246,21 +246,11 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
 
 def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
     from congruency.report.numbers import counted
-    from congruency.studies.analysis.runs import in_words, later_settings
     from congruency.training.processes import process_count
+    from congruency.training.wording import method_name
 
     train_images, test_images = sets
-    method = config.method
-    name = {"dcl": "DCL", "gem": "GEM", "cautious": "Cautious"}.get(method.name)
-    details = in_words(later_settings(method.settings()))
-    if method.name == "dcl":
-        window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        references = counted(method.references, "reference")
-        details = [method.mode, f"margin {method.effective_margin:g}", references, window, *details]
-    more = f" ({', '.join(details)})" if details else ""
-    scope = "the last layer" if method.scope == "head" else "the whole network"
-    how = "plainly" if name is None else f"with {name} on {scope}{more}"
-
+    how = "plainly" if config.method.name == "baseline" else f"with {method_name(config.method.settings())}"
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "

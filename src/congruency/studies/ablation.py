@@ -19,7 +19,6 @@ from congruency.constraints.references import Mode
 from congruency.corrector import Blocks, Correct
 from congruency.report import charts
 from congruency.report.page import Figure
-from congruency.studies.analysis.runs import in_words
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.conduct import Finished
@@ -30,6 +29,7 @@ from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
 from congruency.training.config import LATER_FIELDS, Correction, Scope
 from congruency.training.methods import BASELINE
+from congruency.training.wording import in_words
 
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
