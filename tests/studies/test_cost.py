@@ -101,7 +101,6 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
     [
         ({"batch_size": 0}, "batch_size must be a positive number, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
-        ({"sample_order": "random"}, "order must be one of"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop'"),
     ],
 )

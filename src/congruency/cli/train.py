@@ -32,6 +32,7 @@ _USERS = {
     **dict.fromkeys(_DCL, ("method", ("dcl",))),
     **dict.fromkeys(_CORRECTING, ("method", ("dcl", "gem"))),
     "memory": ("method", ("gem",)),
+    "order_seed": ("order", ("fixed",)),
     "milestone": ("schedule", ("steps",)),
     "decay": ("schedule", ("steps",)),
     "warmup": ("schedule", ("cosine",)),
@@ -52,7 +53,9 @@ def train(
     resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
     order: Annotated[options.OrderName, option(ORDERS)] = "seed",
-    order_seed: options.OrderSeed = None,
+    order_seed: Annotated[int | None, option(
+        "The seed of the order of --order fixed. (default: 0)", "N", min=0,
+    )] = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
         "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
         "present gradient (Cautious).",
@@ -151,7 +154,6 @@ def train(
     """
     check_folder(out, "--out")
     _refuse_without_effect(context)
-    options.check_order_seed(order, order_seed)
     check_accelerator(device)
     if capture:
         _check_capture(device)

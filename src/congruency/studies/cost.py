@@ -22,7 +22,7 @@ from congruency.saliency.task import Recipe as SaliencyRecipe
 from congruency.studies.classification import tables
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets, Measured
 from congruency.studies.plan import Column, Row, Study
-from congruency.training import Build, Correction, SampleOrder
+from congruency.training import Build, Correction
 
 TITLES = {
     "cost": "What a training image costs: parameters in millions, milliseconds",
@@ -159,15 +159,13 @@ class TimedSetup:
     batch_size: int = 8
     learning_rate: float | None = None
     seed: int = 0
-    sample_order: SampleOrder = "seed"
-    order_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be a positive number, got {self.batch_size}")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        self.recipe("baseline")  # which refuses an unknown order
+        self.recipe("baseline")  # which refuses an unknown optimizer
 
     @property
     def accumulate(self) -> int:
@@ -177,8 +175,7 @@ class TimedSetup:
         """Return the recipe of the saliency tables; from scratch, for times do not depend on weights."""
         return SaliencyRecipe(
             model="salicon", backbone=self.model, optimizer=self.optimizer, method=method, epochs=self.epochs,
-            batch=self.batch_size, lr=self.learning_rate, sample_order=self.sample_order,
-            order_seed=self.order_seed or 0,
+            batch=self.batch_size, lr=self.learning_rate,
         )  # fmt: skip
 
     @property

@@ -120,9 +120,8 @@ def test_salicon_is_timed_as_the_other_columns_are():
 
 def test_options_change_the_timed_saliency_run_too():
     given = {"model": "resnet18", "batch_size": 4, "learning_rate": 0.01, "epochs": 3, "pretrained": "installed"}
-    setup = changed(named_study("cost"), **given, sample_order="fixed", order_seed=2).rows[0].jobs[1].setup
+    setup = changed(named_study("cost"), **given).rows[0].jobs[1].setup
     assert (setup.model, setup.batch_size, setup.learning_rate, setup.epochs) == ("resnet18", 4, 0.01, 1)
-    assert (setup.sample_order, setup.order_seed) == ("fixed", 2)
 
 
 def test_what_was_finished_before_salicon_had_columns_stays_finished():
@@ -289,7 +288,6 @@ def test_tables_are_listed():
         (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
         (["cifar", "--data", "{folder}"], "CIFAR-10 is not in"),
         (["cost", "--dataset", "digits"], "cost is measured on random images; leave --dataset out"),
-        (["cifar", "--order-seed", "3"], "is for --order fixed"),
         (["cifar", "--ray", "a:1", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
         (["cifar", "--precision", "8", "--dataset", "digits"], "'8' is not one of '32', 'bf16'"),
     ],

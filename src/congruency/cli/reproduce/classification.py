@@ -34,8 +34,6 @@ def classification(
     lr: options.LearningRate = None,
     per_class: options.PerClass = None,
     pretrained: options.Pretrained = None,
-    order: Annotated[options.OrderName | None, options.option(f"{options.ORDERS} (default: seed)")] = None,
-    order_seed: options.OrderSeed = None,
     record_steps: Annotated[int, options.option(
         "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
         "N", min=0,
@@ -58,10 +56,9 @@ def classification(
     congruency reproduce classification cifar10_grid --data FOLDER --seeds 10
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
-    options.check_order_seed(order, order_seed)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "per_class": per_class,
-        "pretrained": pretrained, "sample_order": order, "order_seed": order_seed,
+        "pretrained": pretrained,
     }  # fmt: skip
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from congruency.classification.optimizers import SGD_NAME
 from congruency.classification.task import Images
 from congruency.studies.plan import Column, Row, Study
-from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
+from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.task import Build
 
 Measured = Literal["error", "top5_error", "ms", "parameters"]
@@ -34,8 +34,6 @@ class TrainingSetup(Protocol):
     def batch_size(self) -> int: ...
     @property
     def accumulate(self) -> int: ...
-    @property
-    def sample_order(self) -> SampleOrder: ...
 
     def check(self) -> None:
         """Refuse a network that does not exist, before any data is read for it."""
@@ -87,7 +85,7 @@ class ImageJob:
     def digest(self) -> str:
         """Identify the job by everything that changes its result, but for the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
-        if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
+        if setup.get("sample_order") == "seed":  # as it was before there were others: finished runs stay finished
             del setup["sample_order"], setup["order_seed"]
         if setup.get("optimizer") == SGD_NAME:
             del setup["optimizer"]
