@@ -135,7 +135,7 @@ def samples_per_second(record: RunRecord) -> float:
     return sum(epoch["samples"] for epoch in epochs) / seconds if seconds else math.nan
 
 
-def learning_curves(record: RunRecord, **evaluated: str) -> dict[str, list[float]]:
+def curves_of(record: RunRecord, **evaluated: str) -> dict[str, list[float]]:
     """Return the steps, the training loss and figures of the evaluation, by the names that they are kept under."""
     lines = record.epochs
     curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}

@@ -18,7 +18,7 @@ from congruency.classification.task import Images
 from congruency.datasets import Catalogue, LabelledImages
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
 from congruency.studies.executor import Within
-from congruency.studies.network_runs import Machine, NetworkRunner, learning_curves, samples_per_second, train_run
+from congruency.studies.network_runs import Machine, NetworkRunner, curves_of, samples_per_second, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record
@@ -156,7 +156,7 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
         recording = job.method.offset + job.method.references
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
         figures["seconds"] = time.perf_counter() - began
-        curves = learning_curves(record, test_error="error", test_loss="loss") if job.curves else {}
+        curves = curves_of(record, test_error="error", test_loss="loss") if job.curves else {}
         return RunResult(figures, curves), result.asked_to_stop
 
 

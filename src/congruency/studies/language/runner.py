@@ -13,7 +13,7 @@ import torch
 from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
 from congruency.studies.executor import Within
 from congruency.studies.language.study import LanguageJob
-from congruency.studies.network_runs import NetworkRunner, learning_curves, samples_per_second, train_run
+from congruency.studies.network_runs import NetworkRunner, curves_of, samples_per_second, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Origin, RunRecord, read_record
@@ -81,7 +81,7 @@ def _parameters(setup: LanguageSetup) -> int:
 
 
 def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
-    lines, curves = record.epochs, learning_curves(record, validation_loss="loss")
+    lines, curves = record.epochs, curves_of(record, validation_loss="loss")
     figures = {
         "validation_loss": curves["validation_loss"][-1],
         "train_loss": curves["train_loss"][-1],
