@@ -15,6 +15,7 @@ from congruency.studies.classification.grids import TEST_ERROR
 from congruency.studies.continual.tables import COLUMNS, FORGETTING, SCORES
 from congruency.studies.continual.tuning import AGAINST, COMPARED
 from congruency.studies.curves import learning_curves, setting_series
+from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import study_of
 from congruency.studies.language.study import VALIDATION_LOSS
 from congruency.studies.page import difference_charts
@@ -71,7 +72,7 @@ def _study(folder: Path) -> Study[Any]:
         names = read_results(folder) or {}
         rows = tuple(Row(name=name, jobs=(), against=None if name == BASELINE else BASELINE) for name in names)
         return replace(known, rows=rows, columns=(column,))
-    if "table" in settings:
+    if settings.get("table") in IMAGE_TABLES:
         return study_of(settings)
     if folder.name in ("mnist_r_tuned", "mnist_p_tuned"):
         rows = tuple(Row(name=name, jobs=(), against=AGAINST.get(name)) for name in COMPARED)

@@ -16,7 +16,7 @@ from typing import Any
 from congruency.saliency.task import Recipe
 from congruency.studies.ablation import Axes, cell_name, cells
 from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
-from congruency.studies.analysis.runs import method_name, row_name
+from congruency.studies.analysis.runs import row_name
 from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
@@ -29,6 +29,7 @@ from congruency.studies.tuned import Methods
 from congruency.training import choose_families, choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.methods import BASELINE
+from congruency.training.wording import method_name
 
 LONGER, SCREENED = "_30", "_screened"
 """How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""

@@ -152,9 +152,7 @@ def test_bench_measures(tmp_path):
     for kind in ("memory", "meter", "updates"):
         assert found[kind], kind
     assert found["training_steps"] == []  # a size was asked for, not networks
-    page = (tmp_path / "bench.html").read_text("utf-8")
-    assert "Cost against references" in page
-    assert "One update of a congruency meter" in page
+    assert "One update of a congruency meter" in result.output
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -14,7 +14,6 @@ from typing import Any
 
 from congruency.language import PRESETS, Shape
 from congruency.report.numbers import fixed, p_value, with_margin
-from congruency.studies.analysis.runs import method_name
 from congruency.studies.classification.grids import TEST_ERROR
 from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import COLUMNS
@@ -23,6 +22,7 @@ from congruency.studies.plan import Column, Row, Study
 from congruency.studies.results import comparisons, read_results
 from congruency.studies.statistics import mean_interval
 from congruency.training.methods import BASELINE, FAMILIES, method_named
+from congruency.training.wording import method_name
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

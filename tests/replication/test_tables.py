@@ -26,7 +26,7 @@ def test_pairs_of_classes():
     kept = (folder / "table.md").read_text(encoding="utf-8")
     lead = kept.splitlines()[2]
     commands = "\n    ".join(line.strip() for line in kept.splitlines() if line.startswith("    "))
-    page = pairs.compose_several(lead, read_results(folder), commands)
+    page = pairs.compose(lead, read_results(folder), commands)
     assert without_provenance(to_page_markdown(replace(page, made=""))) == without_provenance(kept).rstrip("\n")
     results = read_results(folder)
     assert json.loads(to_json(results)) == json.loads((folder / "results.json").read_text())

@@ -26,7 +26,6 @@ class ImageOptions:
     size: int | None = None  # the side that the network sees
     channels: int | None = None  # 1 or 3
     per_class: int | None = None  # only so many training images per class
-    test_per_class: int | None = None
     holdout: float | None = None  # test on this share of the images, for a set without test images
     stream: bool = False  # decode files as they are needed
     crop: Crop | None = None  # of the training images; None for the set's own
@@ -51,11 +50,11 @@ class ImageOptions:
 def read_sets(options: ImageOptions) -> tuple[Images, Images]:
     """Read the training and the test images."""
     if options.streamed:
-        return _files(options, "train", options.per_class), _files(options, "test", options.test_per_class)
+        return _files(options, "train", options.per_class), _files(options, "test", None)
     if options.holdout is not None:
         rest, test = _in_memory(options, "all", None).divide(1 - options.holdout)
         return rest if options.per_class is None else rest.per_class(options.per_class), test
-    return _in_memory(options, "train", options.per_class), _in_memory(options, "test", options.test_per_class)
+    return _in_memory(options, "train", options.per_class), _in_memory(options, "test", None)
 
 
 def _files(options: ImageOptions, split: Split, per_class: int | None) -> Catalogue:

@@ -71,10 +71,7 @@ def ablate(
         "Weight decay of SGD. (default: the recipe's, or 5e-4)", "NUMBER", min=0.0,
     )] = None,
     pretrained: options.Pretrained = None,
-    budget: options.Budget = "paper",
-    per_class: Annotated[int | None, _training(
-        "Only so many training images per class. (default: all)", "N", min=1,
-    )] = None,
+    per_class: options.PerClass = None,
     size: Annotated[int | None, _training(
         "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
     )] = None,
@@ -99,7 +96,7 @@ def ablate(
     _check(recipe, dataset, pretrained, size)
     changes = {
         "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
-        "pretrained": pretrained,
+        "per_class": per_class, "pretrained": pretrained,
     }  # fmt: skip
     with options.studying(out, device, processes, threads, ray) as place:
         from dataclasses import asdict
@@ -110,6 +107,8 @@ def ablate(
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
+        from congruency.studies.network_runs import made_by
+        from congruency.studies.store import Store
         from congruency.training.processes import process_count
 
         if process_count() > 1:
@@ -122,23 +121,17 @@ def ablate(
             "blocks": tuple(blocks or ()),
         }  # fmt: skip
         if recipe is not None:
-            base = from_recipe(recipe, budget, dataset, per_class, changes)
+            base = from_recipe(recipe, dataset, changes)
         else:
             assert dataset is not None
-            images = ImageOptions(source=dataset, folder=data, size=size, per_class=per_class)
-            base = from_options(images, changes)
+            base = from_options(ImageOptions(source=dataset, folder=data, size=size), changes)
         study = ablation_study(base, Axes(**{name: each for name, each in axes.items() if each}))
         machine = choose_machine("ablation", device, precision)
-        settings = {  # what all runs of the folder share, by the names of the first release
-            "ablation of": base.name,
-            "budget": budget,
-            "images": None if dataset is None else Path(dataset).name,
-            "per class": per_class,
+        settings = {
+            "recipe": base.name, "base": None if dataset is None else Path(dataset).name,
             "changes": {name: value for name, value in changes.items() if value is not None},
-            "machine": asdict(machine),
-            "threads": threads,
-            "trainings": [job.digest() for job in base.jobs],
-        }
+            "machine": asdict(machine), "threads": threads,
+        }  # fmt: skip
         source = options.dataset_path(dataset)
         runner = ClassificationRunner(
             folder=out,
@@ -149,14 +142,12 @@ def ablate(
             ),
             study="ablation",
             command=typed(),
-            folders_by_row=True,
             elsewhere=ray is not None or processes > 1,
         )  # fmt: skip
-        through = " through Ray" if ray is not None else ""
-        made = f"on {machine.remembered['device_name']}{through} {machine.description}, {threads} CPU thread(s) per run"
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
-            command=command_line(), made=made, figures=curves,
+            remembered=machine.remembered, command=command_line(), figures=curves,
+            made=lambda: made_by(Store(out).settings() or {**settings, **machine.remembered}),
         )  # fmt: skip
     raise typer.Exit(code)
 

@@ -137,15 +137,11 @@ Pretrained = Annotated[str | None, runs(
     "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
     "WEIGHTS",
 )]  # fmt: skip
-Budget = Annotated[Literal["paper", "small"], option(
-    "The paper's runs (hours to days of a GPU each), or small ones of minutes that show how it is done, not the "
-    "result.",
-)]  # fmt: skip
+PerClass = Annotated[int | None, runs("Only so many training images per class, such as 10. (default: all)", "N", min=1)]
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
     "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
 Precision = Annotated[PrecisionName, machine("Number format of training; bf16 and 16 are mixed precision.")]
-OrderSeed = Annotated[int | None, option("The seed of the order of --order fixed. (default: 0)", "N", min=0)]
 CaptureFlag = Annotated[bool, machine(
     "Replay the network's passes as a CUDA graph; small networks train faster.", name="--capture",
 )]  # fmt: skip
@@ -181,12 +177,6 @@ Ray = Annotated[str | None, where(
     "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
     "machines must see --out and the data.", "ADDRESS",
 )]  # fmt: skip
-
-
-def check_order_seed(order: str | None, order_seed: int | None) -> None:
-    """Refuse a seed of the order that would be without effect."""
-    if order_seed is not None and order != "fixed":
-        raise typer.BadParameter("is for --order fixed; the other orders follow the seeds", param_hint="--order-seed")
 
 
 def floor_of(word: str) -> float | None:

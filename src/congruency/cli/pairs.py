@@ -36,7 +36,7 @@ def pairs(
     split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
     data: Data = None,
     out: Annotated[Path, option(
-        "The folder for the page (index.html) and results.json.", "FOLDER",
+        "The folder for the page (index.html), table.md and results.json.", "FOLDER",
     )] = Path("congruency-pairs"),
 ) -> None:  # fmt: skip
     """Compare samples by their gradients in a trained network.
@@ -69,13 +69,8 @@ def pairs(
             return found
 
         samples.all_different(checkpoints)
-        command = command_line()
         first = chosen(checkpoints[0])
         results = [work.compare(first), *(work.compare(chosen(other)) for other in checkpoints[1:])]
-        if len(results) == 1:
-            paths = work.write(first, results[0], out, command, similar)
-            show(work.summary(results[0]), work.findings(results[0], similar), paths[0])
-        else:
-            trained = [made for checkpoint in checkpoints if (made := samples.trained_by(checkpoint)) is not None]
-            page, paths = work.write_several(first, results, out, command, trained, similar)
-            show(page.table, page.findings, paths[0])
+        trained = [made for checkpoint in checkpoints if (made := samples.trained_by(checkpoint)) is not None]
+        page, paths = work.write(first, results, out, command_line(), trained, similar)
+        show(page.table, page.findings, paths[0])

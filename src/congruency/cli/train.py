@@ -32,6 +32,7 @@ _USERS = {
     **dict.fromkeys(_DCL, ("method", ("dcl",))),
     **dict.fromkeys(_CORRECTING, ("method", ("dcl", "gem"))),
     "memory": ("method", ("gem",)),
+    "order_seed": ("order", ("fixed",)),
     "milestone": ("schedule", ("steps",)),
     "decay": ("schedule", ("steps",)),
     "warmup": ("schedule", ("cosine",)),
@@ -52,7 +53,9 @@ def train(
     resume: options.Resume = False,
     seed: Annotated[int, option("The seed of weights, order and augmentation.", "N", min=0)] = 0,
     order: Annotated[options.OrderName, option(ORDERS)] = "seed",
-    order_seed: options.OrderSeed = None,
+    order_seed: Annotated[int | None, option(
+        "The seed of the order of --order fixed. (default: 0)", "N", min=0,
+    )] = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
         "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
         "present gradient (Cautious).",
@@ -151,7 +154,6 @@ def train(
     """
     check_folder(out, "--out")
     _refuse_without_effect(context)
-    options.check_order_seed(order, order_seed)
     check_accelerator(device)
     if capture:
         _check_capture(device)
@@ -246,21 +248,11 @@ def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], 
 
 def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Images]) -> str:
     from congruency.report.numbers import counted
-    from congruency.studies.analysis.runs import in_words, later_settings
     from congruency.training.processes import process_count
+    from congruency.training.wording import method_name
 
     train_images, test_images = sets
-    method = config.method
-    name = {"dcl": "DCL", "gem": "GEM", "cautious": "Cautious"}.get(method.name)
-    details = in_words(later_settings(method.settings()))
-    if method.name == "dcl":
-        window = "never renewed" if method.window is None else f"renewed every {method.window} steps"
-        references = counted(method.references, "reference")
-        details = [method.mode, f"margin {method.effective_margin:g}", references, window, *details]
-    more = f" ({', '.join(details)})" if details else ""
-    scope = "the last layer" if method.scope == "head" else "the whole network"
-    how = "plainly" if name is None else f"with {name} on {scope}{more}"
-
+    how = "plainly" if config.method.name == "baseline" else f"with {method_name(config.method.settings())}"
     several = f", {process_count()} processes" if process_count() > 1 else ""
     return (
         f"{setup.model} on {len(train_images):,} images of {len(train_images.classes)} classes, tested on "

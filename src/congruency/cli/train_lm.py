@@ -122,10 +122,10 @@ def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, 
     from rich.console import Console
 
     from congruency.language import build, describe, read_corpus
-    from congruency.studies.analysis.runs import method_name
     from congruency.studies.console import plain_warnings, typed
     from congruency.training import Origin, train
     from congruency.training.processes import first_process
+    from congruency.training.wording import method_name
 
     held = check_folder_free(out, resume)
     console = Console(quiet=not first_process(), highlight=False)

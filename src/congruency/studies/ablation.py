@@ -19,10 +19,8 @@ from congruency.constraints.references import Mode
 from congruency.corrector import Blocks, Correct
 from congruency.report import charts
 from congruency.report.page import Figure
-from congruency.studies.analysis.runs import in_words
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
-from congruency.studies.classification.tables import Budget
 from congruency.studies.conduct import Finished
 from congruency.studies.curves import curve_charts, setting_series
 from congruency.studies.image_tables import TITLES, named_study
@@ -31,6 +29,7 @@ from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
 from congruency.training.config import LATER_FIELDS, Correction, Scope
 from congruency.training.methods import BASELINE
+from congruency.training.wording import in_words
 
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
@@ -51,6 +50,7 @@ class Base:
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     """Return an image set and a network, trained as ``congruency train`` would."""
     settings = DEFAULTS | {name: value for name, value in changes.items() if value is not None}
+    per_class = settings.pop("per_class", None)
     if images.known:
         augmented = AUGMENTATIONS[images.source]
         augmented = replace(augmented, size=images.size or augmented.size)
@@ -58,9 +58,9 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
         augmented = augmentation(images, read_sets(images)[0], settings["model"], pretrained=False)
     setup = Setup(augmentation=augmented, schedule="cosine", **settings)
     shown = Path(images.source).name
-    data = Data(name=shown, per_class=images.per_class)
+    data = Data(name=shown, per_class=per_class)
     job = ImageJob(setup=setup, method=Correction(), data=data, columns={TEST_ERROR.key: "error"})
-    few = "" if images.per_class is None else f", {images.per_class} training images per class"
+    few = "" if per_class is None else f", {per_class} training images per class"
     lead = (
         f"{setup.model} on {shown}{few}: {setup.epochs} epochs in batches of {setup.batch_size}, SGD with momentum "
         f"{setup.momentum:g}, a rate that falls from {setup.learning_rate:g} to 0 along a cosine, weight decay "
@@ -69,33 +69,29 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     return Base(name=shown, title=f"{setup.model} on {shown}", lead=lead, jobs=(job,))
 
 
-def from_recipe(name: str, budget: Budget, images: str | None, per_class: int | None, changes: dict[str, Any]) -> Base:
+def from_recipe(name: str, images: str | None, changes: dict[str, Any]) -> Base:
     """Return a row by its name, ``TABLE/ROW``, or ``TABLE`` where that is clear, with other settings if given.
 
     Raises:
         ValueError: no row has that name, several runs have, or the row measures times.
     """
-    study, row = _the_row(name, budget)
+    study, row = _the_row(name)
     if any(job.steps is not None for job in row.jobs):
         raise ValueError(f"{study.name}/{row.name} measures times, not errors; choose a row of another table")
     study = changed(replace(study, rows=(row,)), **changes)
     # cells keep their records and resume from their checkpoints, however short they are
-    jobs = tuple(
-        replace(job, data=replace(job.data, per_class=per_class or job.data.per_class), short=False)
-        for job in study.rows[0].jobs
-    )
-    fewer = "" if per_class is None else f" Changed by options: {per_class} training images per class."
+    jobs = tuple(replace(job, short=False) for job in study.rows[0].jobs)
     instead = "" if images is None else f", {Path(images).name} instead of its images"
     network = row.name if row.name != BASELINE else study.name
     return Base(
         name=f"{study.name}/{row.name}",
-        title=f"{network}{' (small budget)' if budget == 'small' else ''}{instead}",
-        lead=study.lead + fewer,
+        title=f"{network}{instead}",
+        lead=study.lead,
         jobs=jobs,
     )
 
 
-def _the_row(name: str, budget: Budget) -> tuple[Study[ImageJob], Row[ImageJob]]:
+def _the_row(name: str) -> tuple[Study[ImageJob], Row[ImageJob]]:
     """The table and the only row that a name stands for: rows that differ in their method alone are one."""
     table, _, wanted = name.partition("/")
     if table not in TITLES:
@@ -105,7 +101,7 @@ def _the_row(name: str, budget: Budget) -> tuple[Study[ImageJob], Row[ImageJob]]
             "--dataset. `congruency saliency osie FILE --method DCL-120-1 --method DCL-inf-1` compares windows in "
             "saliency, `congruency reproduce continual` methods of continual learning"
         )
-    study = named_study(table, budget)
+    study = named_study(table)
     distinct: dict[tuple[str, ...], Row[ImageJob]] = {}
     for row in pick(study, [wanted] if wanted else []).rows:
         if row.jobs:

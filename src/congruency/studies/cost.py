@@ -5,11 +5,11 @@ The only studies with runs of two families: image classifiers, and the paper's S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,10 @@ from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.data.viewings import SaliencyData, Viewing
 from congruency.saliency.task import METHODS, Optimizer, build_task
 from congruency.saliency.task import Recipe as SaliencyRecipe
-from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
-from congruency.studies.classification.recipes import Measured, Recipe
-from congruency.studies.classification.tables import DCL_NOTE, NOTES, SMALL, Budget, error_job, lead, paper_rows
+from congruency.studies.classification import tables
+from congruency.studies.classification.jobs import Data, ImageJob, ImageSets, Measured
 from congruency.studies.plan import Column, Row, Study
-from congruency.training import Build, Correction, SampleOrder
+from congruency.training import Build, Correction
 
 TITLES = {
     "cost": "What a training image costs: parameters in millions, milliseconds",
@@ -31,16 +30,8 @@ TITLES = {
     "cost_references": "What a training image costs DCL by its number of reference points: milliseconds",
 }
 
-PRINTED: Mapping[str, Mapping[str, float]] = {
-    "baseline": {"SALICON params": 23.51, "SALICON ms": 64},
-    "gem": {"SALICON params": 23.51, "SALICON ms": 102},
-    "dcl": {"SALICON params": 23.51, "SALICON ms": 65},
-}
-"""The paper's numbers for SALICON, by the method: parameters in millions, milliseconds per image."""
-
-_SALICON_COLUMNS: Mapping[str, Measured] = {"SALICON params": "parameters", "SALICON ms": "ms"}
+STEPS = 60  # of a measurement, after the references were recorded
 _FIXATIONS = 50  # of the synthetic image
-_STEPS: Mapping[Budget, int] = {"paper": 60, "small": 12}  # of a measurement, after the references were recorded
 _SHAPES = {"tiny_imagenet": (3, 64, 64), "imagenet": (3, 224, 224)}
 _UNITS: dict[Measured, dict[str, Any]] = {"parameters": {"unit": "million", "compared": False}, "ms": {"unit": "ms"}}
 
@@ -62,75 +53,89 @@ _PARAMETERS_NOTE = (
 )
 
 
-def cost_study(name: str, budget: Budget = "paper", *, real_images: bool = False) -> Study[ImageJob]:
-    """Return a table of costs, one of :data:`TITLES`.
+def _cost() -> Study[ImageJob]:
+    """Tables 10 and 11: every row with a run on Tiny ImageNet, one of SALICON's network, and one on ImageNet."""
+    plain = "baseline (ResNet-101 / ResNet-50 / ResNet-50)"
+    printed: list[tuple[str, Correction, Correction, str | None, tuple[float, ...]]] = [
+        (plain, tables.PLAIN, tables.PLAIN, None, (42.50, 47, 23.51, 64, 23.50, 6)),
+        ("GEM", tables.GEM, tables.GEM, plain, (42.91, 78, 23.51, 102, 25.55, 10)),
+        ("DCL", tables.dcl(60), tables.dcl(5), plain, (42.91, 49, 23.51, 65, 25.55, 8)),
+    ]
+    columns: dict[str, Mapping[str, Measured]] = {
+        data: {f"{data} params": "parameters", f"{data} ms": "ms"} for data in ("Tiny ImageNet", "SALICON", "ImageNet")
+    }
+    names = [column for own in columns.values() for column in own]
+    rows = []
+    for name, on_tiny, on_imagenet, against, numbers in printed:
+        tiny = _timed("tiny_imagenet", "resnet101", on_tiny, columns["Tiny ImageNet"], "Tiny ImageNet")
+        jobs = (
+            tiny,
+            _salicon(tiny, columns["SALICON"]),
+            _timed("imagenet", "resnet50", on_imagenet, columns["ImageNet"], "ImageNet"),
+        )
+        rows += tables.paper_row(name, jobs, dict(zip(names, numbers, strict=True)), against)
+    study = _study("cost", rows, (tables.TINY_CROPS, *tables.IMAGENET_ASSUMED))
+    return replace(
+        study, lead=f"{study.lead} {TimedSetup().description}", notes=(*tables.NOTES, _COST_NOTE, _PARAMETERS_NOTE),
+        caption="Params: millions of parameters; ms: milliseconds per image.",
+    )  # fmt: skip
 
-    A small budget takes minutes on a laptop; ``real_images`` measures on the data sets, not on synthetic images.
-    """
-    salicon = name == "cost"  # the one table with columns of a saliency network
 
-    def jobs(made: Sequence[Recipe], settings: Mapping[str, Any]) -> tuple[ImageJob, ...]:
-        own = [_timed_job(recipe, settings, real_images) for recipe in made]
-        if salicon:  # the second, as in the paper
-            own.insert(1, _salicon_job(own[0], SETUPS[budget]))
-        return tuple(own)
+def _cost_window() -> Study[ImageJob]:
+    windows = {str(window): tables.dcl(window) for window in (10, 20, 30, 40, 50)}
+    return _cost_by("cost_window", "window ", windows, (49, 49, 49, 49, 49))
 
-    rows = paper_rows(name, budget, jobs)
-    if salicon:
-        rows = tuple(replace(row, paper={**row.paper, **PRINTED[row.settings["method"]]}) for row in rows)
-    remark = (
-        ""
-        if real_images
-        else " Times do not depend on what images show: these are random ones of the data set's shape."
+
+def _cost_references() -> Study[ImageJob]:
+    references = {str(count): tables.dcl(50, count) for count in (1, 5, 10, 15, 20)}
+    return _cost_by("cost_references", "references ", references, (49, 51, 53, 54, 54))
+
+
+TABLES: dict[str, Callable[[], Study[ImageJob]]] = {
+    "cost": _cost, "cost_window": _cost_window, "cost_references": _cost_references,
+}  # fmt: skip
+
+
+def _cost_by(name: str, prefix: str, methods: Mapping[str, Correction], ms: Sequence[float]) -> Study[ImageJob]:
+    """A half of Table 12: one row, one column per setting of DCL."""
+    jobs = [_timed("tiny_imagenet", "resnet101", one, {column: "ms"}, column) for column, one in methods.items()]
+    return _study(
+        name, tables.paper_row("DCL", jobs, dict(zip(methods, ms, strict=True))), (tables.TINY_CROPS,), prefix
     )
-    steps = f"{_STEPS['small']} steps for {_STEPS['paper']} after the references were recorded"
-    salicon_changes = [f"for SALICON {SETUPS['small'].differences(SETUPS['paper'])}"] if salicon else []
-    return Study(
-        name=name,
-        title=TITLES[name] + (SMALL if budget == "small" else ""),
-        lead=lead(
-            name,
-            budget,
-            remark + (f" {SETUPS['paper'].description}" if salicon else ""),
-            small_changes=(steps, *salicon_changes),
-        ),
-        rows=rows,
-        columns=tuple(_columns(rows, {"cost_window": "window ", "cost_references": "references "}.get(name, ""))),
-        caption="Params: millions of parameters; ms: milliseconds per image." if salicon else "Milliseconds per image.",
-        notes=(*(NOTES if salicon else (DCL_NOTE,)), _COST_NOTE, *((_PARAMETERS_NOTE,) if salicon else ())),
-    )
 
 
-def _columns(rows: Sequence[Row[ImageJob]], prefix: str) -> list[Column]:
+def _study(name: str, rows: Sequence[Row[ImageJob]], assumed: Sequence[str], prefix: str = "") -> Study[ImageJob]:
     """Four decimals: a network for small images costs fractions of a millisecond."""
     figures = {key: figure for row in rows for job in row.jobs for key, figure in job.columns.items()}
-    return [
-        Column(key=key, title=f"{prefix}{key}", digits=4, paper_digits=2, **_UNITS[figure])
-        for key, figure in figures.items()
-    ]
-
-
-def _timed_job(recipe: Recipe, settings: Mapping[str, Any], real_images: bool) -> ImageJob:
-    job = error_job(recipe, settings)
-    return replace(
-        job,
-        setup=replace(job.setup, epochs=1, milestones=(), pretrained=None, drop_last=True),
-        data=replace(job.data, synthetic=not real_images, shape=_SHAPES[recipe.data]),
-        short=True,
-        steps=_STEPS[recipe.budget] + recipe.references,
+    return Study(
+        name=name,
+        title=TITLES[name],
+        lead=f"{tables.paper_lead(assumed)} Times do not depend on what images show: these are random ones of the data "
+        "set's shape.",
+        rows=tuple(rows),
+        columns=tuple(
+            Column(key=key, title=f"{prefix}{key}", digits=4, paper_digits=2, **_UNITS[figure])
+            for key, figure in figures.items()
+        ),
+        caption="Milliseconds per image.",
+        notes=(tables.DCL_NOTE, _COST_NOTE),
     )
 
 
-def _salicon_job(job: ImageJob, setup: TimedSetup) -> ImageJob:
+def _timed(data: str, model: str, method: Correction, columns: Mapping[str, Measured], label: str) -> ImageJob:
+    """A run of the paper that is only timed, on synthetic images."""
+    setup = replace(tables.paper_setup(data, model, 224), epochs=1, milestones=(), drop_last=True)
+    job = tables.paper_job(data, setup, method, columns, label)
+    held = replace(job.data, synthetic=True, shape=_SHAPES[data])
+    return replace(job, data=held, short=True, steps=STEPS + method.references)
+
+
+def _salicon(job: ImageJob, columns: Mapping[str, Measured]) -> ImageJob:
     """A saliency network timed as another job is, with the same method but an infinite window, as the paper has it."""
-    return replace(
-        job,
-        setup=setup,
-        method=replace(job.method, window=None),
-        data=Data(name="SALICON", synthetic=True, shape=(3, *setup.size)),
-        columns=_SALICON_COLUMNS,
-        label="SALICON",
-    )
+    setup = TimedSetup()
+    data = Data(name="SALICON", synthetic=True, shape=(3, *setup.size))
+    method = replace(job.method, window=None)
+    return replace(job, setup=setup, method=method, data=data, columns=columns, label="SALICON")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,15 +159,13 @@ class TimedSetup:
     batch_size: int = 8
     learning_rate: float | None = None
     seed: int = 0
-    sample_order: SampleOrder = "seed"
-    order_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be a positive number, got {self.batch_size}")
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        self.recipe("baseline")  # which refuses an unknown order
+        self.recipe("baseline")  # which refuses an unknown optimizer
 
     @property
     def accumulate(self) -> int:
@@ -172,8 +175,7 @@ class TimedSetup:
         """Return the recipe of the saliency tables; from scratch, for times do not depend on weights."""
         return SaliencyRecipe(
             model="salicon", backbone=self.model, optimizer=self.optimizer, method=method, epochs=self.epochs,
-            batch=self.batch_size, lr=self.learning_rate, sample_order=self.sample_order,
-            order_seed=self.order_seed or 0,
+            batch=self.batch_size, lr=self.learning_rate,
         )  # fmt: skip
 
     @property
@@ -186,11 +188,6 @@ class TimedSetup:
             "table salicon trains at."
         )
 
-    def differences(self, whole: TimedSetup) -> str:
-        """Return how a small budget's setup differs from the whole one."""
-        small, large = ("x".join(map(str, setup.size)) for setup in (self, whole))
-        return f"{self.model} for {whole.model} and images of {small} for {large}"
-
     def check(self) -> None:
         """Refuse a network that cannot be a backbone, before anything is trained."""
         _check_backbone(self.model)
@@ -201,13 +198,6 @@ class TimedSetup:
         if not isinstance(train, LabelledImages):
             raise TypeError(f"the images of a saliency run must be in memory, got {type(train).__name__}")
         return build_task(self.recipe(method_name(method)), synthetic_set(train.images), self.seed)
-
-
-SETUPS: Mapping[Literal["paper", "small"], TimedSetup] = {
-    "paper": TimedSetup(),
-    "small": TimedSetup(model="resnet18", size=(60, 80)),
-}
-"""By the budget."""
 
 
 def method_name(method: Correction) -> str:

@@ -12,34 +12,27 @@ from congruency.datasets.loading import find
 from congruency.studies import cost
 from congruency.studies.classification import grids, tables, tuned
 from congruency.studies.classification.jobs import ImageJob, changed
-from congruency.studies.classification.tables import Budget
 from congruency.studies.network_runs import Machine, chosen_device
 from congruency.studies.plan import Study
 from congruency.training.config import Accelerator, Precision
 from congruency.training.processes import process_count
 
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
+_STUDIES = {**tables.TABLES, **cost.TABLES, **grids.GRIDS}
 _PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
 _SHARED = " Within a seed all rows begin with the same weights and see the same batches."
 
 
-def named_study(name: str, budget: Budget = "paper", *, real_images: bool = False) -> Study[ImageJob]:
-    """Return a study by its name; ``real_images`` measures costs on the data sets, not on synthetic images."""
-    if name in grids.GRIDS:
-        if budget != "paper":
-            raise ValueError(f"{name} has no small budget; give fewer --seeds, --row or --epochs")
-        return grids.grid(name)
-    if name in tables.TITLES:
-        return tables.paper_study(name, budget)
-    if name in cost.TITLES:
-        return cost.cost_study(name, budget, real_images=real_images)
-    raise ValueError(f"there is no table {name!r} of classification; the tables are {', '.join(TITLES)}")
+def named_study(name: str) -> Study[ImageJob]:
+    """Return a study by its name."""
+    if name not in _STUDIES:
+        raise ValueError(f"there is no table {name!r} of classification; the tables are {', '.join(TITLES)}")
+    return _STUDIES[name]()
 
 
 def study_of(settings: Mapping[str, Any]) -> Study[ImageJob]:
     """Return the study of a folder's ``settings.json``: its table with the options that changed it."""
-    study = named_study(settings["table"], settings["budget"], real_images=settings["real_images"])
-    study = changed(study, **settings["changes"])
+    study = changed(named_study(settings["table"]), **settings["changes"])
     instead = f", {settings['base']} instead of its images" if settings["base"] else ""
     text = " ".join([study.lead, *settings.get("remarks", [])])
     return replace(study, title=f"{study.title}{instead}", lead=f"{text}{_SHARED}")

@@ -1,20 +1,25 @@
-"""What the runs of neural networks share: the machine that computes them, their folders, and how one is trained."""
+"""What the runs of neural networks share: the machine that computes them, their folders, and how they are executed."""
 
 from __future__ import annotations
 
 import gc
+import math
 import re
-from collections.abc import Mapping
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
-from congruency.studies.executor import Stopped, Within
+from congruency.studies.executor import Batch, Stopped, Within
 from congruency.studies.plan import JobT, Run
-from congruency.training import Build, Origin, Result, TrainingConfig, train
+from congruency.studies.store import RunResult
+from congruency.training import Build, Origin, Result, RunRecord, TrainingConfig, train
 from congruency.training.config import Accelerator, Precision
+from congruency.training.processes import first_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +59,55 @@ def made_by(settings: Mapping[str, Any]) -> str:
     return f"from runs on {settings['device_name']} {Machine(**settings['machine']).description}{version}"
 
 
-def folder_name(text: str) -> str:
-    """Return a text as the name of a folder."""
-    return re.sub("[^A-Za-z0-9.-]+", "_", text)
+@dataclass(frozen=True, kw_only=True)
+class NetworkRunner(ABC, Generic[JobT]):
+    """Trains one network per run, each in a folder of its own, resumed where it was interrupted.
+
+    Attributes:
+        folder: of the study.
+        study: its name, for the records of the runs.
+        command: what was typed after ``congruency``, for them too.
+    """
+
+    folder: Path
+    machine: Machine
+    study: str | None = None
+    command: str | None = None
+
+    @property
+    def device(self) -> str:
+        return self.machine.device
+
+    @abstractmethod
+    def prepare(self, runs: Sequence[Run[JobT]]) -> None:
+        """See :class:`congruency.studies.executor.Runner`."""
+
+    @abstractmethod
+    def train(self, run: Run[JobT], folder: Path, within: Within) -> tuple[RunResult, bool]:
+        """Train one network; return the result, and whether SIGTERM came at the end."""
+
+    def keeps_record(self, job: JobT) -> bool:
+        """Whether the record of a finished run stays; its checkpoints never do."""
+        return True
+
+    def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
+        return [(run,) for run in runs]
+
+    def run(self, batch: Batch[JobT], within: Within) -> Iterator[tuple[Run[JobT], RunResult]]:
+        for run in batch:
+            folder = run_folder(self.folder, run)
+            result, asked_to_stop = self.train(run, folder, within)
+            yield run, result
+            if first_process():  # the result is kept
+                shutil.rmtree(folder / "checkpoints" if self.keeps_record(run.job) else folder, ignore_errors=True)
+            if asked_to_stop:
+                raise Stopped
+
+
+def run_folder(out: Path, run: Run[JobT]) -> Path:
+    """Return the folder of a run's record and checkpoints."""
+    name = re.sub("[^A-Za-z0-9.-]+", "_", f"{run.row} {run.job.label}".strip())
+    return out / "runs" / f"{name}-seed-{run.seed}-{run.job.digest()}"
 
 
 def train_run(
@@ -75,3 +126,24 @@ def train_run(
         raise Stopped
     gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
     return result
+
+
+def samples_per_second(record: RunRecord) -> float:
+    """Return the speed over all epochs but the first, which warms up."""
+    epochs = record.epochs[1:] or record.epochs
+    seconds = sum(epoch["seconds"] for epoch in epochs)
+    return sum(epoch["samples"] for epoch in epochs) / seconds if seconds else math.nan
+
+
+def curves_of(record: RunRecord, **evaluated: str) -> dict[str, list[float]]:
+    """Return the steps, the training loss and figures of the evaluation, by the names that they are kept under."""
+    lines = record.epochs
+    curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}
+    for kept, name in evaluated.items():
+        curves[kept] = [(line["evaluation"] or {}).get(name) for line in lines]
+    return {name: defined(values) for name, values in curves.items()}
+
+
+def defined(values: Iterable[float | None]) -> list[float]:
+    """Return the values with nan in place of None, as records have it."""
+    return [math.nan if value is None else value for value in values]

@@ -19,7 +19,6 @@ from congruency._validate import changes
 from congruency.files import finite, lock, write_together
 from congruency.studies.plan import Job, JobT, Run
 
-_DIGESTS = "trainings"  # of an ablation's runs, among its settings
 _SETTINGS, _FINISHED, _FAILED, _ATTEMPTS = "settings.json", "finished.jsonl", "failed.json", "attempts.jsonl"
 
 
@@ -127,7 +126,6 @@ class Store:
             write_together(self.folder, {_SETTINGS: content + "\n"})
             return
         different = [name for name in settings if not _same(held.get(name), settings[name])]
-        different = [name for name in different if name != _DIGESTS] or different  # which say nothing to a reader
         if different:
             listed = "; ".join(changes({n: held.get(n) for n in different}, {n: settings[n] for n in different}))
             raise ValueError(

@@ -18,7 +18,8 @@ from typing import Any, Generic
 from congruency.report.page import Figure
 from congruency.studies.conduct import Finished, conduct
 from congruency.studies.curves import curve_charts, learning_curves, setting_series
-from congruency.studies.executor import Place, Runner
+from congruency.studies.executor import Place
+from congruency.studies.network_runs import NetworkRunner, made_by
 from congruency.studies.plan import Column, JobT, Row, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.statistics import mean_interval
@@ -28,7 +29,7 @@ from congruency.training.methods import BASELINE, METHODS
 from congruency.training.processes import process_count
 
 FIRST_TUNING_SEED = 10_000
-"""Seeds from here on tune learning rates; those below compare methods."""
+"""Seeds from here on tune; those below compare methods."""
 
 STEPS_SAVED = Column(key="steps saved", title="Steps saved", digits=0, compared=False)
 
@@ -294,43 +295,61 @@ def _at_an_end(rate: float, grid: Sequence[Choice]) -> bool:
 
 def conduct_tuned(
     tuned: TunedStudy[JobT],
-    runner: Callable[[Path], Runner[JobT]],
-    out: Path,
+    runner: NetworkRunner[JobT],
     *,
     seeds: Sequence[int],
-    tuning_seeds: Sequence[int],
+    tuning_seeds: int,
     place: Place,
     settings: Mapping[str, Any],
-    remembered: Mapping[str, Any],
-    made: Callable[[Mapping[str, Any]], str],
     command: str,
 ) -> int:
     """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
 
     Args:
-        runner: makes the runner that keeps its runs in a folder.
-        seeds, tuning_seeds: of the comparison, and of the tuning; they must differ.
-        settings, remembered: as :func:`congruency.studies.conduct.conduct` keeps them, in both folders.
-        made: how the runs of a folder were computed, from its settings.
+        runner: Its folder is that of the comparison.
+        seeds: Of the comparison.
+        tuning_seeds: How many seeds from :data:`FIRST_TUNING_SEED` on tune.
+        settings: What all runs must share, in both folders.
     """
     if process_count() > 1:
         raise ValueError("this study shares its work by --processes; leave torchrun out")
-    if set(seeds) & set(tuning_seeds):
-        raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
+    tuning, searched = tuned.tuning(), range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds)
+    remembered = runner.machine.remembered
 
-    def stage(study: Study[JobT], own: Sequence[int], folder: Path, **more: Any) -> int:
+    def stage(study: Study[JobT], own: Sequence[int], folder: Path) -> int:
+        first = study is tuning
         return conduct(
-            study, runner(folder), own, folder, place=place, settings=settings, remembered=remembered,
-            command=command, made=lambda: made(Store(folder).settings() or {**settings, **remembered}),
-            **more,
+            study, replace(runner, folder=folder), own, folder, place=place, settings=settings, remembered=remembered,
+            command=command, made=lambda: made_by(Store(folder).settings() or {**settings, **remembered}),
+            figures=tuned.rate_curves if first else tuned.learning_curves,
+            derived=None if first else tuned.with_steps_saved,
         )  # fmt: skip
 
-    chosen = {name: tuned.grid(name)[0] for name in tuned.methods}
-    if any(len(tuned.grid(name)) > 1 for name in tuned.methods):
-        study, folder = tuned.tuning(), out / "tuning"
-        code = stage(study, tuning_seeds, folder, figures=tuned.rate_curves)
-        if code or Store(folder).pending(study.runs(tuning_seeds)):
-            return code
-        chosen = tuned.best(collect(study, Store(folder).load()))
-    study = tuned.comparison(chosen, tuning_seeds)
-    return stage(study, seeds, out, figures=tuned.learning_curves, derived=tuned.with_steps_saved)
+    if all(len(tuned.grid(name)) == 1 for name in tuned.methods):
+        return stage(tuned.comparison({name: tuned.grid(name)[0] for name in tuned.methods}), seeds, runner.folder)
+
+    def comparison(results: Results) -> Study[JobT]:
+        return tuned.comparison(tuned.best(results), searched)
+
+    return conduct_stages(tuning, searched, comparison, seeds, stage, runner.folder)
+
+
+def conduct_stages(
+    tuning: Study[JobT],
+    tuning_seeds: Sequence[int],
+    comparison: Callable[[Results], Study[JobT]],
+    seeds: Sequence[int],
+    stage: Callable[[Study[JobT], Sequence[int], Path], int],
+    out: Path,
+) -> int:
+    """Conduct a tuning in a folder within ``out``, then the comparison that its results choose; return the exit code.
+
+    ``stage`` conducts a study with some seeds in a folder.
+    """
+    if set(seeds) & set(tuning_seeds):
+        raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
+    store = Store(out / "tuning")
+    code = stage(tuning, tuning_seeds, store.folder)
+    if code or store.pending(tuning.runs(tuning_seeds)):
+        return code
+    return stage(comparison(collect(tuning, store.load())), seeds, out)

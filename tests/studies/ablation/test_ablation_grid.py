@@ -207,29 +207,30 @@ def test_more_lines_than_colours_go_into_a_second_chart():
     ],
 )
 def test_a_recipe_is_a_row_of_a_table_without_its_method(name, model, sets):
-    base = from_recipe(name, "paper", None, None, {})
+    base = from_recipe(name, None, {})
     assert [job.data.name for job in base.jobs] == sets
     assert all(job.setup.model == model and job.method.name == "baseline" and not job.short for job in base.jobs)
 
 
-def test_a_recipe_with_a_small_budget_and_changes():
-    base = from_recipe("cifar/DenseNet-100-12 SGD", "small", "digits", 7, {"epochs": 2, "learning_rate": None})
-    assert {(job.setup.epochs, job.data.per_class, job.setup.model) for job in base.jobs} == {(2, 7, "densenet40_12")}
-    assert "(small budget), digits instead of its images" in base.title
+def test_a_recipe_with_changes():
+    changes = {"epochs": 2, "learning_rate": None, "per_class": 7}
+    base = from_recipe("cifar/DenseNet-100-12 SGD", "digits", changes)
+    assert {(job.setup.epochs, job.data.per_class, job.setup.model) for job in base.jobs} == {(2, 7, "densenet100_12")}
+    assert base.title.endswith(", digits instead of its images")
+    assert base.lead.endswith(" Changed by options: epochs 2, 7 training images per class.")
 
 
 @pytest.mark.parametrize(
-    ("name", "budget", "message"),
+    ("name", "message"),
     [
-        ("cifar", "paper", "several runs"),
-        ("cifar/ResNeXt-29 SDG", "paper", "similar:"),
-        ("nothing", "paper", "no table of classification is called 'nothing'"),
-        ("imagenet/ResNet-50 (original)", "paper", "quotes 'imagenet/ResNet-50 \\(original\\)' from elsewhere"),
-        ("cost_window", "paper", "several runs|measures times"),
-        ("cost_references/DCL", "paper", "measures times, not errors"),
-        ("cifar10_grid", "small", "no small budget"),
+        ("cifar", "several runs"),
+        ("cifar/ResNeXt-29 SDG", "similar:"),
+        ("nothing", "no table of classification is called 'nothing'"),
+        ("imagenet/ResNet-50 (original)", "quotes 'imagenet/ResNet-50 \\(original\\)' from elsewhere"),
+        ("cost_window", "several runs|measures times"),
+        ("cost_references/DCL", "measures times, not errors"),
     ],
 )
-def test_what_is_no_recipe_is_refused(name, budget, message):
+def test_what_is_no_recipe_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
-        from_recipe(name, budget, None, None, {})
+        from_recipe(name, None, {})

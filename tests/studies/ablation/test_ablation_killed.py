@@ -63,7 +63,8 @@ class Killer(threading.Thread):
 
     @staticmethod
     def epochs(folder):
-        return len(read_record(folder / RECORD_NAME).epochs)
+        (run,) = folder.parent.glob(f"{folder.name}-seed-0-*")
+        return len(read_record(run / RECORD_NAME).epochs)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +85,10 @@ def both(request, local, tmp_path_factory):
     made = tmp_path_factory.mktemp(request.param)
     runs = made / "runs"
     runs.mkdir(parents=True)
-    (runs / "DCL-3-1_concentrate_margin_0_head").touch()
+    (cell,) = (local / "runs").glob("DCL-3-1_concentrate_margin_0_head-seed-0-*")
+    (runs / cell.name).touch()
     folders = {"baseline": "baseline", LAST: "DCL-inf-1_concentrate_margin_0_head"}
-    killer = Killer(made, {row: runs / name / "seed-0" for row, name in folders.items()})
+    killer = Killer(made, {row: runs / name for row, name in folders.items()})
     killer.start()
     result = call("ablate", *WORDS, *place, "--out", made, **ELSEWHERE)
     killer.over.set()
@@ -113,7 +115,7 @@ def test_a_run_whose_worker_was_killed_is_resumed_to_the_same_results(local, bot
 
 def test_records_are_those_of_the_grid_here_line_by_line(local, both):
     for name in ("baseline", "DCL-inf-1_concentrate_margin_0_head"):
-        here, there = (read_record(folder / "runs" / name / "seed-0") for folder in (local, both[0]))
+        here, there = (read_record(*(folder / "runs").glob(f"{name}-seed-0-*")) for folder in (local, both[0]))
         assert len(there.epochs) == EPOCHS
         assert without_times(here.epochs) == without_times(there.epochs)
 

@@ -8,7 +8,7 @@ from one_command import call
 
 from congruency.cli.bound import bound as command
 from congruency.studies.analysis import bound
-from congruency.studies.analysis.bound import PROBLEMS, Comparison, Problem, compare, logistic
+from congruency.studies.analysis.bound import PROBLEMS, BoundedDescent, Problem, compare, logistic
 
 STEPS = (0.02, 0.1, 0.5, 0.9, 1.0, 1.3, 1.9)
 
@@ -50,7 +50,9 @@ def test_the_constant_of_logistic_regression_is_reached_at_the_start():
 
 def test_gap_tight_and_vacuous_by_hand():
     bounds = torch.tensor([0.88, 0.5, -1.0, -1.0])
-    one = Comparison(1.0, torch.tensor([0.9, 0.8, 0.5, 0.0]), dict.fromkeys(("sharp", "expanded", "printed"), bounds))
+    one = BoundedDescent(
+        1.0, torch.tensor([0.9, 0.8, 0.5, 0.0]), dict.fromkeys(("sharp", "expanded", "printed"), bounds)
+    )
     assert one.tight_for == 1
     assert one.vacuous_from == 3
     assert one.gap == pytest.approx((0.02 + 0.3 + 1.5 + 1.0) / 4)
@@ -71,7 +73,7 @@ def test_findings_say_which_bounds_held():
     reported = bound.findings({"quadratic": (problem, [compare(problem, size, 20) for size in (0.1, 1.5)])})
     assert reported[0] == "The sharp and the expanded bound held at every iteration."
     assert "broken with 1 of 2 step sizes" in reported[1]
-    assert "1.5 / L: never tight, vacuous from 1" in reported[2]
+    assert len(reported) == 2
 
 
 def test_the_command(tmp_path):

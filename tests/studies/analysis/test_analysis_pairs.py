@@ -46,14 +46,21 @@ def run(tmp_path_factory):
 def test_the_command_writes_matrices_and_pictures(run, tmp_path):
     result, text = call("pairs", run, "--dataset", "digits", "--classes", 3, 8, "--samples", 4, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "3 - 8" in text
     assert "within a class" in text
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 2 * 6
     assert page.count("Cong. ") == 2 * 5
-    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "results.json"}
-    kinds = json.loads((tmp_path / "results.json").read_text())
-    assert [(kind["pair"], kind["count"]) for kind in kinds] == [(["3", "3"], 6), (["8", "8"], 6), (["3", "8"], 16)]
+    assert "3 - 8" in page
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "results.json", "table.md"}
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert {kind: (len(values["seed"]), len(values["congruency"])) for kind, values in found.items()} == {
+        WITHIN: (1, 1), BETWEEN: (1, 1),
+    }  # fmt: skip
+    assert f"Congruency is {found[WITHIN]['congruency'][0]:.4f} within a class and " in text
+    by_class = pairs.kinds(pairs.compare(classifier_samples(run, "digits", ("3", "8"), 4)))
+    assert [(kind.first, kind.second, kind.count) for kind in by_class] == [
+        ("3", "3", 6), ("8", "8", 6), ("3", "8", 16),
+    ]  # fmt: skip
 
 
 def test_the_matrix_is_that_of_gradients_by_backward(run):
@@ -141,8 +148,10 @@ def test_a_saliency_model(tmp_path):
     data = small_osie(tmp_path / "osie", images=4, height=64, width=64)
     result, text = call("pairs", path, "--dataset", data, "--samples", 3, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "any image - any other" in text
-    assert "DINet on 3 images" in (tmp_path / "out" / "index.html").read_text()
+    assert "between any two" in text
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "DINet on 3 images" in page
+    assert "any image - any other" in page
     result, text = call("pairs", path, "--dataset", data, "--classes", "a", "b", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "no classes" in text
@@ -237,20 +246,19 @@ def test_over_networks_by_hand():
         WITHIN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.5, 0.6, 0.7], "similarity": [0.1, 0.2, 0.3]},
         BETWEEN: {"seed": [0.0, 1.0, 2.0], "congruency": [0.1, 0.1, 0.1], "similarity": [0.2, 0.1, 0.3]},
     }
-    page = pairs.compose_several("", found, "congruency pairs")
+    page = pairs.compose("", found, "congruency pairs")
     assert page.table.rows[0][3] == "+0.5000 ± 0.2484 (p 0.013)"  # t = 0.5 / (0.1 / sqrt 3), 2 degrees
     assert page.findings[0] == (
         "within a class, against between classes: Congruency rises by 0.5000 (p 0.013); no clear change of Similarity."
     )
     same = {kind: {**metrics, "similarity": [0.2 + 0.1 * (kind == WITHIN)] * 3} for kind, metrics in found.items()}
-    last = pairs.compose_several("", same, "").findings[-1]
+    last = pairs.compose("", same, "").findings[-1]
     assert last == "Similarity is 0.3000 within a class and 0.2000 between classes, the same for all networks."
     alone = {kind: {name: values[:1] for name, values in metrics.items()} for kind, metrics in found.items()}
-    assert [text[:10] for text in pairs.compose_several("", alone, "").findings] == ["Congruency", "Similarity"]
-
-
-def test_several_networks_need_classes(run, tmp_path):
-    other = shutil.copytree(run, tmp_path / "other")
-    result, shown = call("pairs", run, other, "--dataset", "digits", "--samples", "2", "--out", tmp_path)
-    assert result.exit_code != 0
-    assert "--classes A B" in shown
+    assert pairs.compose("", alone, "").findings == [
+        "Congruency is 0.5000 within a class and 0.1000 between classes.",
+        "Similarity is 0.1000 within a class and 0.2000 between classes.",
+    ]
+    without = {pairs.ANY: found[WITHIN]}  # samples without classes: nothing to compare
+    assert pairs.compose("", without, "").findings == []
+    assert pairs.compose("", without, "").table.rows[0][:3] == ["between any two", "3", "0.6000 ± 0.2484"]

@@ -14,9 +14,10 @@ from scipy import stats
 
 from congruency.cli.report import report as command
 from congruency.studies.analysis import report
-from congruency.studies.analysis.runs import find_records, group, load, method_name
+from congruency.studies.analysis.runs import find_records, group, load
 from congruency.studies.summary import summary_table
 from congruency.training.config import Correction
+from congruency.training.wording import method_name
 
 BASELINE = {"name": "baseline", "scope": "head"}
 DCL = {"name": "dcl", "scope": "head", "window": 5, "references": 1, "mode": "concentrate", "margin": None, "offset": 0}

@@ -6,7 +6,7 @@ import pytest
 from command_line import said
 
 from congruency.studies.classification import runner
-from congruency.studies.classification.grids import GRIDS, TITLES, grid
+from congruency.studies.classification.grids import GRIDS, TITLES
 from congruency.studies.image_tables import choose_machine
 from congruency.studies.plan import pick
 from congruency.studies.results import merged_rows
@@ -37,7 +37,7 @@ def test_a_slice_of_every_grid(name, tmp_path):
     result = call("reproduce", "classification", name, *FAST, *picked, "--seeds", "2", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
-    assert list(found) == [row.name for row in pick(grid(name), rows).rows]
+    assert list(found) == [row.name for row in pick(GRIDS[name](), rows).rows]
     for metrics in found.values():
         assert metrics["seed"] == [0, 1]
         assert {"test error", "train_loss", "corrected_share", "images_per_second", "seconds"} < set(metrics)
@@ -48,20 +48,20 @@ def test_a_slice_of_every_grid(name, tmp_path):
     assert not list((tmp_path / "runs").iterdir())
     text = (tmp_path / "table.md").read_text()
     assert "by chance alone" in text
-    lines = merged_rows(pick(grid(name), rows), found)  # rows that are equal share a line
+    lines = merged_rows(pick(GRIDS[name](), rows), found)  # rows that are equal share a line
     compared = sum(first.against is not None for first, *_ in lines.values())
     assert (tmp_path / "index.html").read_text().count('class="chart"') == -(-compared // 6), "as few charts as will do"
 
 
 def test_the_grid_has_what_was_planned():
-    names = [row.name for row in grid("cifar10_grid").rows]
+    names = [row.name for row in GRIDS["cifar10_grid"]().rows]
     assert len(names) == 20
     for window in ("5", "50", "inf"):
         for scope in ("head", "all"):
             for variant in ("concentrate, margin 0", "anchor, margin 0.1", "anchor, margin 0.5"):
                 assert f"DCL-{window}-1, {variant}, {scope}" in names
     for name in GRIDS:
-        table = grid(name)
+        table = GRIDS[name]()
         assert table.title == TITLES[name]
         assert all(row.against in {None, *(other.name for other in table.rows)} for row in table.rows)
         assert len({job.digest() for row in table.rows for job in row.jobs}) == len(table.rows)

@@ -22,22 +22,30 @@ from congruency.training.record import RunRecord
 call = partial(command_line.call, columns=160)
 
 TITLES = {**tables.TITLES, **cost.TITLES}
-DIGITS = ["--dataset", "digits", "--budget", "small", "--device", "cpu", "--epochs", "1"]
+DIGITS = ["--dataset", "digits", "--per-class", "10", "--device", "cpu", "--epochs", "1"]
 
 
+@pytest.fixture
+def small_images(monkeypatch):
+    """All tables on images of 32 pixels, so that a run takes seconds."""
+    whole = tables.paper_setup
+    monkeypatch.setattr(tables, "paper_setup", lambda data, model, size=None, **more: whole(data, model, 32, **more))
+
+
+@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", [name for name in TITLES if not name.startswith("cost")])
 def test_a_slice_of_every_table_of_errors(name, tmp_path):
     result = call("reproduce", "classification", name, *DIGITS, "--model", "mlp", "--seeds", "1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
-    table = named_study(name, "small")
+    table = named_study(name)
     ran = [row for row in table.rows if row.jobs]
     assert list(found) == [row.name for row in ran]
     for row in ran:
         assert {column.key for column in table.columns} < set(found[row.name])
         assert all(len(values) == 1 for values in found[row.name].values())
     page = (tmp_path / "index.html").read_text()
-    assert "small budget" in page
+    assert "10 training images per class" in page
     assert "digits instead of its images" in page
     for row in table.rows:
         assert row.name in page
@@ -46,17 +54,20 @@ def test_a_slice_of_every_table_of_errors(name, tmp_path):
 def test_sets_that_are_not_the_official_ones_are_named(tmp_path):
     (tmp_path / "cifar100").mkdir()
     (tmp_path / "cifar100" / "cifar100_noisy_train.tar.xz").touch()
-    table = named_study("cifar", "small")
+    table = named_study("cifar")
     remark = "CIFAR-100 is not the official set here: its training labels noisy (cifar100_noisy_train.tar.xz)."
     assert remarks(sets_of(table), tmp_path) == [remark]
-    settings = {"table": "cifar", "budget": "small", "base": None, "real_images": True, "changes": {}}
+    settings = {"table": "cifar", "base": None, "changes": {}}
     assert f" {remark} Within a seed" in study_of(settings | {"remarks": [remark]}).lead
 
 
+@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", ["cost", "cost_window", "cost_references"])
-def test_costs_are_measured_on_synthetic_images(name, tmp_path):
+def test_costs_are_measured_on_synthetic_images(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "STEPS", 4)
+    monkeypatch.setattr(cost, "TimedSetup", partial(cost.TimedSetup, size=(60, 80)))
     model = "lcnet_035" if name == "cost" else "mlp"  # SALICON's network needs a backbone
-    small = ["--budget", "small", "--model", model, "--batch-size", "2", "--device", "cpu"]
+    small = ["--model", model, "--batch-size", "2", "--device", "cpu"]
     result = call("reproduce", "classification", name, *small, "--seeds", "1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
@@ -71,8 +82,6 @@ def test_costs_are_measured_on_synthetic_images(name, tmp_path):
         name == "cost"
     )  # the other two have nothing to compare their rows with
     if name == "cost":
-        assert "for SALICON resnet18 for resnet50 and images of 60x80 for 240x320" in text
-        assert "12 steps for 60" in text
         plain, *others = found.values()
         last_layers = {"Tiny ImageNet": 1280 * 200 + 200, "SALICON": 2 * 176 + 1, "ImageNet": 1280 * 1000 + 1000}
         for other in others:
@@ -89,13 +98,11 @@ def test_the_table_of_costs_has_all_of_the_papers_numbers():
         "DCL, concentrate, margin 0": dcl,
         "DCL, anchor, margin 0.5": dcl,
     }
-    for budget in ("paper", "small"):
-        for real_images in (False, True):
-            table = named_study("cost", budget, real_images=real_images)
-            assert {row.name: [row.paper[column] for column in columns] for row in table.rows} == printed
-            for row in table.rows:
-                assert [column.key for column in table.columns] == columns
-                assert [list(job.columns.values()) for job in row.jobs] == [["parameters", "ms"]] * 3
+    table = named_study("cost")
+    assert {row.name: [row.paper[column] for column in columns] for row in table.rows} == printed
+    assert [column.key for column in table.columns] == columns
+    for row in table.rows:
+        assert [list(job.columns.values()) for job in row.jobs] == [["parameters", "ms"]] * 3
 
 
 def test_salicon_is_timed_as_the_other_columns_are():
@@ -107,15 +114,14 @@ def test_salicon_is_timed_as_the_other_columns_are():
         assert (salicon.setup.model, salicon.setup.batch_size, salicon.setup.optimizer) == ("resnet50", 8, "rmsprop")
         assert salicon.data.synthetic
         assert salicon.data.shape == (3, 240, 320)
-    assert "always on random images, of 240x320" in named_study("cost", real_images=True).lead
+    assert "always on random images, of 240x320" in named_study("cost").lead
     assert "SALICON" not in named_study("cost_window").lead
 
 
 def test_options_change_the_timed_saliency_run_too():
     given = {"model": "resnet18", "batch_size": 4, "learning_rate": 0.01, "epochs": 3, "pretrained": "installed"}
-    setup = changed(named_study("cost"), **given, sample_order="fixed", order_seed=2).rows[0].jobs[1].setup
+    setup = changed(named_study("cost"), **given).rows[0].jobs[1].setup
     assert (setup.model, setup.batch_size, setup.learning_rate, setup.epochs) == ("resnet18", 4, 0.01, 1)
-    assert (setup.sample_order, setup.order_seed) == ("fixed", 2)
 
 
 def test_what_was_finished_before_salicon_had_columns_stays_finished():
@@ -127,7 +133,6 @@ def test_what_was_finished_before_salicon_had_columns_stays_finished():
     assert salicon not in (tiny, imagenet)
     assert len({digest for row in digests.values() for digest in row}) == 12
     assert named_study("cifar").rows[0].jobs[0].digest() == "4780c7985ddc"
-    assert named_study("tiny_imagenet", "small").rows[0].jobs[0].digest() == "e08f7347b1db"
     assert named_study("cost_window").rows[0].jobs[0].digest() == "893da5eb1d16"
 
 
@@ -228,14 +233,13 @@ def test_both_modes_stand_beside_the_papers_number():
         assert {row.against for row in table.rows} <= {None, *(row.name for row in table.rows)}
 
 
-def test_the_papers_budget_is_the_recipes():
+def test_a_row_of_the_paper_is_trained_as_the_paper_says():
     table = named_study("cifar")
     job = table.rows[2].jobs[1]
     assert table.rows[2].name == "ResNeXt-29 SGD DCL-inf-1, concentrate, margin 0"
     assert (job.setup.epochs, job.setup.batch_size, job.setup.milestones) == (300, 128, (150, 225))
     assert (job.setup.model, job.data.name, job.data.per_class) == ("resnext29_16x64", "cifar100", None)
     assert not job.short
-    assert "small" not in table.title
 
 
 def test_rows_are_picked_and_runs_changed():
@@ -251,8 +255,8 @@ def test_jobs_have_digests_of_their_own():
     table = named_study("cifar")
     digests = [job.digest() for row in table.rows for job in row.jobs]
     assert len(set(digests)) == len(digests)
-    small = [job.digest() for row in named_study("cifar", "small").rows for job in row.jobs]
-    assert not set(small) & set(digests)
+    few = [job.digest() for row in changed(table, per_class=10).rows for job in row.jobs]
+    assert not set(few) & set(digests)
 
 
 def test_tables_are_listed():
@@ -275,7 +279,6 @@ def test_tables_are_listed():
     ("words", "message"),
     [
         (["cifar", "--row", "ResNeXt-29 SDG"], "has no row 'ResNeXt-29 SDG'; similar:"),
-        (["cifar", "--budget", "large"], "'large' is not one of 'paper', 'small'"),
         (["cifar", "--tasks", "3"], "No such option: --tasks"),
         (["cifar", "--device", "cuda:99"], "'cuda:99' is not one of 'auto', 'cpu', 'cuda'"),
         (["cifar", "--model", "resnet900"], "no network is called 'resnet900'"),
@@ -284,10 +287,9 @@ def test_tables_are_listed():
         (["cost", "--lr", "-1"], "learning_rate must be positive, got -1"),
         (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
         (["cifar", "--data", "{folder}"], "CIFAR-10 is not in"),
-        (["cifar10_grid", "--budget", "small"], "has no small budget"),
-        (["cifar", "--order-seed", "3"], "is for --order fixed"),
+        (["cost", "--dataset", "digits"], "cost is measured on random images; leave --dataset out"),
         (["cifar", "--ray", "a:1", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
-        (["cifar", "--precision", "8", "--dataset", "digits", "--budget", "small"], "'8' is not one of '32', 'bf16'"),
+        (["cifar", "--precision", "8", "--dataset", "digits"], "'8' is not one of '32', 'bf16'"),
     ],
 )
 def test_bad_options_of_tables_are_refused(words, message, tmp_path, monkeypatch):
@@ -305,7 +307,7 @@ def test_a_set_with_other_classes_is_refused(tmp_path, monkeypatch):
         for name in ("cat", "dog"):
             (tmp_path / "cifar10" / split / name).mkdir(parents=True)
             Image.new("RGB", (32, 32)).save(tmp_path / "cifar10" / split / name / "one.png")
-    words = ["--row", "ResNeXt-29 SGD", "--budget", "small", "--device", "cpu"]
+    words = ["--row", "ResNeXt-29 SGD", "--model", "mlp", "--device", "cpu"]
     result = call("reproduce", "classification", "cifar", *words, "--data", tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "cifar10 has 10 classes, and the set that was found 2" in said(result)

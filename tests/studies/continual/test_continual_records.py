@@ -38,6 +38,18 @@ def test_the_stored_table_comes_out_the_same(folder):
     assert before_provenance == committed.partition("\nMade by ")[0]
 
 
+def test_kept_runs_give_the_stored_results():
+    """Some of them are from before losses were recorded."""
+    store = Store(RESULTS / "icifar100_clean")
+    settings = StreamSettings(table="icifar100", labels="clean")
+    assert store.settings() == settings.described()
+    results, stored = collect(continual_study(settings), store.load()), read_results(store.folder)
+    assert results.keys() == stored.keys()
+    for row, metrics in stored.items():
+        for name, values in metrics.items():
+            assert results[row][name] == pytest.approx(values, rel=1e-12, nan_ok=True)
+
+
 def result(losses):
     """One seed, three tasks."""
     matrix = torch.full((1, 1, 3, 3), 0.5, dtype=torch.float64)

@@ -135,7 +135,7 @@ def test_the_command_tunes_then_compares_and_is_not_repeated(texts, tmp_path):
     assert record.run["task"]["corpus_hash"]
     assert len(record.epochs) == 10
     assert not (runs[0] / "checkpoints").exists()
-    first = {seed: read_record(out / "runs" / path.name).epochs[0]["loss"] for seed, path in enumerate(runs[:2])}
+    first = {seed: read_record(path).epochs[0]["loss"] for seed, path in enumerate(runs[:2])}
     assert first[0] != first[1]
 
     again = call(*words, "--rate", 0.002, "--rate", 0.02)

@@ -28,14 +28,12 @@ def classification(
     data: options.Data = None,
     dataset: options.Dataset = None,
     out: options.TableOut = None,
-    budget: options.Budget = "paper",
     model: options.Model = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     lr: options.LearningRate = None,
+    per_class: options.PerClass = None,
     pretrained: options.Pretrained = None,
-    order: Annotated[options.OrderName | None, options.option(f"{options.ORDERS} (default: seed)")] = None,
-    order_seed: options.OrderSeed = None,
     record_steps: Annotated[int, options.option(
         "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
         "N", min=0,
@@ -58,10 +56,9 @@ def classification(
     congruency reproduce classification cifar10_grid --data FOLDER --seeds 10
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
-    options.check_order_seed(order, order_seed)
     changes = {
-        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "pretrained": pretrained,
-        "sample_order": order, "order_seed": order_seed,
+        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "per_class": per_class,
+        "pretrained": pretrained,
     }  # fmt: skip
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict
@@ -82,12 +79,13 @@ def classification(
         held = Store(folder).settings()
         machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
-            "table": table, "budget": budget, "base": Path(dataset).name if dataset else None,
-            "real_images": data is not None or dataset is not None,
+            "table": table, "base": Path(dataset).name if dataset else None,
             "changes": {name: value for name, value in changes.items() if value is not None},
             "machine": asdict(machine),
         }  # fmt: skip
         study = pick(study_of(settings), row or ())
+        if dataset and not sets_of(study):
+            raise ValueError(f"{table} is measured on random images; leave --dataset out")
         if record_steps and all(job.short for each in study.rows for job in each.jobs):
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
         remembered = held or {

@@ -71,8 +71,9 @@ def continual(
         from congruency.studies.continual.tables import AGREEMENT, ContinualJob, StreamSettings
         from congruency.studies.continual.tuning import COMPARED, ranking, tuned_study, tuning_seeds, tuning_study
         from congruency.studies.plan import Study, pick
-        from congruency.studies.results import collect
+        from congruency.studies.results import Results, collect
         from congruency.studies.store import Store
+        from congruency.studies.tuned import conduct_stages
 
         settings = StreamSettings(
             table=table, dataset=dataset, labels=labels, model=model, scenario=scenario, tasks=tasks,
@@ -105,15 +106,14 @@ def continual(
                 Console().print(to_rich(found))
                 typer.echo(f"written to {path}")
         elif part == "tuned":
-            if set(own) & set(held_out):
-                raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")
             tuning = tuning_study(list(COMPARED.values()), settings)
-            code = carry_out(tuning, held_out, folder / "tuning")
-            if code == 0:
-                results = collect(tuning, Store(folder / "tuning").load())
+
+            def comparison(results: Results) -> Study[ContinualJob]:
                 for kind in COMPARED.values():
                     ranking(kind, tuning, results, folder)
-                code = carry_out(pick(tuned_study(settings, tuning, results), rows or ()), own, folder)
+                return pick(tuned_study(settings, tuning, results), rows or ())
+
+            code = conduct_stages(tuning, held_out, comparison, own, carry_out, folder)
         else:
             code = carry_out(part_study(settings, rows or (), part, against), own, folder)
     raise typer.Exit(code)

@@ -50,8 +50,8 @@ def language(
         from congruency.studies.console import command_line, typed
         from congruency.studies.language.runner import LanguageRunner
         from congruency.studies.language.study import RATES, SETUPS, language_study, shared_settings
-        from congruency.studies.network_runs import Machine, chosen_device, made_by
-        from congruency.studies.tuned import FIRST_TUNING_SEED, conduct_tuned
+        from congruency.studies.network_runs import Machine, chosen_device
+        from congruency.studies.tuned import conduct_tuned
         from congruency.training import choose_methods
 
         setup = SETUPS[table]
@@ -74,8 +74,7 @@ def language(
         }  # fmt: skip
         study = language_study(table, setup, choose_methods(rows or ()), tuple(dict.fromkeys(rate or RATES[table])))
         code = conduct_tuned(
-            study, lambda where: replace(runner, folder=where), folder, seeds=range(first_seed, first_seed + seeds),
-            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
-            remembered=runner.machine.remembered, made=made_by, command=command_line(),
+            study, runner, seeds=range(first_seed, first_seed + seeds), tuning_seeds=tuning_seeds, place=place,
+            settings=settings, command=command_line(),
         )  # fmt: skip
     raise typer.Exit(code)

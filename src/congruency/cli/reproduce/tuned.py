@@ -64,9 +64,8 @@ def tuned(
         from congruency.studies.classification.tuned import TUNED, tuned_study
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine, remarks
-        from congruency.studies.network_runs import made_by
         from congruency.studies.store import Store
-        from congruency.studies.tuned import FIRST_TUNING_SEED, Methods, conduct_tuned
+        from congruency.studies.tuned import Methods, conduct_tuned
         from congruency.training import choose_families, choose_methods
 
         machine = choose_machine(table, device, precision, compile)
@@ -95,8 +94,7 @@ def tuned(
             elsewhere=ray is not None or processes > 1,
         )
         code = conduct_tuned(
-            study, lambda where: replace(runner, folder=where), folder, seeds=range(first_seed, first_seed + seeds),
-            tuning_seeds=range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds), place=place, settings=settings,
-            remembered=machine.remembered, made=made_by, command=command_line(),
+            study, runner, seeds=range(first_seed, first_seed + seeds), tuning_seeds=tuning_seeds, place=place,
+            settings=settings, command=command_line(),
         )  # fmt: skip
     raise typer.Exit(code)

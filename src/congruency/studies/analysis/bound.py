@@ -43,7 +43,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class BoundedDescent:
     """Gradient descent with one step size, ``relative / L``; all of shape (K,), for iterations 1..K."""
 
     relative: float
@@ -114,7 +114,7 @@ def logistic(samples: int = 200, size: int = 10, penalty: float = 1e-3, seed: in
 PROBLEMS: dict[str, Callable[[], Problem]] = {"quadratic": quadratic, "logistic": logistic}
 
 
-def compare(problem: Problem, relative: float, steps: int) -> Comparison:
+def compare(problem: Problem, relative: float, steps: int) -> BoundedDescent:
     """Descend with the step size ``relative / L`` and compare, from the first iteration on.
 
     It ends early where the gradients leave the range in which a cosine is defined.
@@ -134,17 +134,18 @@ def compare(problem: Problem, relative: float, steps: int) -> Comparison:
     g = torch.stack(gradients)
     measured = congruency(g[1:], g.cumsum(0)[:-1])
     bounds = {form: lower_bound(g, rate, problem.lipschitz, form=form)[1:] for form in FORMS}
-    return Comparison(relative, measured, bounds)
+    return BoundedDescent(relative, measured, bounds)
 
 
-Results = Mapping[str, tuple[Problem, Sequence[Comparison]]]
+Results = Mapping[str, tuple[Problem, Sequence[BoundedDescent]]]
+"""By the problem's name."""
 
 
 def summary(results: Results) -> Table:
     """Return one line per problem and step size."""
     rows = []
-    for problem, comparisons in results.values():
-        for one in comparisons:
+    for problem, descents in results.values():
+        for one in descents:
             empty = one.vacuous_from
             rows.append([
                 f"{problem.name}, {one.relative:g} / L", fixed(float(one.measured.nanmean()), 3),
@@ -164,21 +165,8 @@ def summary(results: Results) -> Table:
 
 
 def findings(results: Results) -> list[str]:
-    """Say where the bounds hold, where they are tight and where vacuous."""
-    return [*_validity(results), *(_reach(problem, chosen) for problem, chosen in results.values())]
-
-
-def _reach(problem: Problem, comparisons: Sequence[Comparison]) -> str:
-    parts = []
-    for one in _chosen(comparisons):
-        count, empty = one.tight_for, one.vacuous_from
-        tight = "never tight" if count == 0 else f"tight for {count} iteration{'' if count == 1 else 's'}"
-        parts.append(f"{one.relative:g} / L: {tight}, {'never vacuous' if empty is None else f'vacuous from {empty}'}")
-    return f"The sharp bound on the {problem.name} problem, by step size. {'; '.join(parts)}."
-
-
-def _validity(results: Results) -> list[str]:
-    every = [one for _, comparisons in results.values() for one in comparisons]
+    """Say which bounds hold."""
+    every = [one for _, descents in results.values() for one in descents]
     must: tuple[BoundForm, ...] = ("sharp", "expanded")
     wrong = [form for form in must if any(one.broken(form) for one in every)]
     broken = sum(one.broken("printed") > 0 for one in every)
@@ -205,15 +193,15 @@ _NOTES = (
 
 def _gaps(results: Results) -> Figure:
     series = [
-        Series(problem.name, [one.relative for one in comparisons], [one.gap for one in comparisons])
-        for problem, comparisons in results.values()
+        Series(problem.name, [one.relative for one in descents], [one.gap for one in descents])
+        for problem, descents in results.values()
     ]
     title = "Gap of the sharp bound"
     chart = line_chart(series, title=title, x_label="step size times L", y_label="measured minus bound")
     return Figure(title, chart, "0: tight.")
 
 
-def _curves(problem: Problem, one: Comparison) -> Figure:
+def _curves(problem: Problem, one: BoundedDescent) -> Figure:
     x = list(range(1, len(one.measured) + 1))
     series = [Series("measured", x, one.measured.tolist())]
     for form in FORMS:
@@ -226,9 +214,9 @@ def _curves(problem: Problem, one: Comparison) -> Figure:
     return Figure(title, chart, note if hidden else "")
 
 
-def _chosen(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _chosen(descents: Sequence[BoundedDescent]) -> list[BoundedDescent]:
     """Those nearest to the step sizes that are drawn, each once."""
-    nearest = [min(comparisons, key=lambda one: abs(one.relative - wanted)) for wanted in _SHOWN]
+    nearest = [min(descents, key=lambda one: abs(one.relative - wanted)) for wanted in _SHOWN]
     return list({one.relative: one for one in nearest}.values())
 
 
@@ -243,10 +231,10 @@ def to_json(results: Results) -> str:
                     "measured": one.measured.tolist(),
                     **{form: values.tolist() for form, values in one.bounds.items()},
                 }
-                for one in comparisons
+                for one in descents
             ],
         }
-        for problem, comparisons in results.values()
+        for problem, descents in results.values()
     }
     return json.dumps(finite(content)) + "\n"
 
@@ -254,8 +242,8 @@ def to_json(results: Results) -> str:
 def write(results: Results, steps: int, out: Path, command: str) -> list[Path]:
     """Write ``index.html`` and ``results.json`` into a folder."""
     figures = [_gaps(results)]
-    for problem, comparisons in results.values():
-        figures += [_curves(problem, one) for one in _chosen(comparisons)]
+    for problem, descents in results.values():
+        figures += [_curves(problem, one) for one in _chosen(descents)]
     page = Page(
         title="How much Theorem 1 promises",
         lead=(

@@ -59,7 +59,7 @@ def table(results: Sequence[Illustration]) -> Table:
 
 
 def findings(results: Sequence[Illustration]) -> list[str]:
-    """Say what the end points show: where learning rates agree, by optimizer, and over all."""
+    """Say what the end points show: whether learning rates agree; the table has where each path ends."""
     several = [result for result in results if len(result.descent.rates) > 1]
     same = [
         f"{result.descent.name} {path.rate:g}"
@@ -67,7 +67,7 @@ def findings(results: Sequence[Illustration]) -> list[str]:
         for path in result.paths
         if path.mode == "concentrate" and path.corrected == 0
     ]
-    text = [_verdict(several), *map(_of_one, several)] if several else []
+    text = [_verdict(several)] if several else []
     if same:
         text.append(
             f"With {listed(same)} no gradient ever opposed the gradient accumulated within the window, so concentrate "
@@ -95,20 +95,6 @@ def _verdict(results: Sequence[Illustration]) -> str:
         f"{listed([result.descent.name for result in split])}. The paper's figure shows DCL making them agree on one. "
         f"Here {'; '.join(parts)}."
     )
-
-
-def _of_one(result: Illustration) -> str:
-    parts = []
-    for mode in MODES:
-        where = ", ".join(
-            f"{path.rate:g} at {'none' if path.minimum is None else letter(path.minimum)}"
-            for path in result.paths
-            if path.mode == mode
-        )
-        agree = result.agree(mode)
-        verdict = "not all end at a minimum" if agree is None else "one minimum" if agree else "different minima"
-        parts.append(f"{mode}: {verdict} ({where})")
-    return f"{result.descent.name}. {'; '.join(parts)}."
 
 
 def write(results: Sequence[Illustration], out: Path, command: str) -> list[Path]:

@@ -1,11 +1,10 @@
 """``congruency pairs``: how far two samples agree on the update, beside how far they look alike (Figures 7 and 8).
 
-Of one network, every kind of pairs; of several, whether samples of one class agree more than those of two.
+In one network or over several: whether samples of one class agree more than those of two.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from congruency.files import finite, write_together
+from congruency.files import write_together
 from congruency.measure.pairwise import pairwise_congruency, pairwise_similarity
 from congruency.modules import head
 from congruency.report.charts import heat_map
@@ -27,12 +26,14 @@ from congruency.report.pictures import picture
 from congruency.report.tables import Table
 from congruency.studies.analysis.samples import Samples
 from congruency.studies.page import compose as compose_study
-from congruency.studies.page import provenance, to_page_markdown
+from congruency.studies.page import to_page_markdown
 from congruency.studies.plan import Column, Row, Study
-from congruency.studies.results import RESULTS_FILE, Results, comparisons
-from congruency.studies.results import to_json as results_json
+from congruency.studies.results import RESULTS_FILE, Results, to_json
+from congruency.studies.statistics import mean_interval
 
 WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between classes"
+ANY = "between any two"
+"""The pairs of samples without classes."""
 _MEASURES = ("congruency", "similarity")
 _KINDS = 30  # lines of a table
 _REFERENCES, _ACROSS = 4, 5  # references with pictures, and pictures beside each
@@ -104,16 +105,14 @@ def summary(pairs: Pairs) -> Table:
     return Table(caption, ["Pair", "Pairs", "Congruency", "std", "Similarity", "std"], rows)
 
 
-def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dict[str, float]] | None:
-    """Return both cosines, their means within a class and between classes; None where there are no such pairs.
+def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dict[str, float]]:
+    """Return both cosines, their means within a class and between classes, or over all pairs where no class repeats.
 
     Args:
         similar: Two classes that are alike, with a mean of their own; between classes are then the pairs of the first
             one with all others, as in the paper's subsets of Figure 8.
     """
-    masks = _masks(pairs.labels, similar)
-    if not all(mask.any() for mask in masks.values()):
-        return None
+    masks = {kind: mask for kind, mask in _masks(pairs.labels, similar).items() if mask.any()}
     return {
         name: {kind: float(getattr(pairs, name)[mask].nanmean()) for kind, mask in masks.items()} for name in _MEASURES
     }
@@ -123,32 +122,14 @@ def _masks(labels: Sequence[str], similar: tuple[str, str] | None) -> dict[str, 
     """The pairs of each kind, (n, n), each pair once."""
     of = torch.tensor([labels.index(label) for label in labels])
     upper = torch.ones(len(of), len(of)).triu(1).bool()
+    if len(set(labels)) == len(labels):
+        return {ANY: upper}
     same = of[:, None] == of
     if similar is None:
         return {WITHIN: same & upper, BETWEEN: ~same & upper}
     first, second = (of == labels.index(label) for label in similar)
     of_the_first, alike = first[:, None] ^ first, second[:, None] | second
     return {WITHIN: same & upper, SIMILAR: of_the_first & alike & upper, BETWEEN: of_the_first & ~alike & upper}
-
-
-def findings(pairs: Pairs, similar: tuple[str, str] | None = None) -> list[str]:
-    """Say whether samples of one class agree more than those of two, by both measures."""
-    parts = [
-        f"{name} {listed([f'{fixed(value, 4)} {kind}' for kind, value in values.items()])}"
-        for name, values in (means(pairs, similar) or {}).items()
-    ]
-    return [f"Mean {'; '.join(parts)}."] if parts else []
-
-
-_TITLE = "Which samples agree on the update"
-_FIGURES_NOTE = (
-    "In the matrices samples are ordered by class. Below, a reference and others: each with its congruency (Cong.) and "
-    "similarity (Sim.) with the reference."
-)
-
-
-def _lead(samples: Samples) -> str:
-    return f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."
 
 
 def _figures(samples: Samples, pairs: Pairs) -> list[Figure]:
@@ -208,30 +189,9 @@ def _cell(samples: Samples, sample: int, first: str, second: str) -> str:
     return f'<div style="font-size: 0.85rem; line-height: 1.35; overflow-wrap: anywhere;">{shown}<br>{lines}</div>'
 
 
-def to_json(pairs: Pairs) -> str:
-    """Return the kinds of pairs as JSON."""
-    made = [
-        {"pair": [kind.first, kind.second], "count": kind.count} | {name: getattr(kind, name) for name in _MEASURES}
-        for kind in kinds(pairs)
-    ]
-    return json.dumps(finite(made), indent=1) + "\n"
-
-
-def write(
-    samples: Samples, pairs: Pairs, out: Path, command: str, similar: tuple[str, str] | None = None
-) -> list[Path]:
-    """Write the page of one network, with matrices and pictures beside their references, and ``results.json``."""
-    page = Page(
-        title=_TITLE, lead=_lead(samples), command=command, table=summary(pairs), findings=findings(pairs, similar),
-        figures=_figures(samples, pairs), figures_title="Matrices and pictures", figures_note=_FIGURES_NOTE,
-        notes=_NOTES, made=provenance(),
-    )  # fmt: skip
-    return write_together(out, {"index.html": render(page), RESULTS_FILE: to_json(pairs)})
-
-
 _STUDY: Study[Any] = Study(
     name="pairs",
-    title=_TITLE,
+    title="Which samples agree on the update",
     lead="",
     rows=(),
     columns=tuple(Column(key=name, title=name.capitalize(), digits=4, unit="") for name in _MEASURES),
@@ -239,45 +199,44 @@ _STUDY: Study[Any] = Study(
     "gradients in the last layer. Similarity: that of the images.",
     notes=_NOTES,
 )
-"""The comparison over several networks, one seed per network."""
+"""The comparison over networks, one seed per network."""
+
+_FIGURES_NOTE = (
+    "Of the first network. In the matrices samples are ordered by class. Below, a reference and others: each with its "
+    "congruency (Cong.) and similarity (Sim.) with the reference."
+)
 
 
 def results_of(every: Sequence[Pairs], similar: tuple[str, str] | None = None) -> Results:
-    """Return the means over each kind of pairs, one value per network.
-
-    Raises:
-        ValueError: the samples are not of several classes, with several samples of each.
-    """
-    found = [values for pairs in every if (values := means(pairs, similar)) is not None]
-    if len(found) < len(every):
-        raise ValueError("several networks are compared by classes: give --classes A B, or more --samples")
-    seeds = [float(i) for i in range(len(every))]
+    """Return the means over each kind of pairs, one value per network."""
+    found, seeds = [means(pairs, similar) for pairs in every], [float(i) for i in range(len(every))]
     return {
         kind: {"seed": seeds, **{name: [values[name][kind] for values in found] for name in _MEASURES}}
         for kind in found[0][_MEASURES[0]]
     }
 
 
-def compose_several(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
-    """Return the page of several networks, with the pictures of the first.
+def compose(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
+    """Return the page of one network or several, with the pictures of the first.
 
     Its findings are those of the paired tests; where all networks gave the same, as they do for the images, the means.
     """
-    rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == BETWEEN else BETWEEN) for kind in results)
+    base = BETWEEN if BETWEEN in results else None
+    rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == base else base) for kind in results)
     study = replace(_STUDY, lead=lead, rows=rows)
-    note = f"Of the first network. {_FIGURES_NOTE}"
-    page = compose_study(study, results, command=command, figures=figures, figures_note=note)
+    page = compose_study(study, results, command=command, figures=figures, figures_note=_FIGURES_NOTE)
+    several = ", the same for all networks" if len(next(iter(results.values()))["seed"]) > 1 else ""
     same = [
-        f"{column.heading} is {listed([f'{fixed(results[kind][column.key][0], 4)} {kind}' for kind in results])}, "
-        "the same for all networks."
+        f"{column.heading} is {listed([f'{fixed(results[kind][column.key][0], 4)} {kind}' for kind in results])}"
+        f"{several}."
         for column in study.columns
-        if math.isnan(comparisons(study, results)[WITHIN, column.key].difference.p)
+        if all(math.isnan(mean_interval(metrics[column.key]).margin) for metrics in results.values())
     ]
     tested = [] if len(same) == len(study.columns) else page.findings
     return replace(page, findings=[*tested, *same], figures_title="Matrices and pictures")
 
 
-def write_several(
+def write(
     samples: Samples,
     every: Sequence[Pairs],
     out: Path,
@@ -290,7 +249,8 @@ def write_several(
     ``trained`` are the commands that trained the networks, where they are known.
     """
     results = results_of(every, similar)
-    commands = "\n    ".join([*trained, command])
-    page = compose_several(_lead(samples), results, commands, _figures(samples, every[0]))
-    contents = {"index.html": render(page), RESULTS_FILE: results_json(results), "table.md": to_page_markdown(page)}
+    lead = f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."
+    page = compose(lead, results, "\n    ".join([*trained, command]), _figures(samples, every[0]))
+    page = replace(page, tables=[("Pairs by class, in the first network", summary(every[0]))])
+    contents = {"index.html": render(page), RESULTS_FILE: to_json(results), "table.md": to_page_markdown(page)}
     return page, write_together(out, contents)

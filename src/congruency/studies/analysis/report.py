@@ -13,7 +13,7 @@ from congruency.report.charts import Series, line_chart
 from congruency.report.numbers import NOTHING, counted, listed
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
-from congruency.studies.analysis.runs import Group, Loaded, Run, group, number
+from congruency.studies.analysis.runs import Group, Loaded, RecordedRun, group, number
 from congruency.studies.curves import mean_series
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import provenance
@@ -109,7 +109,7 @@ def differing(groups: Sequence[Group]) -> Table:
     runs = [run for one in groups for run in one.runs]
     columns, cells = ["Row"], [[one.name] for one in groups]
 
-    def add(name: str, value: Callable[[Run], str]) -> None:
+    def add(name: str, value: Callable[[RecordedRun], str]) -> None:
         if len(set(map(value, runs))) > 1:
             columns.append(name.replace("_", " "))
             for row, one in zip(cells, groups, strict=True):
@@ -127,7 +127,7 @@ def differing(groups: Sequence[Group]) -> Table:
     return Table(caption, columns, cells)
 
 
-def _recorded(part: str, key: str, run: Run) -> str:
+def _recorded(part: str, key: str, run: RecordedRun) -> str:
     value: str = getattr(run, part).get(key, NOTHING)
     return value
 
@@ -262,7 +262,7 @@ def results_of(groups: Sequence[Group]) -> Results:
     return found
 
 
-def figures(run: Run) -> dict[str, float]:
+def figures(run: RecordedRun) -> dict[str, float]:
     """Return the figures of a run, as far as its record has them.
 
     The scores after training; the last evaluation's figures (``test_``); the last epoch's training loss and error
@@ -280,7 +280,7 @@ def figures(run: Run) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _mean_over_epochs(run: Run, name: str) -> float:
+def _mean_over_epochs(run: RecordedRun, name: str) -> float:
     """The mean over the epochs that have the figure; nan where none has."""
     values = [value for line in run.epochs if math.isfinite(value := number(line, name))]
     return statistics.fmean(values) if values else math.nan
@@ -307,7 +307,7 @@ def by_epoch(groups: Sequence[Group], *names: str) -> list[Series]:
 def spread_by_epoch(groups: Sequence[Group], name: str) -> list[Series]:
     """Return the standard deviation of a figure over the steps of each epoch, mean over seeds."""
 
-    def spread(run: Run) -> list[float]:
+    def spread(run: RecordedRun) -> list[float]:
         values: dict[int, list[float]] = {}
         for line in run.steps:
             value = number(line, name)
@@ -352,7 +352,7 @@ def representative(groups: Sequence[Group]) -> list[int]:
     return [epoch - 1 for epoch in chosen]
 
 
-def _series(group: Group, curve: Callable[[Run], list[float]]) -> Series:
+def _series(group: Group, curve: Callable[[RecordedRun], list[float]]) -> Series:
     """``curve`` has one number per epoch, counted from 1; where runs differ in their number, those there are count."""
     runs = {run.seed: curve(run) for run in group.runs}
     return mean_series(group.name, range(1, max(map(len, runs.values()), default=0) + 1), runs)

@@ -1,4 +1,4 @@
-"""Run records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
+"""Records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.record import RECORD_NAME, read_record
+from congruency.training.wording import correction, flat, method_name
 
 # How a run was computed or watched, not what was run.
 _INCIDENTAL = {
@@ -19,36 +19,11 @@ _INCIDENTAL = {
     "workers", "accelerator",
 }  # fmt: skip
 
-# The settings that matter to a method, with its own values where none was given.
-_BY_METHOD: dict[str, dict[str, Any]] = {
-    "baseline": {},
-    "gem": {
-        "memory": 1, "margin": Correction(name="gem").effective_margin,
-        "trigger": Correction(name="gem").effective_trigger, "scope": "head",
-    },
-    "dcl": {
-        "window": None, "references": 1, "mode": "concentrate", "margin": Correction(name="dcl").effective_margin,
-        "offset": 0, "trigger": Correction(name="dcl").effective_trigger, "accumulate": "weights",
-        "scope": "head",
-    },
-    "cautious": {"scope": "all"},
-    "l2sp": {"scope": "all"},
-}  # fmt: skip
-_OF_METHODS = {setting.name: setting.default for setting in fields(Correction)}
-
-# A setting in words; first by its value, then whatever it is.
-_WORDS = {
-    "scope all": "whole network", "scope head": "last layer", "returning False": "returning or not",
-    "cautious True": "cautious", "rescale False": "not rescaled", "mask_decay True": "masked decay",
-    "trigger": "{value}", "accumulate": "accumulating {value}", "correct": "corrects the {value}",
-    "blocks": "by {value}", "max_rescale": "rescaled at most {value}",
-}  # fmt: skip
-
 _FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images", "epochs")
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RecordedRun:
     """One run's record, checked.
 
     Attributes:
@@ -81,7 +56,7 @@ class Run:
 class Loaded:
     """The runs that could be read, and a message for each that could not, or was left out."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RecordedRun] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
 
@@ -99,8 +74,8 @@ class Group:
     name: str
     method: str
     variant: tuple[tuple[str, str], ...]
-    runs: Sequence[Run]
-    left_out: Sequence[Run] = ()
+    runs: Sequence[RecordedRun]
+    left_out: Sequence[RecordedRun] = ()
 
     @property
     def kind(self) -> str:
@@ -153,7 +128,7 @@ def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
     return loaded
 
 
-def _run(path: Path, name: str) -> Run:
+def _run(path: Path, name: str) -> RecordedRun:
     record = read_record(path)
     config = record.run["config"]
     method, task = config["method"], record.run.get("task") or {}
@@ -166,12 +141,12 @@ def _run(path: Path, name: str) -> Run:
             raise ValueError("an evaluation in it is not a set of figures; the record is damaged")
     known = {name: value for name in ("command", "data") if isinstance(value := record.run.get(name), str)}
     described = {name: value for part in (config, task) for name, value in part.items() if name not in _INCIDENTAL}
-    settings = _flat(described) | ({"data": known["data"]} if "data" in known else {})
+    settings = flat(described) | ({"data": known["data"]} if "data" in known else {})
     if settings.get("sample_order") != "fixed":
         settings.pop("order_seed", None)  # it follows from the seed
     versions = record.run.get("versions")
     machine = {"device": str(record.run.get("device", "-")), "processes": str(record.run.get("processes", "-"))}
-    return Run(
+    return RecordedRun(
         name=name,
         method=method_name(method),
         seed=int(record.run["seed"]),
@@ -180,8 +155,8 @@ def _run(path: Path, name: str) -> Run:
         steps=record.steps,
         epochs=record.epochs,
         kind=str(method["name"]),
-        correction=_flat(correction(method)),
-        machine=machine | (_flat(versions) if isinstance(versions, Mapping) else {}),
+        correction=flat(correction(method)),
+        machine=machine | (flat(versions) if isinstance(versions, Mapping) else {}),
         command=known.get("command"),
         scores=_scores(path.with_name("scores.json")),
     )
@@ -195,69 +170,14 @@ def _scores(path: Path) -> dict[str, float]:
     return {str(name): number(scores, name) for name in scores}
 
 
-def correction(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that matter to a method, defaults filled in; the others cannot distinguish two runs.
-
-    Names that this release does not know are kept, for they may have changed the run.
-    """
-    settings = _BY_METHOD.get(str(method["name"]))
-    if settings is None:
-        return {key: value for key, value in method.items() if key != "name"}
-    own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
-    if "margin" in own:
-        own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
-    own |= later_settings(method)
-    return own | {key: value for key, value in method.items() if key not in _OF_METHODS}
-
-
-def later_settings(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of :data:`LATER_FIELDS` that are not at their defaults and matter to the method."""
-    name = str(method["name"])
-    of_dcl = ("floor", "correct", "blocks", *(["returning"] if method.get("floor") is not None else []))
-    of_cautious = ("rescale", "mask_decay", "max_rescale")
-    matter = {
-        *(of_dcl if name == "dcl" else ()),
-        *(of_cautious if name == "cautious" or method.get("cautious") else ()),
-        *(("cautious",) if name != "cautious" else ()),
-        *(("strength", "head_strength") if name == "l2sp" else ()),
-    }
-    return {
-        key: method[key]
-        for key in LATER_FIELDS
-        if key in matter and method.get(key, _OF_METHODS[key]) != _OF_METHODS[key]
-    }
-
-
-def in_words(settings: Mapping[str, Any]) -> list[str]:
-    """Return each setting in words."""
-    return [
-        _WORDS.get(f"{key} {value}", _WORDS.get(key, "{key} {value}")).format(key=key.replace("_", " "), value=value)
-        for key, value in _flat(settings).items()
-    ]
-
-
-def method_name(method: Mapping[str, Any]) -> str:
-    """Return a method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
-
-    Settings other than the defaults are named too, so that different corrections have different names.
-    """
-    name, own = str(method["name"]), correction(method)
-    usual = correction({"name": name})
-    text = {"baseline": "baseline", "cautious": "Cautious", "l2sp": "L2-SP"}.get(name, name.upper())
-    if name == "dcl":
-        window, references, mode = (own.pop(key) for key in ("window", "references", "mode"))
-        text += f"-{'∞' if window is None else window}-{references} {mode}"
-    return ", ".join([text, *in_words({key: own[key] for key in own if own[key] != usual.get(key, ())})])
-
-
-def group(runs: Sequence[Run]) -> list[Group]:
+def group(runs: Sequence[RecordedRun]) -> list[Group]:
     """Return groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
 
     That is the first one, or the first that is finished; the others are kept as left out.
     """
     keys = varying(runs)
     named = _distinguishing(runs, keys)
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[Run]]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[int, list[RecordedRun]]] = {}
     for run in runs:
         variant = tuple((key, run.settings.get(key, "-")) for key in keys)
         groups.setdefault((run.method, variant), {}).setdefault(run.seed, []).append(run)
@@ -270,13 +190,13 @@ def group(runs: Sequence[Run]) -> list[Group]:
     return sorted(made, key=lambda each: each.kind != "baseline")
 
 
-def varying(runs: Sequence[Run]) -> list[str]:
+def varying(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the settings that differ between runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     return [key for key in keys if len({run.settings.get(key, "-") for run in runs}) > 1]
 
 
-def _distinguishing(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+def _distinguishing(runs: Sequence[RecordedRun], keys: Sequence[str]) -> list[str]:
     """As few settings as distinguish what all of them do: another data set has another mean of its pixels too."""
     chosen: list[str] = []
     kinds = 1
@@ -292,16 +212,6 @@ def row_name(method: str, settings: Mapping[str, str]) -> str:
     """Return the name of a row: the method in words, and the settings in which it differs from other rows."""
     listed = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
     return f"{method} ({listed})" if listed else method
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{key}.")
-        else:
-            flat[f"{before}{key}"] = str(value)
-    return flat
 
 
 def number(line: Mapping[str, Any], *names: str) -> float:

@@ -87,7 +87,9 @@ def classifier_samples(
 
 
 def trained_by(checkpoint: Path) -> str | None:
-    """Return the command that trained a classifier, as it was typed; None where its record has none."""
+    """Return the command that trained a classifier, as it was typed; None where it is not recorded."""
+    if is_saliency(checkpoint):
+        return None
     typed = read_record(_run_of(checkpoint)[0]).run.get("command")
     return None if typed is None else f"congruency {typed}"
 

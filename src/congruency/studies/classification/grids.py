@@ -9,8 +9,7 @@ from typing import Any
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.constraints.references import Mode
-from congruency.studies.classification.jobs import Data, ImageJob, extras, settings_of
-from congruency.studies.classification.recipes import Measured
+from congruency.studies.classification.jobs import Data, ImageJob, Measured, extras, settings_of
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
@@ -52,11 +51,6 @@ _NOTES = (
     ("Against", "The paired difference to the baseline, seed by seed: same initial weights, same batches."),
     CORRECTED_NOTE,
 )
-
-
-def grid(name: str) -> Study[ImageJob]:
-    """Return a grid by its name."""
-    return GRIDS[name]()
 
 
 def _cifar10_grid() -> Study[ImageJob]:

@@ -6,14 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from congruency.classification.optimizers import SGD_NAME
 from congruency.classification.task import Images
-from congruency.studies.classification.recipes import Measured
 from congruency.studies.plan import Column, Row, Study
-from congruency.training.config import LATER_FIELDS, Correction, SampleOrder
+from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.task import Build
+
+Measured = Literal["error", "top5_error", "ms", "parameters"]
+"""Figures of a finished run that columns show."""
 
 ImageSets = tuple[Images, Images | None]
 """Training images, and test images where something is evaluated."""
@@ -32,8 +34,6 @@ class TrainingSetup(Protocol):
     def batch_size(self) -> int: ...
     @property
     def accumulate(self) -> int: ...
-    @property
-    def sample_order(self) -> SampleOrder: ...
 
     def check(self) -> None:
         """Refuse a network that does not exist, before any data is read for it."""
@@ -48,6 +48,7 @@ class Data:
 
     Attributes:
         classes: how many the set must have, None for any.
+        per_class: only so many training images of every class; None for all.
         synthetic: random images of the set's shape instead, for times that do not depend on what images show.
         shape: (C, H, W) of synthetic images.
     """
@@ -55,7 +56,6 @@ class Data:
     name: str
     classes: int | None = None
     per_class: int | None = None
-    test_per_class: int | None = None
     synthetic: bool = False
     shape: tuple[int, int, int] = (3, 32, 32)
 
@@ -85,12 +85,12 @@ class ImageJob:
     def digest(self) -> str:
         """Identify the job by everything that changes its result, but for the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
-        if self.setup.sample_order == "seed":  # as it was before there were others, so that finished runs stay finished
+        if setup.get("sample_order") == "seed":  # as it was before there were others: finished runs stay finished
             del setup["sample_order"], setup["order_seed"]
         if setup.get("optimizer") == SGD_NAME:
             del setup["optimizer"]
-        data = asdict(self.data)
-        data["made_up"] = data.pop("synthetic")  # its first name, for the same reason
+        data = asdict(self.data) | {"test_per_class": None}  # a field of that time, for the same reason
+        data["made_up"] = data.pop("synthetic")  # its first name
         described = [setup, self.method.settings(), data, dict(self.columns), self.steps]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -125,7 +125,10 @@ def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
 
 
 def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
-    """Return the study with other settings in all its runs: attributes of the setup; None changes nothing."""
+    """Return the study with other settings in all its runs: attributes of the setup, or the images ``per_class``.
+
+    None changes nothing.
+    """
     given = {name: value for name, value in changes.items() if value is not None}
     if not given:
         return study
@@ -138,16 +141,22 @@ def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
 
 def describe_changes(given: Mapping[str, Any]) -> str:
     """Return what options changed, as a sentence; empty where nothing that changes what a study is about."""
-    parts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "pretrained")
-    return f"Changed by options: {parts}." if parts else ""
+    parts = [
+        f"{value} training images per class" if name == "per_class" else f"{name.replace('_', ' ')} {value}"
+        for name, value in given.items()
+        if name != "pretrained"
+    ]
+    return f"Changed by options: {', '.join(parts)}." if parts else ""
 
 
 def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
     """Milestones and warm-up move with the number of epochs; the weights of one network do not fit another."""
     setup, epochs = job.setup, given.get("epochs")
-    if job.steps is not None:  # times depend on neither
-        given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained")}
+    if job.steps is not None:  # times depend on none of these
+        given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained", "per_class")}
         return replace(job, setup=replace(setup, **given))
+    data = replace(job.data, per_class=given.get("per_class", job.data.per_class))
+    given = {name: value for name, value in given.items() if name != "per_class"}
     held = asdict(setup)
     moved: dict[str, Any] = {}
     if epochs is not None:
@@ -157,4 +166,4 @@ def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
         moved["pretrained"] = None
     if held["pretrained"] is None:
         given = {name: value for name, value in given.items() if name != "pretrained"}
-    return replace(job, setup=replace(setup, **moved, **given))
+    return replace(job, setup=replace(setup, **moved, **given), data=data)

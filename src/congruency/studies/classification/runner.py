@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
-import shutil
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +17,8 @@ from congruency.classification.image_options import ImageOptions, read_sets
 from congruency.classification.task import Images
 from congruency.datasets import Catalogue, LabelledImages
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets
-from congruency.studies.executor import Batch, Stopped, Within
-from congruency.studies.network_runs import Machine, folder_name, train_run
+from congruency.studies.executor import Within
+from congruency.studies.network_runs import Machine, NetworkRunner, curves_of, samples_per_second, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record
@@ -70,17 +69,15 @@ class ImageSource:
 
     def sets(self, job: ImageJob) -> ImageSets:
         """Return the images of a run."""
-        seen = None if job.steps is None else job.steps * job.setup.batch_size
         if job.data.synthetic:
-            return self._synthetic(job.data, seen or job.setup.batch_size), None
-        train_set, test_set = _held_sets(self, job.data)
-        return (train_set if seen is None else train_set.subset(range(min(len(train_set), seen)))), test_set
+            return self._synthetic(job.data, (job.steps or 1) * job.setup.batch_size), None
+        return _held_sets(self, job.data)
 
     def read(self, data: Data) -> ImageSets:
         """Read the training and the test images, and check their classes."""
         options = ImageOptions(
             source=self.dataset or data.name, folder=self.data, size=self.size, channels=self.channels,
-            per_class=data.per_class, test_per_class=data.test_per_class, cache=self.cache,
+            per_class=data.per_class, cache=self.cache,
         )  # fmt: skip
         train_set, test_set = read_sets(options)
         if self.dataset is None and data.classes not in (None, len(train_set.classes)):
@@ -111,29 +108,17 @@ def _held_sets(source: ImageSource, data: Data) -> ImageSets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationRunner:
-    """Executes classification runs, each in a folder of its own, resumed where it was interrupted.
+class ClassificationRunner(NetworkRunner[ImageJob]):
+    """Executes classification runs.
 
     Attributes:
-        study: its name, for the records of the runs.
-        command: what was typed after ``congruency``, for them too.
         record_steps: keep the line of every n-th step in the records; 0 for none.
-        folders_by_row: name folders by row, label and seed rather than by digest.
         elsewhere: the runs are executed by other processes, which read the images from a cache.
     """
 
-    folder: Path
-    machine: Machine
     images: ImageSource = ImageSource()
-    study: str | None = None
-    command: str | None = None
     record_steps: int = 0
-    folders_by_row: bool = False
     elsewhere: bool = False
-
-    @property
-    def device(self) -> str:
-        return self.machine.device
 
     def prepare(self, runs: Sequence[Run[ImageJob]]) -> None:
         """Check every network and its settings, and read the images of all runs."""
@@ -146,28 +131,8 @@ class ClassificationRunner:
             else:
                 _held_sets(self._source, data)
 
-    def batches(self, runs: Sequence[Run[ImageJob]]) -> list[Batch[ImageJob]]:
-        return [(run,) for run in runs]
-
-    def run(self, batch: Batch[ImageJob], within: Within) -> Iterator[tuple[Run[ImageJob], RunResult]]:
-        """Train each run and yield its figures, which, with the records of runs that are not short, are what stays."""
-        for run in batch:
-            folder = self.run_folder(run)
-            result, asked_to_stop = self._train(run, folder, within)
-            yield run, result
-            if first_process():  # the result is kept
-                shutil.rmtree(folder if run.job.short else folder / "checkpoints", ignore_errors=True)
-            if asked_to_stop:
-                raise Stopped
-
-    def run_folder(self, run: Run[ImageJob]) -> Path:
-        """Return the folder of a run's record and checkpoints."""
-        job = run.job
-        if self.folders_by_row:
-            parts = [folder_name(part) for part in (run.row, job.label) if part]
-            return self.folder.joinpath("runs", *parts, f"seed-{run.seed}")
-        name = folder_name(f"{job.setup.model}-{job.data.name}-{job.method.name}")
-        return self.folder / "runs" / f"{name}-{job.digest()}-seed{run.seed}"
+    def keeps_record(self, job: ImageJob) -> bool:
+        return not job.short
 
     @property
     def _source(self) -> ImageSource:
@@ -175,17 +140,13 @@ class ClassificationRunner:
         source = replace(self.images, device=self.machine.device)
         return replace(source, cache=self.folder / "images") if self.elsewhere and source.cache is None else source
 
-    def _train(self, run: Run[ImageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
-        """Train; return the result, and whether SIGTERM came at the end."""
+    def train(self, run: Run[ImageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
         images = self._source.sets(run.job)
-        setup = replace(run.job.setup, seed=run.seed)
-        if run.job.steps is not None:
-            setup = replace(setup, epochs=math.ceil(run.job.steps * setup.batch_size / len(images[0])))
-        job = replace(run.job, setup=setup)
+        job = replace(run.job, setup=replace(run.job.setup, seed=run.seed))
         origin = Origin(command=self.command, data=self.images.name(job), table=self.study, row=run.row)
         millions: list[float] = []
         began = time.perf_counter()
-        made = _counting(setup.builder(images, job.method), job, millions)
+        made = _counting(job.setup.builder(images, job.method), job, millions)
         config = training_config(job, self.machine, run.seed, self.record_steps)
         result = train_run(run, made, config, folder, origin, within)
         gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
@@ -195,7 +156,8 @@ class ClassificationRunner:
         recording = job.method.offset + job.method.references
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
         figures["seconds"] = time.perf_counter() - began
-        return RunResult(figures, _curves(record) if job.curves else {}), result.asked_to_stop
+        curves = curves_of(record, test_error="error", test_loss="loss") if job.curves else {}
+        return RunResult(figures, curves), result.asked_to_stop
 
 
 def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
@@ -225,28 +187,12 @@ def _figures(record: RunRecord) -> dict[str, float]:
         "train_loss": last.get("loss"),
         "train_error": last.get("error"),
         "corrected_share": _mean([epoch["corrected_share"] for epoch in record.epochs]),
-        "images_per_second": _rate(record),
+        "images_per_second": samples_per_second(record),
     }
     if "congruency" in last:
         figures["congruency"] = _mean([epoch["congruency"] for epoch in record.epochs])
         figures["magnitude"] = last["magnitude"]
     return {name: math.nan if value is None else float(value) for name, value in figures.items()}
-
-
-def _curves(record: RunRecord) -> dict[str, list[float]]:
-    """Figures after every epoch."""
-    lines = record.epochs
-    curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}
-    for name in ("error", "loss"):
-        curves[f"test_{name}"] = [(line["evaluation"] or {}).get(name) for line in lines]
-    return {name: [math.nan if value is None else value for value in values] for name, values in curves.items()}
-
-
-def _rate(record: RunRecord) -> float:
-    """Images per second, over all epochs but the first, which warms up."""
-    epochs = record.epochs[1:] or record.epochs
-    seconds = sum(epoch["seconds"] for epoch in epochs)
-    return sum(epoch["samples"] for epoch in epochs) / seconds if seconds else math.nan
 
 
 def _costs(record: RunRecord, millions: float, recording: int) -> dict[str, float]:

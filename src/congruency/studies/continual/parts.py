@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from congruency.continual.config import Kind, LearnerConfig
-from congruency.studies.continual.tables import ContinualJob, StreamSettings, Table, TableRow, continual_study
+from congruency.studies.continual.tables import TUNED, ContinualJob, StreamSettings, TableRow, continual_study
 from congruency.studies.plan import Study
 
 __all__ = [
     "FURTHER_MARGINS",
     "MARGINS",
-    "TUNED",
     "WINDOWS",
     "Part",
     "gem_with_margin",
@@ -77,10 +76,11 @@ _PEER_CAPTION = "A loss with constraints is compared with the same loss without,
 def _peer_rows(settings: StreamSettings) -> list[TableRow]:
     """The losses alone, and ER and DER++ under DCL's constraints, GEM's, and both."""
     gem = "ResNet GEM" if settings.table == "icifar100" else "GEM"
-    tuned = {**_NOT_TUNED, **TUNED.get(settings.table, {})}
+    tuned = TUNED.get(settings.table, {})
 
     def method(name: str, kind: Kind, **more: Any) -> LearnerConfig:
-        return LearnerConfig(name, kind, **{**tuned.get(kind, {}), **more})
+        known = tuned.get(kind) or LearnerConfig(name, kind, strength=_NOT_TUNED.get(kind, 1.0))
+        return replace(known, name=name, **more)
 
     rows = [
         TableRow(LearnerConfig("single", "single"), against=gem),
@@ -109,15 +109,8 @@ def _peer_rows(settings: StreamSettings) -> list[TableRow]:
 
 
 _COMBINED: tuple[tuple[str, Kind], ...] = (("ER", "er"), ("DER++", "derpp"))
-_NOT_TUNED: dict[Kind, dict[str, float]] = {
-    "ewc": {"strength": 0.1}, "mas": {"strength": 0.01}, "der": {"strength": 0.3}, "derpp": {"strength": 0.3},
-}  # fmt: skip
-TUNED: dict[Table, dict[Kind, dict[str, float]]] = {
-    "mnist_r": {"ewc": {"lr": 0.01, "strength": 10.0}},
-    "mnist_p": {"ewc": {"lr": 0.1, "strength": 1.0}},
-    "icifar100": {"ewc": {"lr": 0.003, "strength": 0.01}, "icarl": {"lr": 0.03, "strength": 1.0}},
-}
-"""Learning rates and strengths of the losses, searched on held-out seeds (`--tune KIND`)."""
+_NOT_TUNED: dict[Kind, float] = {"ewc": 0.1, "mas": 0.01, "der": 0.3, "derpp": 0.3}
+"""Strengths of the losses where none was searched."""
 
 
 def _searched(settings: StreamSettings) -> str:

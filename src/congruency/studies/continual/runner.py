@@ -91,12 +91,11 @@ class ContinualRunner:
     def _fast(self, run: Run[ContinualJob]) -> bool:
         return self._batched(run) and self.device == "cpu" and not self.agreement and FastGEM.suits(run.job.method)
 
-    def run(self, batch: Batch[ContinualJob], within: Within | None) -> Iterator[tuple[Run[ContinualJob], RunResult]]:
+    def run(self, batch: Batch[ContinualJob], within: Within) -> Iterator[tuple[Run[ContinualJob], RunResult]]:
         label = batch[0].title if len(batch) == 1 else f"{len(batch)} runs as one batch"
 
         def progress(done: int, total: int) -> None:
-            if within is not None:
-                within(label, done / total)
+            within(label, done / total)
 
         if not self._batched(batch[0]):
             (alone,) = batch

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any
 import torch
 
 from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
-from congruency.studies.executor import Batch, Stopped, Within
+from congruency.studies.executor import Within
 from congruency.studies.language.study import LanguageJob
-from congruency.studies.network_runs import Machine, folder_name, train_run
+from congruency.studies.network_runs import NetworkRunner, curves_of, samples_per_second, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Origin, RunRecord, read_record
@@ -24,25 +22,16 @@ _SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run 
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageRunner:
-    """Trains one model per run; each has a folder of its own.
+class LanguageRunner(NetworkRunner[LanguageJob]):
+    """Executes runs of language models.
 
     Attributes:
         corpus: What :func:`congruency.language.read_corpus` reads.
         corpus_hash: That the text must have, whichever machine reads it; None for any.
-        command: What was typed after ``congruency``, for the records of the runs.
     """
 
-    folder: Path
-    machine: Machine
     corpus: str = "stdlib"
     corpus_hash: str | None = None
-    study: str | None = None
-    command: str | None = None
-
-    @property
-    def device(self) -> str:
-        return self.machine.device
 
     @property
     def computing(self) -> dict[str, Any]:
@@ -69,24 +58,16 @@ class LanguageRunner:
         for setup in {run.job.setup for run in runs}:
             build(setup, self.text())
 
-    def batches(self, runs: Sequence[Run[LanguageJob]]) -> list[Batch[LanguageJob]]:
-        return [(run,) for run in runs]
-
-    def run(self, batch: Batch[LanguageJob], within: Within) -> Iterator[tuple[Run[LanguageJob], RunResult]]:
-        (run,) = batch
+    def train(self, run: Run[LanguageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
         setup = replace(run.job.setup, seed=run.seed)
         config = training_config(
             setup, run.job.method, accelerator=self.machine.device, measure="none", record_steps=0,
             checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT else 5, **self.computing,
         )  # fmt: skip
         text = self.text()
-        folder = self.folder / "runs" / f"{folder_name(run.row)}-{run.job.digest()}-seed{run.seed}"
         origin = Origin(command=self.command, data=text.name, table=self.study, row=run.row)
         result = train_run(run, build(setup, text), config, folder, origin, within)
-        yield run, _result(read_record(result.record), setup)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the result is kept
-        if result.asked_to_stop:
-            raise Stopped
+        return _result(read_record(result.record), setup), result.asked_to_stop
 
 
 @lru_cache(maxsize=2)
@@ -100,25 +81,12 @@ def _parameters(setup: LanguageSetup) -> int:
 
 
 def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:
-    lines = record.epochs
-    seconds = sum(line["seconds"] for line in lines[1:] or lines)  # the first interval warms up
-    samples = sum(line["samples"] for line in lines[1:] or lines)
-    curves = {
-        "steps": [line["step"] for line in lines],
-        "validation_loss": [_number((line["evaluation"] or {}).get("loss")) for line in lines],
-        "train_loss": [_number(line["loss"]) for line in lines],
+    lines, curves = record.epochs, curves_of(record, validation_loss="loss")
+    figures = {
+        "validation_loss": curves["validation_loss"][-1],
+        "train_loss": curves["train_loss"][-1],
+        "corrected_share": sum(line["corrected_share"] for line in lines) / len(lines),
+        "bytes_per_second": setup.shape.context * samples_per_second(record),
+        "seconds": sum(line["seconds"] for line in lines),
     }
-    return RunResult(
-        {
-            "validation_loss": curves["validation_loss"][-1],
-            "train_loss": curves["train_loss"][-1],
-            "corrected_share": sum(line["corrected_share"] for line in lines) / len(lines),
-            "bytes_per_second": setup.shape.context * samples / seconds if seconds else math.nan,
-            "seconds": sum(line["seconds"] for line in lines),
-        },
-        curves,
-    )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+    return RunResult(figures, curves)
