@@ -152,7 +152,9 @@ def test_bench_measures(tmp_path):
     for kind in ("memory", "meter", "updates"):
         assert found[kind], kind
     assert found["training_steps"] == []  # a size was asked for, not networks
-    assert "One update of a congruency meter" in result.output
+    page = (tmp_path / "bench.html").read_text("utf-8")
+    assert "Cost against references" in page
+    assert "One update of a congruency meter" in page
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

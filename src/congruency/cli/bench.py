@@ -26,7 +26,7 @@ def bench(
         "corrections", "memory", "meter", "updates", "steps",
     )] = None,
     out: Annotated[Path | None, option(
-        "A folder to write the measurements to, as JSON.", "FOLDER",
+        "A folder to write the measurements to, as JSON, and a page with charts.", "FOLDER",
     )] = None,
     quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
+from congruency.report.page import render
 from congruency.report.tables import to_rich
 from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
-from congruency.studies.bench_report import tables
+from congruency.studies.bench_report import page, tables
 
 __all__ = ["QUESTIONS", "run"]
 
@@ -48,6 +49,8 @@ class Row:
     host: float | None
     memory_limit: float
     """What moving the memory alone takes where the gradient is rewritten: see :meth:`Memory.limits`."""
+    extra_bytes: int | None
+    """On a GPU: the most memory DCL takes besides its reference points, a correction included."""
     congruent_limit: float | None = None
     """The same where it is left alone."""
 
@@ -107,7 +110,7 @@ def run(
     out: Path | None = None,
     quick: bool = False,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` goes to ``out``."""
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``."""
     console = Console()
     results = []
     for name in devices:
@@ -124,7 +127,7 @@ def run(
             f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"
             for name, result in zip(devices, results, strict=True)
         }
-        for path in write_together(out, files):
+        for path in write_together(out, {**files, "bench.html": render(page(results))}):
             console.print(f"written to {path}")
 
 
@@ -204,12 +207,6 @@ class _Clock:
                 times[name].append(self._once(program))
         return {name: statistics.median(values) for name, values in times.items()}
 
-    def time_work(self, programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-        """The same, on a GPU by its own clock: in training the host runs ahead of it."""
-        if self.device.type != "cuda":
-            return self.time(programs)
-        return {name: device_seconds(program) for name, program in programs.items()}
-
     def _once(self, program: Callable[[], Any]) -> float:
         self._wait()
         start = time.perf_counter()
@@ -259,15 +256,16 @@ class MemoryClock:
         programs: dict[str, Callable[[], Any]] = {
             "sum": a.sum, "dot": lambda: torch.dot(a, b), "add": lambda: a.add_(b, alpha=1e-9)
         }  # fmt: skip
-        times = self._clock.time_work(programs)
+        on_gpu = self._clock.device.type == "cuda"
+        times = _device_times(programs) if on_gpu else self._clock.time(programs)
         memory = Memory(min(times["sum"], times["dot"] / 2) / a.numel(), times["add"] / a.numel())
-        if self._clock.device.type == "cuda":
+        if on_gpu:
             self._known = memory
         return memory
 
-    def beside(self, clock: _Clock, programs: dict[str, Callable[[], Any]]) -> tuple[dict[str, float], Memory]:
-        """The median seconds of programs, with the mean of how fast memory was before and after."""
-        before, times, after = self(), clock.time_work(programs), self()
+    def around(self, measured: Callable[[], dict[str, float]]) -> tuple[dict[str, float], Memory]:
+        """What is measured, with the mean of how fast memory was before and after."""
+        before, times, after = self(), measured(), self()
         mean = ((a + b) / 2 for a, b in zip(astuple(before), astuple(after), strict=True))
         return times, Memory(*mean)
 
@@ -276,9 +274,11 @@ def measure_correction(
     workload: Workload, references: int, device: torch.device, clock: _Clock, memory: MemoryClock
 ) -> Row:
     """Measure one correction of random gradients, congruent and incongruent ones."""
-    params = _parameters(workload, device)
-    gradients = [g.clone() for _, g in _with_gradients(params)]
-    optimizer = _sgd(params)
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    gradients = [torch.randn_like(p) for p in params]
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = g.clone()
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
     congruent = congruency.DCL(optimizer, references=references, attach=False)
     # a margin, so that the gradient is rewritten every time, and stays congruent
     corrected = congruency.DCL(optimizer, references=references, margin=1e-6, floor=1.0, returning=False, attach=False)
@@ -295,19 +295,23 @@ def measure_correction(
         "congruent": congruent.correct,
         "corrected": corrected.correct,
     }
-    times, rate = memory.beside(clock, programs)
+    # what a GPU does: the host runs ahead of it in training
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
     host_time = clock.time({"host": host.correct})["host"] if host else None
+    extra = _extra_bytes(optimizer, references, workload.parameters) if device.type == "cuda" else None
     limits = rate.limits(2 + references, workload.parameters)
     return Row(
         workload.name, len(params), workload.parameters, references,
-        times["sgd"], times["congruent"], times["corrected"], host_time, limits[1], limits[0],
+        times["sgd"], times["congruent"], times["corrected"], host_time, limits[1], extra, limits[0],
     )  # fmt: skip
 
 
 def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _Clock, memory: MemoryClock) -> Row:
     """Measure a correction by constraints that all change at every step, as those of an episodic memory do."""
-    params = _parameters(workload, device)
-    optimizer = _sgd(params)
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
     programs: dict[str, Callable[[], Any]] = {"sgd": optimizer.step}
     vectors = [[torch.randn_like(p) + g / 10 for p, g in _with_gradients(params)] for _ in range(rows)]
     for name, margin in (("congruent", 0.0), ("corrected", 1e-6)):
@@ -315,24 +319,12 @@ def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _
         directions.set(vectors, params)
         corrector = congruency.Corrector(optimizer, constraints=[directions], attach=False)
         programs[name] = corrector.correct
-    times, rate = memory.beside(clock, programs)
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
     limits = rate.limits(1 + rows, workload.parameters)
     return Row(
         workload.name, len(params), workload.parameters, rows,
-        times["sgd"], times["congruent"], times["corrected"], None, limits[1], limits[0],
+        times["sgd"], times["congruent"], times["corrected"], None, limits[1], None, limits[0],
     )  # fmt: skip
-
-
-def _parameters(workload: Workload, device: torch.device) -> list[nn.Parameter]:
-    """Random parameters with random gradients."""
-    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    return params
-
-
-def _sgd(params: Sequence[Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
 
 
 def _with_gradients(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -341,27 +333,47 @@ def _with_gradients(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 def measure_meter(workload: Workload, device: torch.device, clock: _Clock, memory: MemoryClock) -> MeterRow:
     """Measure an update of a congruency meter, alone and beside DCL on the same parameters."""
-    params = _parameters(workload, device)
-    optimizer = _sgd(params)
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
     dcl = congruency.DCL(optimizer)
     alone, beside = congruency.CongruencyMeter(params), congruency.CongruencyMeter(params, beside=dcl)
     for _ in range(2):
         alone.update()
         optimizer.step()
         beside.update()
-    programs: dict[str, Callable[[], Any]] = {
-        "sgd": _sgd(params).step, "update": alone.update, "beside": beside.update,
-    }  # fmt: skip
-    times, rate = memory.beside(clock, programs)
+    plain = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    programs = {"sgd": plain.step, "update": alone.update, "beside": beside.update}
+    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
     limit, _ = rate.limits(3, workload.parameters)
     return MeterRow(workload.name, workload.parameters, times["sgd"], times["update"], times["beside"], limit)
+
+
+def _device_times(programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    return {name: device_seconds(program) for name, program in programs.items()}
+
+
+def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
+    """As requested from the allocator: what it adds by rounding up its blocks is not counted."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    dcl = congruency.DCL(optimizer, references=references, mode="anchor", margin=1e-6, attach=False)
+    for _ in range(references + 2):
+        dcl.correct()
+    peak: int = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    return int(peak - before - 4 * references * parameters)
 
 
 def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> UpdateRow:
     """Measure AdamW steps on random gradients: plain, cautious, with DCL on the update, and cautious by timm."""
 
     def optimizer(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> torch.optim.Optimizer:
-        return make(_parameters(workload, device), lr=1e-6, weight_decay=0.1, foreach=True, **settings)
+        params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+        for p in params:
+            p.grad = torch.randn_like(p)
+        return make(params, lr=1e-6, weight_decay=0.1, foreach=True, **settings)
 
     plain, cautious, dcl = (optimizer(torch.optim.AdamW) for _ in range(3))
     congruency.Cautious(cautious)
@@ -372,7 +384,7 @@ def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> U
         from timm.optim.adamw import AdamWLegacy
 
         programs["timm"] = optimizer(AdamWLegacy, caution=True).step
-    times = clock.time_work(programs)
+    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
     named = (times["adamw"], times["cautious"], times["dcl"], times.get("timm"))
     return UpdateRow(workload.name, workload.parameters, *named)
 
