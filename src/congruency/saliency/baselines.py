@@ -148,20 +148,11 @@ def reference_scores(
         centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
-    if people and protocol == "exact":
+    viewers = min((len(v.fixations) for v in test.viewings), default=0)
+    if people and protocol == "exact" and viewers >= MIN_VIEWERS:
         viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
-        references |= _people(viewed, metrics, device, baseline)
+        references[CEILING] = human_ceiling(viewed, metrics, device=device, baseline=baseline)
     return references
-
-
-def _people(
-    data: SaliencyData, metrics: Sequence[str], device: torch.device | str | None, baseline: Tensor | None
-) -> dict[str, dict[str, float]]:
-    """How well people do, where enough separate viewers are known."""
-    viewers = min((len(v.fixations) for v in data.viewings), default=0)
-    if viewers < MIN_VIEWERS:
-        return {}
-    return {CEILING: human_ceiling(data, metrics, device=device, baseline=baseline)}
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:

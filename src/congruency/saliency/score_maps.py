@@ -228,14 +228,9 @@ def open_scored(
     maps: str | Path, fixations: str | Path, split: str | None = None, *, pixels_per_degree: float | None = None
 ) -> SaliencyData:
     """The data set that :func:`score_maps` scores a folder of maps on."""
-    opened = _opened(maps, fixations, split)
-    return opened if pixels_per_degree is None else replace(opened, pixels_per_degree=pixels_per_degree)
-
-
-def _opened(maps: str | Path, fixations: str | Path, split: str | None) -> SaliencyData:
     path, files = Path(fixations), map_files(Path(maps))
     if path.suffix.lower() not in (".csv", ".json"):
-        return open_split(path, split, "val")
+        return open_split(path, split, "val", pixels_per_degree=pixels_per_degree)
     if split is not None:
         raise DataError(f"{path} has no splits; do not name one, got {split!r}")
     viewings = []
@@ -246,4 +241,4 @@ def _opened(maps: str | Path, fixations: str | Path, split: str | None) -> Salie
             raise DataError(f"there is no map for {name}, which {path} names; a map is named like its image")
         height, width = read_map(files[key]).shape[-2:]
         viewings.append(viewing(image, (height, width), list(viewers.values()), folder=folder))
-    return SaliencyData(path.name, tuple(viewings))
+    return SaliencyData(path.name, tuple(viewings), pixels_per_degree=pixels_per_degree)

@@ -110,8 +110,7 @@ class Sets:
             return _read(self, preprocessing)
         if self.prepared != preprocessing:
             raise ValueError(f"{self.places[0]} was prepared at {self.prepared}, not at {preprocessing}")
-        first, second = split_prepared(_read_file(self.places[0]), self.train)
-        return first, second
+        return split_prepared(_read_file(self.places[0]), self.train)
 
 
 @lru_cache(maxsize=1)
