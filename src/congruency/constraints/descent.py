@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +38,11 @@ class Descent(ConstraintSource):
 
     needs_update = True
     capacity = active = 1
-    layout = "the gradient"
+    layout: str | None = "the gradient"
+
+    def __init__(self) -> None:
+        self._altered = False  # whether the optimizer's step writes to the gradients
+        self._copies: dict[Tensor, tuple[Tensor, int, Tensor]] = {}  # gradient, its version, what it was
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if correct != "update":
@@ -49,13 +54,40 @@ class Descent(ConstraintSource):
         if len(maximize) > 1:
             raise ValueError("Descent() needs all parameter groups to minimize or all to maximize; use two optimizers")
         self.sign = -1.0 if maximize == {True} else 1.0
+        self._altered = any(map(_writes_to_gradients, optimizer.param_groups))
+        if self._altered:
+            self.layout = None  # the copies lie elsewhere at every step
+
+    def begin(self, parameters: Sequence[Tensor]) -> None:
+        if self._altered:
+            given = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+            self._copies = {p: (gradient, gradient._version, local(gradient).clone()) for p, gradient in given}
 
     def combination(self) -> Tensor:
         return torch.ones(1, 1, dtype=torch.float64)
 
     def basis(self, parameter: Tensor) -> Basis:
         assert parameter.grad is not None
-        return Basis([local(parameter.grad)])
+        if not self._altered:
+            return Basis([local(parameter.grad)])
+        gradient, version, copy = self._copies.get(parameter, (None, 0, None))
+        if copy is None or gradient is not parameter.grad or parameter.grad._version > version + 1:
+            raise RuntimeError(
+                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before; "
+                "pass foreach=False to the optimizer"
+            )
+        return Basis([copy])
+
+    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
+        self._copies = {}
 
     def settings(self) -> dict[str, Any]:
         return {"source": "descent"}
+
+
+def _writes_to_gradients(group: dict[str, Any]) -> bool:
+    """Whether torch's SGD adds Nesterov's momentum to the gradients in place: its foreach form does."""
+    foreach = group.get("foreach")
+    if foreach is None:  # torch's own choice
+        foreach = any(parameter.device.type != "cpu" for parameter in group["params"])
+    return bool(group.get("nesterov") and foreach and not group.get("fused"))
