@@ -148,3 +148,15 @@ def test_gradients_of_a_closure_that_nesterov_overwrites_are_refused():
 
     with pytest.raises(RuntimeError, match="pass foreach=False"):
         optimizer.step(closure)
+
+
+@pytest.mark.parametrize("blocks", ["joint", "element"])
+def test_a_margin_is_that_of_the_gradient_without_its_scale(blocks):
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
+    directions = congruency.Directions(margin=2.0)
+    congruency.Corrector(optimizer, constraints=[directions], blocks=blocks)
+    directions.set([[torch.ones(1)]], [weight])
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)
+    step(optimizer, [4.0])
+    assert weight.tolist() == [-3.0]

@@ -590,6 +590,8 @@ class Corrector:
         if any(margins) and update:  # 0 in a skipped step
             skipped = float(getattr(self.optimizer, "found_inf", 0.0))
             rates = [float(self.optimizer.param_groups[entry.group]["lr"]) * (1.0 - skipped) for entry in entries]
+        elif any(margins):  # what the gradients are still multiplied by, if anything
+            rates = [float(getattr(self.optimizer, "grad_scale", None) or 1.0)] * len(entries)
         rule = ElementRule(
             signs=self._constant(signs, device),
             margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),

@@ -73,8 +73,8 @@ class Descent(ConstraintSource):
         gradient, version, copy = self._copies.get(parameter, (None, 0, None))
         if copy is None or gradient is not parameter.grad or parameter.grad._version > version + 1:
             raise RuntimeError(
-                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before; "
-                "pass foreach=False to the optimizer"
+                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before "
+                "that; pass foreach=False to the optimizer"
             )
         return Basis([copy])
 
