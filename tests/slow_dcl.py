@@ -47,6 +47,7 @@ class SlowDCL:
             self.points, self.gradients, self.recording = [], [], True
             self.lengths = {}
         self.last = None  # what the present update was corrected by
+        self.present = present
         x = np.where(present, g, 0.0)
         if self.recording:
             self.points.append(w.copy())
@@ -83,8 +84,10 @@ class SlowDCL:
                 lengths = np.linalg.norm(c, axis=1)
                 counts = (c @ part >= -self.floor * lengths * np.linalg.norm(part)) | (self.floor == 1.0)
                 if self.returning:
-                    counts &= lengths <= lengths_before.get(b, np.zeros(self.n))
-                    self.lengths[b] = lengths
+                    present = self.present[block]
+                    before, had_gradient = lengths_before.get(b, (np.zeros(self.n), present))
+                    counts &= (lengths <= before) & np.array_equal(present, had_gradient)
+                    self.lengths[b] = (lengths, present)
                 c = c * counts[:, None]
             if self.trigger == "violated" and not np.any(c @ part < 0):
                 continue

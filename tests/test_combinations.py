@@ -123,3 +123,40 @@ def test_a_gradient_whose_negation_is_pending_constrains_with_its_own_sign(kind)
     weight.grad = torch._neg_view(torch.tensor([-1.0, 2.0], dtype=torch.float64))
     optimizer.step()
     assert weight.tolist() == [-1.0, 2.0]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_cautious_compares_with_the_gradient_before_nesterov_momentum(foreach):
+    """Torch's foreach form writes the gradient with its momentum to the gradient itself."""
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9, nesterov=True, foreach=foreach)
+    congruency.Cautious(optimizer, rescale=False)
+    step(optimizer, [4.0, 4.0])
+    before = weight.tolist()
+    step(optimizer, [-1.0, 1.0])  # the momentum outweighs the first element: its update is left out
+    assert weight.tolist() == pytest.approx([before[0], before[1] - 5.14])
+
+
+def test_gradients_of_a_closure_that_nesterov_overwrites_are_refused():
+    weight = parameter(0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5, nesterov=True, foreach=True)
+    congruency.Cautious(optimizer)
+
+    def closure():
+        weight.grad = torch.ones_like(weight)
+        return 0.0
+
+    with pytest.raises(RuntimeError, match="pass foreach=False"):
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize("blocks", ["joint", "element"])
+def test_a_margin_is_that_of_the_gradient_without_its_scale(blocks):
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
+    directions = congruency.Directions(margin=2.0)
+    congruency.Corrector(optimizer, constraints=[directions], blocks=blocks)
+    directions.set([[torch.ones(1)]], [weight])
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)
+    step(optimizer, [4.0])
+    assert weight.tolist() == [-3.0]
