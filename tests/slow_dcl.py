@@ -29,8 +29,8 @@ class SlowDCL:
         self.sign = {"concentrate": 1.0, "anchor": -1.0}[mode]
         self.margin, self.trigger, self.accumulate = margin, trigger, accumulate
         self.floor, self.returning = floor if mode == "concentrate" else None, returning
-        self.lengths: dict[int, np.ndarray] = {}  # of each block: |a_i| in the step before, where it is known
-        self.present: np.ndarray | None = None  # which entries had a gradient in that step
+        # of each block: |a_i| in the step before, and which entries had a gradient then
+        self.lengths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.t = 0
         self.points: list[np.ndarray] = []  # r_1 .. r_N
         self.gradients: list[list[np.ndarray]] = []  # the gradients used since each r_i
@@ -54,10 +54,6 @@ class SlowDCL:
             self.gradients.append([])
             self.recording = len(self.points) < self.n
         elif self.points:
-            for b, block in enumerate(self.blocks):
-                if self.present is not None and np.any(present[block] != self.present[block]):
-                    self.lengths.pop(b, None)  # a length of other entries
-            self.present = present
             here, before = w if decayed is None else decayed, dict(self.lengths)
             rows = self.sign * self._accumulated(here) * present
             x = self._corrected(rows, before, rates, x, self.margin)

@@ -137,6 +137,16 @@ def test_cautious_compares_with_the_gradient_before_nesterov_momentum(foreach):
     assert weight.tolist() == pytest.approx([before[0], before[1] - 5.14])
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+def test_gradients_are_added_up_without_nesterov_momentum(foreach):
+    weight = parameter(0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9, nesterov=True, foreach=foreach)
+    dcl = congruency.DCL(optimizer, mode="anchor", accumulate="gradients", correct="update")
+    step(optimizer, [1.0])
+    assert dcl.references._slots[weight][0].tolist() == [1.0]
+    assert weight.grad.tolist() == [1.0]
+
+
 def test_gradients_of_a_closure_that_nesterov_overwrites_are_refused():
     weight = parameter(0.0)
     optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5, nesterov=True, foreach=True)

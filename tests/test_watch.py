@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 import torch
-from congruency.watch import Watch
 
 import congruency
+from congruency.step.watch import Watch
 
 
 def descend(steps, gradient_of, device="cpu", state=None, **settings):

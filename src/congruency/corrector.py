@@ -33,7 +33,7 @@ from congruency.step.gather import Gather
 from congruency.step.problem import Problems, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
-from congruency.step.updates import WeightsBefore, block_rates, group_factors, skipped_step
+from congruency.step.updates import OverwrittenGradients, WeightsBefore, block_rates, group_factors, skipped_step
 from congruency.step.watch import Watch, correction_watch, finite_watch
 
 __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
@@ -122,6 +122,7 @@ class Corrector:
         self._counts, self._means = Counts(), RunningMeans()
         self._problems = Problems(self.trigger == "violated", self._counts, self._means)
         self._before = WeightsBefore() if self.target == "update" else None
+        self._overwritten = OverwrittenGradients()
         self._gather: Gather
         if self.blocks == "element":
             only_violated = self.trigger == "violated"
@@ -178,6 +179,7 @@ class Corrector:
             # before the optimizer makes a step that cannot be corrected
             check_gradients([g for parameter in selection.parameters if (g := parameter.grad) is not None])
             self._before.save(selection.parameters)
+            self._overwritten.save(self.optimizer, selection)
         for source in self.sources:
             source.begin(selection.parameters)
         return selection
@@ -356,6 +358,7 @@ class Corrector:
             selection = self._selector.select()
             self._before.check(selection.parameters)
             with torch.no_grad():
+                self._overwritten.restore()
                 self._finish(selection)
 
     def _corrected_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -164,7 +164,7 @@ def test_a_custom_loop_with_accelerate():
 
 def test_accelerates_wrapper_is_refused_and_the_wrapped_optimizer_named():
     prepared = Accelerator(cpu=True).prepare(torch.optim.SGD(classifier().parameters(), lr=0.1))
-    with pytest.raises(TypeError, match=r"AcceleratedOptimizer .* optimizer\.optimizer"):
+    with pytest.raises(TypeError, match=r"AcceleratedOptimizer .*\(optimizer\.optimizer\)"):
         congruency.DCL(prepared)
 
 

@@ -39,11 +39,7 @@ class Descent(ConstraintSource):
 
     needs_update = True
     capacity = active = 1
-    layout: str | None = "the gradient"
-
-    def __init__(self) -> None:
-        self._altered = False  # whether the optimizer's step writes to the gradients
-        self._copies: dict[Tensor, tuple[Tensor, int, Tensor]] = {}  # gradient, its version, what it was
+    layout = "the gradient"
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if correct != "update":
@@ -67,18 +63,7 @@ class Descent(ConstraintSource):
 
     def basis(self, parameter: Tensor) -> Basis:
         assert parameter.grad is not None
-        if not self._altered:
-            return Basis([local(parameter.grad)])
-        gradient, version, copy = self._copies.get(parameter, (None, 0, None))
-        if copy is None or gradient is not parameter.grad or parameter.grad._version > version + 1:
-            raise RuntimeError(
-                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before "
-                "that; pass foreach=False to the optimizer"
-            )
-        return Basis([copy])
-
-    def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
-        self._copies = {}
+        return Basis([local(parameter.grad)])
 
     def settings(self) -> dict[str, Any]:
         return {"source": "descent"}

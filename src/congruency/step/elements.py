@@ -89,6 +89,8 @@ class ElementGather(Gather):
             skipped = skipped_step(self._optimizer)
             taken = 1.0 if skipped is None else 1.0 - float(skipped)
             rates = [float(self._optimizer.param_groups[entry.group]["lr"]) * taken for entry in entries]
+        elif any(margins):  # what the gradients are still multiplied by, if anything
+            rates = [float(getattr(self._optimizer, "grad_scale", None) or 1.0)] * len(entries)
         rule = ElementRule(
             signs=self._constant(device, signs),
             margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),

@@ -13,7 +13,10 @@ from congruency.backends import rows_of
 from congruency.distributed import PLAIN, local
 from congruency.step.selection import Selection
 
-__all__ = ["WeightsBefore", "block_rates", "decay_factor", "group_factors", "momentum_of", "skipped_step"]
+__all__ = [
+    "OverwrittenGradients", "WeightsBefore", "block_rates", "decay_factor", "group_factors", "momentum_of",
+    "skipped_step",
+]  # fmt: skip
 
 # Optimizers of torch.optim and timm.optim whose weight decay is always decoupled; others say so in their groups.
 _ALWAYS_DECOUPLED = {
@@ -114,3 +117,44 @@ class WeightsBefore:
         for parameter, factor in zip(parameters, factors, strict=True):
             if isinstance(factor, Tensor) or factor != 1.0:
                 self._held[parameter].mul_(factor)
+
+
+class OverwrittenGradients:
+    """The gradients that an optimizer overwrites in its step, put back after it.
+
+    The foreach form of ``SGD(nesterov=True)``, the default on a GPU, adds the momentum to ``p.grad`` in place; what
+    compares an update with the gradient must not compare it with itself. Others cost nothing here.
+    """
+
+    def __init__(self) -> None:
+        self._written: list[Tensor] = []
+        self._held: list[tuple[Tensor, Tensor, int, Tensor]] = []  # parameter, gradient, its version, what it was
+
+    def save(self, optimizer: torch.optim.Optimizer, selection: Selection) -> None:
+        """Copy the gradients that the step will overwrite."""
+        groups = {i for i, group in enumerate(optimizer.param_groups) if _writes_to_gradients(group)}
+        self._written = [entry.parameter for entry in selection.entries if entry.group in groups] if groups else []
+        given = [(parameter, parameter.grad) for parameter in self._written if parameter.grad is not None]
+        self._held = [(p, gradient, gradient._version, local(gradient).clone()) for p, gradient in given]
+
+    def restore(self) -> None:
+        """Put them back; those that a closure computed within the step are lost."""
+        known = {parameter for parameter, gradient, version, _ in self._held
+                 if gradient is parameter.grad and gradient._version <= version + 1}  # fmt: skip
+        if any(parameter.grad is not None and parameter not in known for parameter in self._written):
+            raise RuntimeError(
+                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before "
+                "that; pass foreach=False to the optimizer"
+            )
+        for _, gradient, _, before in self._held:
+            local(gradient).copy_(before)
+        self._held = []
+
+
+def _writes_to_gradients(group: Mapping[str, Any]) -> bool:
+    if not group.get("nesterov") or group.get("fused"):
+        return False
+    foreach = group.get("foreach")
+    if foreach is None:  # torch's own choice
+        return any(parameter.device.type != "cpu" for parameter in group["params"])
+    return bool(foreach)
