@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # The tests of the core, and what they need beside torch.
-CORE := $(addprefix tests/,backends constraints measure test_architecture.py test_cone.py test_corrector.py test_dcl.py \
+CORE := $(addprefix tests/,backends constraints measure test_architecture.py test_combinations.py test_cone.py test_corrector.py test_dcl.py \
   test_distributed.py test_docstrings.py test_files.py test_gem.py test_graphs.py test_modules.py test_packaging.py \
   test_means.py test_misuse.py test_resume.py test_trajectories.py)
 CORE_NEEDS := hypothesis numpy pytest quadprog scipy

@@ -312,8 +312,8 @@ def test_evidence_on_the_choosing_page_stands_in_the_results():
     page = (DOCS / "choosing.md").read_text("utf-8")
     own = page.partition("CIFAR-10, ResNet-9 of half")[2]
     sources = (
-        "mnist_r", "mnist_r_tuned", "mnist_p", "mnist_p_tuned", "ablation_digits", "cifar10_grid", "cifar100_noisy",
-        "cifar100_noisy_half_rate",
+        "mnist_r", "mnist_r_tuned", "mnist_r_margins", "mnist_p", "mnist_p_tuned", "ablation_digits", "cifar10_grid",
+        "cifar100_noisy", "cifar100_noisy_half_rate",
     )  # fmt: skip
     tables = "".join((DOCS / "results" / source / "table.md").read_text("utf-8") for source in sources)
     quoted = re.findall(r"[-+]?\d+\.\d+ ± \d+\.\d+(?:\*\*)?(?:, p [<\d. ]+\d)?", own)

@@ -10,6 +10,7 @@ from chart_data import chart_data, lines
 
 from congruency.continual import Outcome
 from congruency.studies.continual.figures import continual_figures
+from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import outcome_of, result_of
 from congruency.studies.continual.tables import StreamSettings, continual_study
 from congruency.studies.page import compose, to_page_markdown
@@ -21,6 +22,7 @@ STUDIES = {
     "mnist_r": {"table": "mnist_r"},
     "mnist_p": {"table": "mnist_p"},
     "icifar100_clean": {"table": "icifar100", "labels": "clean"},
+    "mnist_r_margins": {"table": "mnist_r"},
 }
 LOSSES = torch.tensor(
     [[[1.0, 8.0, 8.0], [2.0, 4.0, 8.0], [1.0, 2.0, 6.0]], [[3.0, 9.0, 9.0], [4.0, 4.0, 9.0], [1.0, 1.0, 1.0]]]
@@ -30,7 +32,7 @@ LOSSES = torch.tensor(
 
 @pytest.mark.parametrize("folder", STUDIES)
 def test_the_stored_table_comes_out_the_same(folder):
-    study = continual_study(StreamSettings(**STUDIES[folder]))
+    study = part_study(StreamSettings(**STUDIES[folder]), part="margins" if folder.endswith("margins") else "paper")
     committed = (RESULTS / folder / "table.md").read_text(encoding="utf-8")
     command = re.search(r"^    (congruency .*)$", committed, re.MULTILINE)[1]
     page = compose(study, read_results(RESULTS / folder), command=command)
