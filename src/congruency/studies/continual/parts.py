@@ -38,6 +38,7 @@ def part_study(
         study = continual_study(settings, names)
     elif part == "margins":
         study = continual_study(settings, names, _margin_rows(), "Rows of DCL are compared with GEM of their margin.")
+        study = replace(study, title=f"{study.title}: GEM's margin apart from DCL's")
     else:
         paper = settings.stream_table.rows if part == "all" else ()
         known = {row.method.name for row in paper}
