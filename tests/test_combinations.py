@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed import checkpoint
 
 import congruency
+from congruency.step.updates import _writes_to_gradients
 
 
 def parameter(*values):
@@ -62,6 +64,22 @@ def test_distances_resume_with_their_sources():
     state["distances"]["counts"] = [1, 7]
     with pytest.raises(ValueError, match="distances of"):
         resumed.load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_a_distributed_checkpoint_of_the_middle_of_a_window_is_loaded_into_a_new_corrector(tmp_path):
+    near, far = parameter(0.0), parameter(0.0)
+    optimizer = torch.optim.SGD([near, far], lr=1.0)
+    corrector = congruency.DCL(optimizer, window=9)
+    for gradients in ([1.0], [1.0]), ([1.0], [1.0]), ([1.0], None):
+        step(optimizer, *gradients)
+    checkpoint.save({"dcl": corrector.state_dict()}, checkpoint_id=tmp_path)
+    corrector.detach()
+    resumed = congruency.DCL(optimizer, window=9)
+    state = {"dcl": resumed.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path)
+    resumed.load_state_dict(state["dcl"])
+    assert resumed.state_dict()["distances"] == {"squares": [[4.0]], "counts": [1], "left_out": [(1, 0)]}
 
 
 @pytest.mark.parametrize(("correct", "blocks"), [("gradient", "element"), ("update", "joint"), ("update", "element")])
@@ -145,6 +163,13 @@ def test_gradients_are_added_up_without_nesterov_momentum(foreach):
     step(optimizer, [1.0])
     assert dcl.references._slots[weight][0].tolist() == [1.0]
     assert weight.grad.tolist() == [1.0]
+
+
+def test_only_a_foreach_form_overwrites_gradients():
+    """Torch's Muon, which has Nesterov's momentum and no such form, takes closures on a GPU too."""
+    group = {"nesterov": True, "params": [torch.empty(1, device="meta")]}  # as on a GPU: torch chooses foreach
+    assert _writes_to_gradients({**group, "foreach": None})
+    assert not _writes_to_gradients(group)
 
 
 def test_gradients_of_a_closure_that_nesterov_overwrites_are_refused():

@@ -32,7 +32,8 @@ class Cautious(Corrector):
         max_rescale: The most that what is kept is multiplied by; None sets no bound. A tensor of few elements can keep
             so few of them that the factor becomes large.
 
-    Memory: one copy of the parameters.
+    Memory: one copy of the parameters, and one of the gradients where the optimizer overwrites them, as
+    ``SGD(nesterov=True)`` does in its foreach form.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)

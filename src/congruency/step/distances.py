@@ -64,22 +64,33 @@ class Distances:
         return held
 
     def state_dict(self) -> dict[str, Any]:
-        return {"squares": self._held, "counts": self._counts, "left_out": self._left_out}
+        """Plain numbers: distributed checkpoints need tensors to be there at any time, or never."""
+        squares = None if self._held is None else self._held.tolist()
+        return {"squares": squares, "counts": self._counts, "left_out": sorted(self._left_out.items())}
 
     def check_state_dict(self, state: Mapping[str, Any], sources: int) -> None:
         """Raise ValueError if :meth:`load_state_dict` could not take ``state``; change nothing."""
         what = "a state of distances"
-        check_parts(state, {"squares": (Tensor, type(None)), "counts": (list, tuple), "left_out": Mapping}, what)
+        check_parts(state, {"squares": (list, type(None)), "counts": (list, tuple), "left_out": (list, tuple)}, what)
         squares, counts = state["squares"], state["counts"]
-        if not all(map(is_count, [*counts, *state["left_out"], *state["left_out"].values()])):
-            raise ValueError("the state's counts of distances must be whole numbers")
-        if squares is not None and (len(counts) != sources or squares.ndim != 2 or squares.shape[1] != sum(counts)):
-            raise ValueError(f"the state's distances of {list(counts)} constraints have shape {tuple(squares.shape)}")
+        pairs = [pair for pair in state["left_out"] if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        if len(pairs) < len(state["left_out"]) or not all(
+            map(is_count, [*counts, *(n for pair in pairs for n in pair)])
+        ):
+            raise ValueError("the state's counts of distances, and parameters left out, must be whole numbers")
+        if squares is None:
+            return
+        of_blocks = [isinstance(row, list) and len(row) == sum(counts) for row in squares]
+        if len(counts) != sources or not of_blocks or not all(of_blocks):
+            raise ValueError(f"the state's distances of {list(counts)} constraints must be one list of them per block")
+        if not all(isinstance(value, float) for row in squares for value in row):
+            raise ValueError("the state's distances must be numbers")
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        squares, held = state["squares"], self._held
+        held = self._held
+        squares = None if state["squares"] is None else torch.tensor(state["squares"], dtype=torch.float64)
         if squares is not None and held is not None and held.shape == squares.shape:
             held.copy_(squares)  # in place: a captured step reads this very tensor
         else:
-            self._held = None if squares is None else squares.to(device, torch.float64, copy=True)
+            self._held = None if squares is None else squares.to(device)
         self._counts, self._left_out = list(state["counts"]), dict(state["left_out"])

@@ -139,8 +139,7 @@ class OverwrittenGradients:
 
     def restore(self) -> None:
         """Put them back; those that a closure computed within the step are lost."""
-        known = {parameter for parameter, gradient, version, _ in self._held
-                 if gradient is parameter.grad and gradient._version <= version + 1}  # fmt: skip
+        known = {p for p, gradient, version, _ in self._held if gradient is p.grad and gradient._version <= version + 1}
         if any(parameter.grad is not None and parameter not in known for parameter in self._written):
             raise RuntimeError(
                 "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before "
@@ -152,9 +151,9 @@ class OverwrittenGradients:
 
 
 def _writes_to_gradients(group: Mapping[str, Any]) -> bool:
-    if not group.get("nesterov") or group.get("fused"):
+    if not group.get("nesterov") or group.get("fused") or "foreach" not in group:  # Muon has no foreach form
         return False
-    foreach = group.get("foreach")
+    foreach = group["foreach"]
     if foreach is None:  # torch's own choice
         return any(parameter.device.type != "cpu" for parameter in group["params"])
     return bool(foreach)
