@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -16,8 +17,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 def solve_dual_by_quadprog(gram: Array, products: Array, margin: Array) -> Array:
     """The paper's own solver (Goldfarb and Idnani); it needs a positive definite Gram matrix."""
-    import quadprog  # here, so that the other oracles work without it
-
+    quadprog = pytest.importorskip("quadprog", reason="quadprog is not installed")
     return quadprog.solve_qp(gram, -products, np.eye(len(products)), margin)[0]
 
 

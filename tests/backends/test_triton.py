@@ -281,9 +281,10 @@ def test_more_blocks_than_a_program_solves_at_a_time(case, poison, device, monke
 
 
 @pytest.mark.parametrize("case", ["plain", "fixed", "gate", "floor", "scale", "not finite"])
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_a_small_correction_in_one_launch_is_that_in_several(n, case, device):
+@pytest.mark.parametrize(("n", "launches"), [(1, 1), (2, 1), (4, 1), (1, 3)])
+def test_a_correction_in_few_launches_is_that_in_several(n, launches, case, device, monkeypatch):
     """Three steps in a row: solution, counts, means and gradient."""
+    monkeypatch.setattr(triton, "_SMALL", triton._SMALL if launches == 1 else 0)
     lengths = (300_000, 5, 77_777, 200) if ON_GPU else (1500, 5, 700)
     torch.manual_seed(n)
 
@@ -315,6 +316,7 @@ def test_a_small_correction_in_one_launch_is_that_in_several(n, case, device):
         if case == "not finite" and step == 1:
             one[0].target[7] = several[0].target[7] = float("nan")
         found = whole.at_once(problem, scale, known)
+        assert {type(made) for made in whole._at_once.values()} == {triton._Whole if launches == 1 else triton._InThree}
         expected = parts.solve(parts.gram(known=known), twin, scale)
         parts.apply(expected)
         for name in ("finite", "gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients"):
@@ -370,19 +372,19 @@ def test_one_launch_after_another_gives_the_same_bits(length, device):
         item.target.copy_(gradient)
         solution = passes.at_once(problem, None, None)
         results.append((solution.coefficients.clone(), item.target.clone()) if len(results) < 20 else results[-1])
-        assert passes._at_once is not None
     assert all(torch.equal(a, b) for one in results for a, b in zip(one, results[0], strict=True))
     assert torch.equal(item.target, results[0][1])
 
 
-def test_what_is_not_small_is_not_done_in_one_launch(device):
+def test_what_takes_more_launches_is_left_to_the_single_passes(device):
+    """Several blocks, dtypes, or constraints of many elements."""
     problem = Problem(*(torch.ones(1, 1, dtype=torch.float64, device=device) for _ in range(3)), False)
     blocks = slices_of(1, True, device, blocks=2)
     assert TritonBackend(blocks, 1, 2, device).at_once(problem, None, None) is None
     mixed = [*slices_of(1, True, device), *slices_of(1, True, device, torch.bfloat16)]
     assert TritonBackend(mixed, 1, 1, device).at_once(problem, None, None) is None
-    large = [ParameterSlice(*[t := torch.zeros(triton._SMALL + 1, device=device)], [Basis([t, t], True)], 0)]
-    assert TritonBackend(large, 1, 1, device).at_once(problem, None, None) is None
+    large = [ParameterSlice(*[t := torch.zeros(triton._SMALL + 1, device=device)], [Basis([t, t, t], True)], 0)]
+    assert TritonBackend(large, 2, 1, device).at_once(problem, None, None) is None
 
 
 class Devices:
@@ -403,6 +405,7 @@ class Devices:
         return lambda *arguments, **constants: self.launches.append(self.now)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="there is no second GPU")
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     """Triton launches on the current device, whatever the tensors lie on."""
     with FakeTensorMode():

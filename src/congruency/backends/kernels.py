@@ -11,7 +11,7 @@ import triton.language as tl
 
 __all__ = [
     "accumulate", "apply", "correct", "element", "gram", "settle",
-    "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_units", "tick",
+    "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_and_solve", "sum_units", "tick",
 ]  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def _gram_unit(
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     PAIRS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STRIDE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Inner products FIRST to LAST over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
 
@@ -44,7 +45,7 @@ def _gram_unit(
         pointers = (_pointer(tl.load(table), G, ALIGNED),)
         for t in tl.static_range(1, WIDTH):
             pointers = pointers + (_pointer(tl.load(table + t), B, ALIGNED),)
-        for i in range(CHUNK // (BLOCK * UNROLL)):
+        for i in tl.range(0, CHUNK // (BLOCK * UNROLL), num_stages=STAGES):
             for j in tl.static_range(UNROLL):
                 places = start + (i * UNROLL + j) * BLOCK + tl.arange(0, BLOCK)
                 there = places < length
@@ -71,15 +72,19 @@ def gram(
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     PAIRS: tl.constexpr, COUNT: tl.constexpr, PARTS: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """COUNT inner products of each unit, by PARTS programs next to each other: one reads what the other has cached."""
+    """COUNT inner products of each unit, by PARTS programs next to each other: one reads what the other has cached.
+
+    With several STAGES, blocks of elements are on their way while others are multiplied.
+    """
     unit = tl.program_id(0) // PARTS
     for part in tl.static_range(PARTS):  # as equal as they can be
         if tl.program_id(0) % PARTS == part:
             _gram_unit(
                 unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
                 G, B, WIDTH, VECTORS, SIZE, PAIRS, part * COUNT // PARTS, (part + 1) * COUNT // PARTS, COUNT,
-                CHUNK, BLOCK, UNROLL, ALIGNED, F,
+                CHUNK, BLOCK, UNROLL, ALIGNED, F, STAGES,
             )  # fmt: skip
 
 
@@ -187,6 +192,8 @@ def element(
     """Blocks of one element over the chunks of one unit: how they agree, and, with WRITE, what becomes of them."""
     FIRST: tl.constexpr = 1 if UPDATE else 0
     unit = tl.program_id(0)
+    if HAS_SCALE:  # the second pass: what the first read last may still be in the cache
+        unit = tl.num_programs(0) - 1 - unit
     block = tl.load(unit_block + unit)
     decay = tl.load(decays + block).to(tl.float32)
     scale = 1.0
@@ -474,6 +481,24 @@ def solve_single(
 
 
 @triton.jit
+def sum_and_solve(
+    partials, pairs, units,
+    sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+    direction, sign, margin, margin_stride, floor, previous, counts, means,
+    HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, SUM_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One constraint of one block, whose three inner products no other launch has added up."""
+    _sum_block(0, 0, partials, 0, units, pairs, sums, sums, 3, 3, 2, 4, SUM_BLOCK)
+    tl.debug_barrier()
+    solve_single(
+        sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
+        direction, sign, margin, margin_stride, floor, previous, counts, means,
+        HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, 1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
     """The symmetric pivot (Beaton's SWEEP) on row ``pivot``: into the active set (towards = 1) or out of it (-1)."""
     row = tl.arange(0, ROWS)
@@ -709,7 +734,7 @@ def correct(
     turn = tl.atomic_add(meeting + 1, 0)  # nobody goes on to the next one before this program has arrived
     _gram_unit(
         unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS,
-        0, COUNT, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32,
+        0, COUNT, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32, 1,
     )  # fmt: skip
     tl.debug_barrier()
     if tl.atomic_add(meeting, 1) == tl.num_programs(0) - 1:

@@ -34,6 +34,8 @@ _SPARES = 4  # address tables laid aside for CUDA graphs
 _MOST_BLOCKS = 1024  # blocks that a program solves at a time; all are in registers, and many take long to compile
 _PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
 _MOST_SUMS = 120  # inner products that one program forms: each takes a register per thread, two in float64
+_FEW_SUMS = 60  # with more, so few programs are resident that each must ask for several blocks of elements ahead ...
+_STAGES = 4  # ... as many as this less one
 _MOST_REUSED = 8  # prepared solutions and launches kept
 _MOST_TABLES = 64
 _SMALL = 1 << 20  # elements up to which everything is one launch; 0: it never is
@@ -270,8 +272,10 @@ class TritonBackend:
         self._slices = slices
         self._grams: dict[tuple[bool, int], list[_Gram]] = {}
         self._prepared: dict[tuple[object, ...], list[_Launcher]] = {}
-        small = blocks == 1 and 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
-        self._at_once: dict[tuple[object, ...], _Whole] | None = {} if small and len(self._launches) == 1 else None
+        small = 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
+        alone = blocks == 1 and len(self._launches) == 1 and self._others is None
+        self._whole = None if not alone else _Whole if small else _InThree if size == 1 else None
+        self._at_once: dict[tuple[object, ...], _Whole | _InThree] = {}
         self._elementwise: dict[tuple[object, ...], list[_Elements]] = {}
 
     def release(self) -> None:
@@ -281,14 +285,14 @@ class TritonBackend:
         return all(launch.point(gradients) for launch in self._launches)
 
     def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
-        if self._at_once is None or self._others is not None:
+        if self._whole is None:
             return None
         key = (id(problem), *(0 if tensor is None else tensor.data_ptr() for tensor in (scale, known)))
         whole = self._at_once.get(key)
         if whole is None:
             if len(self._at_once) >= _MOST_REUSED:
                 self._at_once.clear()
-            whole = self._at_once[key] = _Whole(self._launches[0], problem, scale, known)
+            whole = self._at_once[key] = self._whole(self._launches[0], problem, scale, known)
         self._keep(whole)
         return whole()
 
@@ -331,14 +335,8 @@ class TritonBackend:
         coefficients, applied = solution.coefficients, solution.applied
         key = ("apply", coefficients.data_ptr(), applied.data_ptr(), coefficients.is_contiguous())
         if key not in self._prepared:
-            held = (coefficients.contiguous(), applied)
-            launchers = []
-            for launch in self._launches:
-                plan = launch.plan()
-                launchers.append(_Launcher(
-                    kernels.apply, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
-                    **launch.constants(), SIZE=self._size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
-                ))  # fmt: skip
+            held = coefficients.contiguous()
+            launchers = [_apply_launcher(launch, self._size, held, applied) for launch in self._launches]
             self._prepare(key, launchers)
         launchers = self._prepared[key]
         if not coefficients.is_contiguous():
@@ -500,10 +498,10 @@ class _Solver:
         blocks, n = gram.shape[0], problem.signs.shape[0]
         self._solution, arguments, constants = _solving(gram, problem, scale)
         if n == 1:
-            *arguments, _ = arguments
-            constants = {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
-            constants["BLOCK"] = min(_MOST_BLOCKS, triton.next_power_of_2(blocks))
-            self._launch = _Launcher(kernels.solve_single, (1,), arguments, **constants)
+            block = min(_MOST_BLOCKS, triton.next_power_of_2(blocks))
+            self._launch = _Launcher(
+                kernels.solve_single, (1,), arguments[:-1], **_single_constants(constants), BLOCK=block
+            )
         else:
             self._launch = _Launcher(
                 kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
@@ -540,6 +538,11 @@ def _solving(
         **_solver_constants(n),
     }  # fmt: skip
     return one, arguments, constants
+
+
+def _single_constants(constants: dict[str, Any]) -> dict[str, Any]:
+    """Those of :func:`_solving` that the closed form of one constraint takes."""
+    return {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
 
 
 def _solver_constants(n: int) -> dict[str, float]:
@@ -619,6 +622,29 @@ class _Elements:
         return self._sums
 
 
+class _InThree:
+    """A whole correction by one constraint in three launches: products, their sum and the solution, the second pass."""
+
+    def __init__(self, launch: _Launch, problem: Problem, scale: Tensor | None, known: Tensor | None) -> None:
+        device = problem.signs.device
+        pairs, _ = _pairs((False, False))
+        products, plan, partials = _gram_launcher(launch, 1, pairs, device, wide=False)
+        sums = torch.empty(1, 2, 2, dtype=torch.float64, device=device)
+        self._solution, arguments, constants = _solving(sums, problem, scale)
+        solve = _Launcher(
+            kernels.sum_and_solve, (1,), (partials, _pair_table(tuple(pairs), device), plan.units, *arguments[:-1]),
+            **_single_constants(constants), SUM_BLOCK=512,
+        )  # fmt: skip
+        apply = _apply_launcher(launch, 1, self._solution.coefficients, self._solution.applied)
+        self._launchers = (products, solve, apply)
+        self._problem = problem  # while it is held, no other has its id
+
+    def __call__(self) -> Solution:
+        for launcher in self._launchers:
+            launcher()
+        return self._solution
+
+
 class _Gram:
     """The inner products of the slices of one launch, in the same memory every time."""
 
@@ -626,18 +652,9 @@ class _Gram:
         self, launch: _Launch, size: int, blocks: int, device: torch.device, wide: bool, known: Tensor | None
     ) -> None:
         pairs, rest = _pairs(launch.fixed if known is not None else (False,) * (1 + size))
-        plan = launch.plan(len(pairs) * (2 if wide else 1))
-        kind = torch.float64 if wide else torch.float32
-        partials = torch.empty(plan.units, len(pairs), dtype=kind, device=device)
+        launcher, plan, partials = _gram_launcher(launch, size, pairs, device, wide)
         self._sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
-        registers = len(pairs) * (2 if wide else 1)
-        parts = -(-registers // _MOST_SUMS)
-        block, unroll = _gram_shape(-(-registers // parts), _CHUNK)
-        self._launchers = [_Launcher(
-            kernels.gram, (plan.units * parts,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
-            PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs), PARTS=parts, CHUNK=_CHUNK, BLOCK=block,
-            UNROLL=unroll, F=tl.float64 if wide else tl.float32,
-        )]  # fmt: skip
+        self._launchers = [launcher]
         places = _pair_table((*pairs, *rest), device)
         count, width = len(pairs) + len(rest), 4
         self._launchers.append(_Launcher(
@@ -650,6 +667,31 @@ class _Gram:
         for launcher in self._launchers:
             launcher()
         return self._sums
+
+
+def _gram_launcher(
+    launch: _Launch, size: int, pairs: Sequence[tuple[int, int]], device: torch.device, wide: bool
+) -> tuple[_Launcher, _Plan, Tensor]:
+    """The first pass over the slices of one launch, how it cuts them, and where each unit's inner products go."""
+    registers = len(pairs) * (2 if wide else 1)
+    plan, parts = launch.plan(registers), -(-registers // _MOST_SUMS)
+    partials = torch.empty(plan.units, len(pairs), dtype=torch.float64 if wide else torch.float32, device=device)
+    block, unroll = _gram_shape(-(-registers // parts), _CHUNK)
+    launcher = _Launcher(
+        kernels.gram, (plan.units * parts,), (*plan.tables(), partials), launch, **launch.constants(), SIZE=size,
+        PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs), PARTS=parts, CHUNK=_CHUNK, BLOCK=block,
+        UNROLL=unroll, F=tl.float64 if wide else tl.float32, STAGES=_STAGES if registers > _FEW_SUMS else 1,
+    )  # fmt: skip
+    return launcher, plan, partials
+
+
+def _apply_launcher(launch: _Launch, size: int, coefficients: Tensor, applied: Tensor) -> _Launcher:
+    """The second pass over the slices of one launch."""
+    plan = launch.plan()
+    return _Launcher(
+        kernels.apply, (plan.units,), (*plan.tables(), plan.unit_block, coefficients, applied), launch,
+        **launch.constants(), SIZE=size, CHUNK=_CHUNK, BLOCK=_apply_block(launch.width),
+    )  # fmt: skip
 
 
 def _pairs(fixed: tuple[bool, ...]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

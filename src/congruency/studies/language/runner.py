@@ -18,7 +18,8 @@ from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Origin, RunRecord, read_record
 
-_SHORT = 5e10  # parameters times steps: below, a GPU takes less time for a run than checkpoints would save
+_SHORT = {"cpu": 5e9, "cuda": 5e11}
+"""Parameters times steps: a run of fewer takes a minute or two, and keeps no checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class LanguageRunner(NetworkRunner[LanguageJob]):
         setup = replace(run.job.setup, seed=run.seed)
         config = training_config(
             setup, run.job.method, accelerator=self.machine.device, measure="none", record_steps=0,
-            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT else 5, **self.computing,
+            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT[self.device] else 5, **self.computing,
         )  # fmt: skip
         text = self.text()
         origin = Origin(command=self.command, data=text.name, table=self.study, row=run.row)
