@@ -157,7 +157,7 @@ def test_bench_measures(tmp_path):
     assert "One update of a congruency meter" in page
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda-2"])
 def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
     """80 columns, and no row that breaks into two."""
     stored = Path(__file__).parents[1] / "benchmarks" / "results" / f"bench-{device}.json"

@@ -24,29 +24,49 @@ def filled(markdown: str) -> str:
     return _TABLE.sub(lambda found: f"{found[1]}\n\n{table(found[2], found[3])}\n\n{found[4]}", markdown)
 
 
+Rows = list[dict[str, Any]]
+
+
 def table(kind: str, device: str) -> str:
     """A table of what ``congruency bench`` wrote, with the machine and the command."""
-    measured = json.loads((MEASUREMENTS / f"bench-{device}.json").read_text("utf-8"))
-    machine = measured["machine"]
+    files = [MEASUREMENTS / f"bench-{device}{which}.json" for which in ("", "-2")]
+    runs = [json.loads(path.read_text("utf-8")) for path in files if path.exists()]
+    machine = runs[0]["machine"]
     name = machine["gpu"] or f"{machine['threads']} threads of an {machine['processor']}".replace("(R)", "")
-    kinds = {"corrections": "corrections", "updates": "updates", "training": "training_steps"}
-    rows = {"corrections": _corrections, "updates": _updates, "training": _training}[kind](measured[kinds[kind]])
-    return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{measured['command']}`*"])
+    key = {"corrections": "corrections", "updates": "updates", "training": "training_steps"}[kind]
+    if kind == "training":
+        rows, again = _training([run[key] for run in runs]), ""
+    else:
+        make, times = {"corrections": (_corrections, _CORRECTION), "updates": (_updates, _UPDATE)}[kind]
+        rows, again = make(runs[0][key]), _again([run[key] for run in runs], times)
+    return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{runs[0]['command']}`{again}*"])
 
 
-def _corrections(measured: list[dict[str, Any]]) -> list[str]:
+_CORRECTION = ("sgd_step", "congruent", "corrected")
+_UPDATE = ("adamw_step", "cautious", "timm_cautious", "dcl_update")
+
+
+def _again(runs: list[Rows], times: tuple[str, ...]) -> str:
+    """How far the times of a second run are from those of the first."""
+    if len(runs) < 2:
+        return ""
+    apart = [abs(b[key] / a[key] - 1) for a, b in zip(*runs, strict=True) for key in times if a[key] is not None]
+    return f"; the times of a second run differ by {100 * max(apart):.0f} % at most"
+
+
+def _corrections(measured: Rows) -> list[str]:
     rows = ["| parameters | references | optimizer | measured | corrected |", "|---|--:|--:|--:|--:|"]
     for row in measured:
         alone = row["workload"] == "one tensor"
         if row["references"] not in _SHOWN.get(row["workload"], ()) or (alone and row["parameters"] < _LARGE):
             continue
         name = f"{row['workload']}, {count(row['parameters'])}"
-        times = (duration(row[key]) for key in ("sgd_step", "congruent", "corrected"))
+        times = (duration(row[key]) for key in _CORRECTION)
         rows.append(f"| {name} | {row['references']} | {' | '.join(times)} |")
     return rows
 
 
-def _updates(measured: list[dict[str, Any]]) -> list[str]:
+def _updates(measured: Rows) -> list[str]:
     rows = ["| parameters | AdamW | Cautious | timm's | DCL on the update |", "|---|--:|--:|--:|--:|"]
     for row in measured:
         base, keys = row["adamw_step"], ("cautious", "timm_cautious", "dcl_update")
@@ -55,16 +75,19 @@ def _updates(measured: list[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def _training(measured: list[dict[str, Any]]) -> list[str]:
-    rows = ["| network | corrects | correction | plain | corrected | more |", "|---|---|--:|--:|--:|--:|"]
-    for row in measured:
-        more = f"{100 * (row['step_with_dcl'] / row['step'] - 1):+.1f} %"
-        times = (duration(row[key]) for key in ("step", "step_with_dcl"))
+def _training(runs: list[Rows]) -> list[str]:
+    """With what the correction adds in every run; the times are those of the first."""
+    more = ["more", "in a second run"][: len(runs)]
+    rows = [f"| network | corrects | correction | plain | corrected | {' | '.join(more)} |"]
+    rows.append(f"|---|---|--:|--:|--:|{'--:|' * len(runs)}")
+    for row, *others in zip(*runs, strict=True):
+        shares = [f"{100 * (each['step_with_dcl'] / each['step'] - 1):+.1f} %" for each in (row, *others)]
         what = row.get("correction", "DCL") + (
             f", {row['references']}" if row.get("correction", "DCL") == "DCL" else ""
         )
         what += {"graph": " (CUDA graph)", "compile": " (compiled)"}.get(row.get("mode", "eager"), "")
-        rows.append(f"| {row['network']} | {row['scope']} | {what} | {' | '.join(times)} | {more} |")
+        cells = [row["network"], row["scope"], what, duration(row["step"]), duration(row["step_with_dcl"]), *shares]
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 

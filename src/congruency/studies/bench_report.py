@@ -141,7 +141,7 @@ def _update_cells(row: Row) -> list[str]:
 def _training_cells(row: Row) -> list[str]:
     more = row["step_with_dcl"] - row["step"]
     return [
-        row["network"].partition(",")[0], row["scope"], correction(row), row.get("mode", "eager"),
+        _network(row), row["scope"], correction(row), row.get("mode", "eager"),
         _duration(row["step"]), f"{more / row['step']:+.1%}", f"{more / row['sgd_step']:.2f}",
     ]  # fmt: skip
 
@@ -151,10 +151,17 @@ def _host_cells(row: Row) -> list[str]:
     if launches is None:
         return []
     return [
-        row["network"].partition(",")[0], row["scope"], correction(row), row.get("mode", "eager"),
+        _network(row), row["scope"], correction(row), row.get("mode", "eager"),
         *(("-", "-") if host is None else (f"{1e6 * host[0]:.0f}", f"{1e6 * (host[1] - host[0]):+.0f}")),
         f"{launches[0]:.0f}", f"{launches[1] - launches[0]:+.0f}",
     ]  # fmt: skip
+
+
+def _network(row: Row) -> str:
+    """Its name; of many widths the first and the last."""
+    name: str = row["network"].partition(",")[0]
+    widths = name.split("-")
+    return f"{widths[0]}-..-{widths[-1]}" if len(name) > _LONGEST_NAME else name
 
 
 def correction(row: Row) -> str:
@@ -170,6 +177,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.2f} us"
 
 
+_LONGEST_NAME = 18
 _GPU = " On a GPU times are the device's own."
 _LIMITS = ("what", "size", "refs", "left alone", "limit", "rewritten", "limit ")
 _TRAINING = ("network", "scope", "correction", "mode", "plain", "more", "x step")
