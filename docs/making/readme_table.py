@@ -94,7 +94,7 @@ def table(results: Path = RESULTS) -> str:
 def _at_tuned_rates(results: Path) -> Iterator[Part]:
     for path in sorted(results.glob("*/settings.json")):
         settings, folder = json.loads(path.read_text("utf-8")), path.parent
-        if settings.get("study") not in ("tuned", "language"):
+        if settings.get("study") not in ("tuned", "language") or not (folder / "tuning").is_dir():
             continue
         families = FAMILIES if settings.get("screen") else {}
         methods = {

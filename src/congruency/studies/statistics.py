@@ -101,8 +101,8 @@ def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float
     """Mean and standard error; the error is nan where the values show no spread beyond rounding at `scale`."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
-    mean = sum(values) / len(values)
+    mean = math.fsum(values) / len(values)  # sum() rounds otherwise from Python 3.12 on, and tables would too
     if max(values) - min(values) <= _ROUNDING * scale:
         return mean, math.nan
-    variance = sum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
+    variance = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))

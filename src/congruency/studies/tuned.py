@@ -87,6 +87,11 @@ class TunedStudy(Generic[JobT]):
         rates = finer(self.rates, most // len(variants))
         return [Choice(variant, rate) for variant in variants for rate in rates]
 
+    @property
+    def tunes(self) -> bool:
+        """Whether any method has a choice."""
+        return any(len(self.grid(name)) > 1 for name in self.methods)
+
     def tuning(self) -> Study[JobT]:
         """Return the first stage: every method with everything in its grid."""
         rows = tuple(
@@ -129,15 +134,19 @@ class TunedStudy(Generic[JobT]):
             for name in self.methods
         )
         others = {variant for name in self.methods for variant in self.variants(name)} - METHODS.keys()
-        notes = (*self.notes, *_NOTES, *(_OTHER_METHODS if others else ()))
+        how = (_TUNING,) if self.tunes else ()
+        notes = (*self.notes, _STEPS_SAVED, *how, _METHODS, *(_OTHER_METHODS if others else ()))
+        rates = "their best learning rates" if self.tunes else "one learning rate"
         return Study(
-            name=self.name, title=f"{self.title}: methods at their best learning rates",
+            name=self.name, title=f"{self.title}: methods at {rates}",
             lead=" ".join([self.lead, *self._how_tuned(chosen, tuned_on)]), rows=rows,
             columns=(self.column, STEPS_SAVED), extras=(_CORRECTED,), notes=notes, holm=True,
         )  # fmt: skip
 
     def _how_tuned(self, chosen: Mapping[str, Choice], tuned_on: Sequence[int]) -> list[str]:
         """What was chosen, from what, and at what cost."""
+        if not self.tunes:
+            return [f"The learning rate is {self.rates[0]:g} for all; nothing is tuned."]
         families = {name: self.variants(name) for name in self.methods if len(self.variants(name)) > 1}
         shown = [f"{name} {c.rate:g}{f' ({c.variant})' if name in families else ''}" for name, c in chosen.items()]
         sentences = [f"Learning rates{' (and variants)' if families else ''}: {', '.join(shown)}."]
@@ -211,26 +220,22 @@ class TunedStudy(Generic[JobT]):
         return shown, "Means over the tuning seeds; bars: their 95 % intervals. Grey: the baseline."
 
 
-_NOTES = (
-    (
-        "Steps saved",
-        "How many steps before the end the method reaches the baseline's final value at the same seed, by "
-        "interpolation between evaluations. Negative: how many steps before the end the baseline reaches the method's.",
-    ),
-    (
-        "Tuning",
-        "Every method was run with every learning rate of the same grid on seeds of their own; the rate with the "
-        "lowest mean is used for the seeds of the comparison.",
-    ),
-    (
-        "The methods",
-        "cautious: congruency.Cautious; plain: without rescaling; decay: weight decay only where it agrees with the "
-        "update. dcl-W, floor-W, paper-W: DCL on all parameters with a window of W steps: by default, with the floor "
-        "alone, by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
-    ),
+_STEPS_SAVED = (
+    "Steps saved",
+    "How many steps before the end the method reaches the baseline's final value at the same seed, by "
+    "interpolation between evaluations. Negative: how many steps before the end the baseline reaches the method's.",
 )
-
-
+_TUNING = (
+    "Tuning",
+    "Every method was run with every learning rate of the same grid on seeds of their own; the rate with the "
+    "lowest mean is used for the seeds of the comparison.",
+)
+_METHODS = (
+    "The methods",
+    "cautious: congruency.Cautious; plain: without rescaling; decay: weight decay only where it agrees with the "
+    "update. dcl-W, floor-W, paper-W: DCL on all parameters with a window of W steps: by default, with the floor "
+    "alone, by the paper's equations; update: on the update. anchor-W: the paper's published code (margin 0.5).",
+)
 _OTHER_METHODS = (
     (
         "More methods",
@@ -325,7 +330,7 @@ def conduct_tuned(
             derived=None if first else tuned.with_steps_saved,
         )  # fmt: skip
 
-    if all(len(tuned.grid(name)) == 1 for name in tuned.methods):
+    if not tuned.tunes:
         return stage(tuned.comparison({name: tuned.grid(name)[0] for name in tuned.methods}), seeds, runner.folder)
 
     def comparison(results: Results) -> Study[JobT]:
