@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from congruency._validate import check_choice, differs
 from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for, kinds_of
-from congruency.distributed import Groups, like, local, reduction_groups
+from congruency.distributed import Groups, is_sharded, like, local, reduction_groups
 
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
 
 Reference = Literal["start", "previous"]
+_layout_of = operator.attrgetter("layout")
 
 
 class SharedPass(Protocol):
@@ -112,6 +114,7 @@ class CongruencyMeter:
     ) -> None:
         self._kind: Reference = check_choice("reference", reference, get_args(Reference))
         self._params = _checked(params)
+        self._sharded = any(map(is_sharded, self._params))
         self._beside = beside
         if beside is not None:
             self._check_beside(beside)
@@ -130,13 +133,14 @@ class CongruencyMeter:
                 self._gram = norm2.new_empty(4)
             self._add(torch.stack([norm2, -product, -product, length2], out=self._gram).view(1, 2, 2))
             return
-        if all(param.grad is None for param in self._params):
+        used = [param for param in self._params if param.grad is not None]
+        if not used:
             raise RuntimeError("no parameter has a gradient: call update() after backward() and before step()")
         if self._reference is None:
             self._reference = [param.detach().clone() for param in self._params]
             if self._kind == "previous":
                 return
-        finite = self._add(self._passes(self._reference).gram(wide=True))
+        finite = self._add(self._passes(used, self._reference).gram(wide=True))
         if self._kind == "previous":
             for param, reference in zip(self._params, self._reference, strict=True):
                 held = local(reference)
@@ -213,18 +217,19 @@ class CongruencyMeter:
         steps = int(self._totals[3])  # waits for the device
         return f"CongruencyMeter({len(self._params)} parameters, reference={self._kind!r}, {steps} steps)"
 
-    def _passes(self, references: list[Tensor]) -> Passes:
+    def _passes(self, used: list[Tensor], references: list[Tensor]) -> Passes:
         """What reads the gradients and weights, as at the last update if the weights lie where they did."""
-        used = [(param, param.grad) for param in self._params if param.grad is not None]
-        if any(gradient.layout is not torch.strided for _, gradient in used):
+        gradients, weights = [gradient for param in used if (gradient := param.grad) is not None], used
+        if self._sharded:
+            gradients, weights = [local(gradient) for gradient in gradients], [local(param) for param in used]
+        if not {torch.strided}.issuperset(map(_layout_of, gradients)):
             return Passes(self._slices(references), 1)
-        gradients = [local(gradient) for _, gradient in used]
         key = (
-            id(references), torch.get_num_threads(), *(id(param) for param, _ in used),
-            *(local(param).data_ptr() for param, _ in used), *kinds_of(gradients),
+            id(references), torch.get_num_threads(), *map(Tensor.data_ptr, weights), *kinds_of(gradients),
+            *(() if len(used) == len(self._params) else map(id, used)),
         )  # fmt: skip
         held = self._held
-        if held is not None and held[0] == key and held[1].point([gradient.data_ptr() for gradient in gradients]):
+        if held is not None and held[0] == key and held[1].point(list(map(Tensor.data_ptr, gradients))):
             return held[1]
         passes = Passes(self._slices(references), 1)
         if passes.reusable:
