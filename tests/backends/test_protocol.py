@@ -59,6 +59,26 @@ def test_the_three_steps_are_the_projection(name, n, margin, only_violated, devi
         torch.testing.assert_close(solution.products[block], rows.double() @ g, rtol=tolerance, atol=10 * tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_gradient_that_is_a_basis_vector_too_is_read_before_it_is_written(name, dtype, device):
+    """A direction may be ``p.grad`` itself, and stand between two others."""
+    target, *others = (torch.randn(70_000, device=device).to(dtype) for _ in range(3))
+    first, second, g = (tensor.to(torch.float64, copy=True) for tensor in (*others, target))
+    item = ParameterSlice(target, [Basis([others[0]]), Basis([target]), Basis([others[1]])], 0)
+    coefficients = torch.tensor([[0.5, -0.25, 2.0]], dtype=torch.float64, device=device)
+    problem = Problem(
+        torch.eye(3, dtype=torch.float64, device=device), *torch.zeros(2, 3, dtype=torch.float64, device=device), False
+    )
+    passes = backend(name)([item], 3, 1, device)
+    solution = replace(passes.solve(passes.gram(), problem), coefficients=coefficients)
+    passes.apply(replace(solution, applied=torch.ones_like(solution.applied)))
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        target.double(), 0.75 * g + 0.5 * first + 2.0 * second, rtol=tolerance, atol=4 * tolerance
+    )
+
+
 @pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", BACKENDS)

@@ -91,8 +91,10 @@ class TorchBackend:
             dtype = working_dtype(item.target)
             buffer = torch.empty(min(_HOST_CHUNK, item.target.numel()), dtype=dtype)
             with _Writable(item) as item:
+                place = item.target.data_ptr()
+                read_again = any(tensor.data_ptr() == place for basis in item.bases for tensor in basis.tensors)
                 for gradient, tensors in _chunks(item, _HOST_CHUNK):
-                    x = gradient if gradient.dtype == dtype else gradient.to(dtype)
+                    x = gradient.to(dtype, copy=read_again)
                     b = buffer[: x.numel()]
                     for (end, start), factor in zip(
                         _vectors(item.bases, tensors), coefficients[item.block], strict=True
