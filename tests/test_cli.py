@@ -167,6 +167,8 @@ def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
         row.setdefault("launches", [30.0, 34.0])
     made = bench_report.tables(result)
     assert len(made) >= 4
+    chart = next(f.chart for f in bench_report.page([result]).figures if f.title.startswith("Cost against size"))
+    assert {"2.5e7", "3.5e8"} <= set(re.findall(r"[\d.]+e\d", chart))
     for _, table in made:
         shown = io.StringIO()
         Console(width=80, file=shown).print(to_rich(table))

@@ -57,7 +57,7 @@ def _by_size(result: Result) -> Figure | None:
     if len(sizes) < 2:
         return None
     return _figure(
-        result, "Cost against size", "parameters", [f"{size:.0e}".replace("e+0", "e") for size in sizes],
+        result, "Cost against size", "parameters", [_size(size) for size in sizes],
         [(f"{n} reference{'s' * (n > 1)}", [_find(rows, size, n) for size in sizes]) for n in counts],
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def _by_references(result: Result) -> Figure | None:
         return None
     return _figure(
         result, "Cost against references", "references", [str(n) for n in counts],
-        [(f"{size:.3g} parameters", [_find(rows, size, n) for n in counts]) for size in sizes],
+        [(f"{_size(size)} parameters", [_find(rows, size, n) for n in counts]) for size in sizes],
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _rates(result: Result) -> list[str]:
 def _limit_cells(row: Row) -> list[str]:
     left = row.get("congruent_limit")
     return [
-        row["workload"], f"{row['parameters']:.3g}", str(row["references"]),
+        row["workload"], _size(row["parameters"]), str(row["references"]),
         _duration(row["congruent"]), "-" if left is None else f"{left / row['congruent']:.0%}",
         _duration(row["corrected"]), f"{row['memory_limit'] / row['corrected']:.0%}",
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def _limit_cells(row: Row) -> list[str]:
 def _step_cells(row: Row) -> list[str]:
     sgd, host = row["sgd_step"], row["host"]
     return [
-        row["workload"], f"{row['parameters']:.3g}", str(row["references"]), _duration(sgd),
+        row["workload"], _size(row["parameters"]), str(row["references"]), _duration(sgd),
         f"{row['congruent'] / sgd:.2f}", f"{row['corrected'] / sgd:.2f}",
         f"{host / row['corrected']:.0f}" if host else "-",
     ]  # fmt: skip
@@ -129,13 +129,13 @@ def _step_cells(row: Row) -> list[str]:
 def _meter_cells(row: Row) -> list[str]:
     times = [f"{row[name] / row['sgd_step']:.2f}" for name in ("update", "beside")]
     limit = f"{row['memory_limit'] / row['update']:.0%}"
-    return [row["workload"], f"{row['parameters']:.3g}", _duration(row["update"]), limit, *times]
+    return [row["workload"], _size(row["parameters"]), _duration(row["update"]), limit, *times]
 
 
 def _update_cells(row: Row) -> list[str]:
     base = row["adamw_step"]
     ratios = [row[name] and f"{row[name] / base:.2f}" for name in ("cautious", "timm_cautious", "dcl_update")]
-    return [row["workload"], f"{row['parameters']:.3g}", _duration(base), *(ratio or "-" for ratio in ratios)]
+    return [row["workload"], _size(row["parameters"]), _duration(base), *(ratio or "-" for ratio in ratios)]
 
 
 def _training_cells(row: Row) -> list[str]:
@@ -168,6 +168,11 @@ def correction(row: Row) -> str:
     """Return which correction a row measured; older files know only DCL."""
     name: str = row.get("correction", "DCL")
     return f"{name} {row['references']}" if name == "DCL" else name
+
+
+def _size(parameters: int) -> str:
+    """Three digits, as 2.5e7."""
+    return f"{parameters:.3g}".replace("e+0", "e")
 
 
 def _duration(seconds: float) -> str:
