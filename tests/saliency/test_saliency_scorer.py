@@ -1,5 +1,6 @@
 """Scores of whole data sets: baselines and the human ceiling, images of different sizes, images without fixations."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -341,3 +342,10 @@ def test_leave_one_out_is_pooled_and_extrapolated():
 def test_the_ceiling_needs_four_viewers():
     with pytest.raises(ValueError, match="synthetic does not have 4 separate viewers for every image, but 3"):
         human_ceiling(looking(population(0, images=2), 3, seed=0))
+
+
+def test_the_ceiling_of_a_metric_that_no_image_has_is_unknown():
+    """One image has no others, whose fixations the shuffled AUC needs."""
+    ceiling = human_ceiling(looking(population(0, images=1), 5, seed=0), ["NSS", "sAUC"])
+    assert ceiling["NSS"] > 0
+    assert math.isnan(ceiling["sAUC"])
