@@ -258,7 +258,9 @@ def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
     files = sorted(path for path in folder.glob("*.mat") if not hidden(path))
     if not files:
         raise DataError(f"{folder} holds no .mat files; unpack SALICON's fixations there")
-    unseen = sorted(images.keys() - {path.stem for path in files}) if (root / "images" / split).is_dir() else []
+    divided = (root / "images" / split).is_dir() or not (root / "images").is_dir()  # else images of all splits are there
+    expected = maps.keys() | (images.keys() if divided else set())
+    unseen = sorted(expected - {path.stem for path in files})
     if unseen:
         raise DataError(
             f"{len(unseen)} images of the split have no viewers' file in {folder}, the first is {unseen[0]}.mat; "
