@@ -132,6 +132,10 @@ def test_salicon_of_2017_as_its_archives_unpack(tmp_path):
     salicon = data.open_data(tmp_path)
     assert (len(salicon), salicon.version) == (2, "2017")
     assert data.official_density(salicon[0]).shape == (480, 640)
+    unseen = picture(tmp_path / "images" / "test" / "COCO_test2014_000000000001.jpg", 480, 640)
+    assert [v.image for v in data.open_data(tmp_path, "test").viewings] == [unseen]
+    unseen.unlink()
+    unseen.parent.rmdir()
     images = sorted((tmp_path / "images" / "train").iterdir())
     for path in images:  # beside the maps, whose names differ only in their suffix
         path.rename(tmp_path / "train" / path.name)
