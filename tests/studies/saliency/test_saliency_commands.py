@@ -746,6 +746,15 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     )
 
 
+def test_a_run_that_diverged_ends_the_command_with_1(tmp_path):
+    words = ["train", small_osie(tmp_path / "osie", images=6), "--out", tmp_path / "run", "--backbone", "resnet10t"]
+    words += ["--width", 32, "--height", 32, "--epochs", 2, "--lr", 1e12, "--device", "cpu"]
+    for _ in range(2):  # a finished run is read from its folder
+        result = call(*words)
+        assert result.exit_code == 1, result.output
+        assert "its training diverged, its maps are nan" in unboxed(result)
+
+
 def test_a_stopped_run_ends_the_command_with_75(tmp_path, monkeypatch):
     monkeypatch.setattr(saliency_task, "train_network", lambda *_, **__: saliency_task.Trained(None, stopped=True))
     words = ["--out", tmp_path / "run", "--width", 32, "--height", 32, "--device", "cpu"]
