@@ -132,12 +132,19 @@ def test_salicon_of_2017_as_its_archives_unpack(tmp_path):
     salicon = data.open_data(tmp_path)
     assert (len(salicon), salicon.version) == (2, "2017")
     assert data.official_density(salicon[0]).shape == (480, 640)
+    unseen = picture(tmp_path / "images" / "test" / "COCO_test2014_000000000001.jpg", 480, 640)
+    assert [v.image for v in data.open_data(tmp_path, "test").viewings] == [unseen]
+    unseen.unlink()
+    unseen.parent.rmdir()
     images = sorted((tmp_path / "images" / "train").iterdir())
     for path in images:  # beside the maps, whose names differ only in their suffix
         path.rename(tmp_path / "train" / path.name)
     (tmp_path / "images" / "train").rmdir()
     (tmp_path / "images").rmdir()
     assert [v.image.suffix for v in data.open_data(tmp_path).viewings] == [".jpg", ".jpg"]
+    picture(tmp_path / "train" / "COCO_train2014_000000000011.jpg", 480, 640)
+    with pytest.raises(data.DataError, match=r"1 images of the split have no viewers' file .*000000000011.mat"):
+        data.open_data(tmp_path)
     for path in (tmp_path / "train").glob("*.jpg"):
         path.unlink()
     with pytest.raises(data.DataError, match=r"has no image COCO_train2014_000000000007.jpg; unpack all"):
@@ -150,6 +157,11 @@ def test_an_image_without_its_viewers_is_an_error(tmp_path):
     with pytest.raises(
         data.DataError, match=r"1 images of the split have no viewers' file .*000000009.mat; unpack all"
     ):
+        data.salicon(tmp_path / "salicon")
+    for path in sorted((tmp_path / "salicon" / "images" / "train").iterdir()):  # images of all splits in one folder
+        path.rename(tmp_path / "salicon" / "images" / path.name)
+    (tmp_path / "salicon" / "images" / "train").rmdir()
+    with pytest.raises(data.DataError, match=r"000000009.mat; unpack all"):
         data.salicon(tmp_path / "salicon")
     root = small_osie(tmp_path / "osie")
     entries = loadmat(root / "fixations.mat", squeeze_me=True)["fixations"]

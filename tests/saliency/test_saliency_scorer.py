@@ -1,5 +1,6 @@
 """Scores of whole data sets: baselines and the human ceiling, images of different sizes, images without fixations."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,15 +52,16 @@ def test_scores_are_those_of_each_image_alone(uneven):
     assert means["NSS"] == pytest.approx(values["NSS"][:2].mean().item())
 
 
+@pytest.mark.parametrize("protocol", ["exact", "mit"])
 @pytest.mark.parametrize("images", [1, 2, 3, 30])
-def test_the_gain_of_the_truth_itself_is_never_absurd(images):
+def test_the_gain_of_the_truth_itself_is_never_absurd(images, protocol):
     """Over few other images too: their baseline has a floor, and with none it is uniform."""
     viewed = looking(population(7, images=images), 5, seed=8)
     counts = torch.cat([data.fixation_counts([v.points], (45, 60)) for v in viewed.viewings])
     truth = data.density(counts, 3.0)
-    gain = mean_scores(score(lambda i: truth[list(i)], viewed, ["IG"]), viewed)["IG"]
+    gain = mean_scores(score(lambda i: truth[list(i)], viewed, ["IG"], protocol=protocol), viewed)["IG"]
     uniform = torch.ones(45, 60)
-    over_uniform = score(lambda i: truth[list(i)], viewed, ["IG"], baseline=uniform)["IG"]
+    over_uniform = score(lambda i: truth[list(i)], viewed, ["IG"], protocol=protocol, baseline=uniform)["IG"]
     assert 0 < gain < over_uniform.mean() + 5  # bits; a baseline without a floor gives more than 20
     if images == 1:
         assert gain == pytest.approx(over_uniform.item(), rel=1e-5)
@@ -151,8 +153,10 @@ def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
         "sAUC": metrics.auc_shuffled(maps, counts, in_order(columns, **draws), **draws),
         "AUC": metrics.auc_borji(maps, counts, **draws),
         "AUC-Judd": metrics.auc_judd(maps, counts, **draws),
-        "IG": metrics.information_gain(
-            maps, counts, with_uniform(data.density(metrics.shuffled_negatives(counts), 2.0), 13), protocol=protocol
+        "IG": metrics.information_gain(  # whatever the protocol, the baseline keeps its floor
+            maps - maps.amin((1, 2), keepdim=True) if protocol == "mit" else maps,
+            counts.sign() if protocol == "mit" else counts,
+            with_uniform(data.density(metrics.shuffled_negatives(counts), 2.0), 13),
         ),
     }
     for name in names:
@@ -338,3 +342,10 @@ def test_leave_one_out_is_pooled_and_extrapolated():
 def test_the_ceiling_needs_four_viewers():
     with pytest.raises(ValueError, match="synthetic does not have 4 separate viewers for every image, but 3"):
         human_ceiling(looking(population(0, images=2), 3, seed=0))
+
+
+def test_the_ceiling_of_a_metric_that_no_image_has_is_unknown():
+    """One image has no others, whose fixations the shuffled AUC needs."""
+    ceiling = human_ceiling(looking(population(0, images=1), 5, seed=0), ["NSS", "sAUC"])
+    assert ceiling["NSS"] > 0
+    assert math.isnan(ceiling["sAUC"])

@@ -105,9 +105,15 @@ def _by_others(viewers: _Viewers, metrics: Sequence[str], generator: torch.Gener
     weights, limits = viewers.counts.flatten(1).sum(1).double(), {}
     first, second = (viewers.scores(others[:, :k], everyone[:, None], metrics) for k in (most, fewer))
     for name in metrics:
-        all_others, some = ((s[name].double() * weights).nansum() / weights.sum() for s in (first, second))
+        all_others, some = (_weighted_mean(s[name].double(), weights) for s in (first, second))
         limits[name] = (all_others + (all_others - some) * fewer / (most - fewer)).cpu()
     return limits
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """(V,) each -> (): the mean over the values that are not nan; nan where none is."""
+    weights = weights.masked_fill(values.isnan(), 0.0)
+    return (values.nan_to_num() * weights).sum() / weights.sum()
 
 
 def _power_law(means: Sequence[float], half: int, target: float, perfect: float) -> float:

@@ -150,12 +150,20 @@ def score_batch(saliency: Tensor, truth: GroundTruth, metrics: Sequence[str] = M
         "AUC-Judd": lambda: auc_judd(saliency, truth.fixations, **draws),  # type: ignore[arg-type]
         "KL": lambda: kl(saliency, truth.density),
         "SIM": lambda: sim(saliency, truth.density, protocol=protocol),
-        "IG": lambda: information_gain(saliency, truth.fixations, truth.baseline, protocol=protocol),
+        "IG": lambda: _gain(saliency, truth),
     }
     unknown = [name for name in metrics if name not in functions]
     if unknown:
         raise ValueError(f"there is no metric {unknown[0]!r}; choose among {', '.join(functions)}")
     return {name: functions[name]() for name in metrics}
+
+
+def _gain(saliency: Tensor, truth: GroundTruth) -> Tensor:
+    """The information gain (B,); for ``"mit"`` our own baseline keeps its minimum, which is the uniform floor."""
+    if truth.protocol == "mit" and truth.given is None:
+        from_zero = saliency - saliency.amin((-2, -1), keepdim=True)
+        return information_gain(from_zero, truth.fixations.sign(), truth.baseline)
+    return information_gain(saliency, truth.fixations, truth.baseline, protocol=truth.protocol)
 
 
 def score(

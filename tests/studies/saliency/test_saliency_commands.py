@@ -331,6 +331,21 @@ def test_a_map_that_is_not_valid_is_named_and_left_out_or_refused(tmp_path, spoi
     assert "1 maps are not valid, the first is 1003.npy" in unboxed(refused)
 
 
+@pytest.mark.parametrize("scale", [1e36, 1e300, 1e-42, 1e-300])
+def test_maps_of_any_scale_have_the_same_scores(tmp_path, scale):
+    """Exponentials of logits may be close to the limits of float32, or beyond them."""
+    osie = data.osie(small_osie(tmp_path / "osie", height=150, width=200))
+    for i, v in enumerate(osie.viewings):
+        values = np.random.default_rng(i).random((v.height, v.width)) + 0.1
+        for folder, factor in (("usual", 1.0), ("scaled", scale)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            np.save(tmp_path / folder / f"{v.key}.npy", values * factor)
+    usual, scaled = (score_maps(tmp_path / folder, osie, METRICS) for folder in ("usual", "scaled"))
+    assert scaled.invalid == ()
+    for name, scores in usual.images.items():
+        assert scaled.images[name] == pytest.approx(scores, abs=1e-5)
+
+
 def test_the_gallery_names_maps_that_are_not_valid(tmp_path):
     maps = maps_of(data.osie(small_osie(tmp_path / "osie")), tmp_path / "maps", with_nan)
     result = call("gallery", maps, tmp_path / "osie", "--out", tmp_path / "page", "--pixels-per-degree", 3)
@@ -744,6 +759,15 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         ).exit_code
         == 0
     )
+
+
+def test_a_run_that_diverged_ends_the_command_with_1(tmp_path):
+    words = ["train", small_osie(tmp_path / "osie", images=6), "--out", tmp_path / "run", "--backbone", "resnet10t"]
+    words += ["--width", 32, "--height", 32, "--epochs", 2, "--lr", 1e12, "--device", "cpu"]
+    for _ in range(2):  # a finished run is read from its folder
+        result = call(*words)
+        assert result.exit_code == 1, result.output
+        assert "its training diverged, its maps are nan" in unboxed(result)
 
 
 def test_a_stopped_run_ends_the_command_with_75(tmp_path, monkeypatch):

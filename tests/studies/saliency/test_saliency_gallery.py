@@ -41,6 +41,8 @@ def test_the_error_is_the_difference_of_distributions():
     assert error_map(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), truth).tolist() == [[0.5, -1.0], [0.0, 0.5]]
     assert error_map(truth * 7, truth).abs().max() == 0
     assert error_map(truth, torch.zeros(2, 2)).abs().max() == 0
+    uniform = torch.ones(2, 2)
+    assert error_map(uniform * 0, truth).equal(error_map(uniform, truth))  # as in the metrics
 
 
 def test_every_image_has_its_pictures(gallery):

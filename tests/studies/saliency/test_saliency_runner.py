@@ -175,6 +175,12 @@ def test_the_sets_are_found_by_their_layout(tmp_path, monkeypatch):
     assert find_set("SALICON", None) == tmp_path / "salicon"
     with pytest.raises(FileNotFoundError, match="MIT1003 is not in"):
         find_set("MIT1003", tmp_path)
+    (tmp_path / "osie" / "stimuli").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"OSIE is not in .*\(stimuli, with fixations.mat\) into osie/"):
+        find_set("OSIE", tmp_path)
+    (tmp_path / "salicon" / "fixations" / "train").rename(tmp_path / "salicon" / "train")  # as the archives unpack
+    (tmp_path / "salicon" / "fixations").rmdir()
+    assert find_set("SALICON", None) == tmp_path / "salicon"
 
 
 def test_every_network_sees_images_at_its_own_size(tmp_path):

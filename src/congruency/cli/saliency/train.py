@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -111,6 +112,11 @@ def train(
         for line in _scores(out, trained.scores or {}, train_set, test_set, device):
             typer.echo(line)
     typer.echo(f"the network: {out / 'model.pt'}")
+    if math.isnan((trained.scores or {})["NSS"]) and any(len(v.points) for v in test_set.data.viewings):
+        typer.echo(
+            "error: its training diverged, its maps are nan; train again with a lower --lr, in another folder", err=True
+        )
+        raise typer.Exit(1)
 
 
 def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: Prepared, device: str) -> Iterator[str]:

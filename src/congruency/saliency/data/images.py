@@ -13,6 +13,7 @@ from congruency.saliency.data.viewings import DataError, Viewing
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MAX_PIXELS = 100_000_000
+_LARGE = 1e15
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -63,7 +64,11 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> Tensor:
 
 
 def read_map(path: Path) -> Tensor:
-    """A grey map, (height, width) float32: 0 to 255, or 0 to 65535 for 16 bits; an array is read as it is."""
+    """A grey map, (height, width) float32: 0 to 255, or 0 to 65535 for 16 bits; an array is read as it is.
+
+    An array whose values are too large or too small for sums of their squares in float32, as exponentials of logits
+    may be, is divided by the largest of them, which changes no metric.
+    """
     if path.suffix.lower() == ".npy":
         return _array(path)
     with _opened(path, "map") as image, _decoding(path):
@@ -103,6 +108,9 @@ def _array(path: Path) -> Tensor:
         values = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: the header may claim a huge array
         if not isinstance(values, np.ndarray) or values.ndim != 2 or values.size > _MAX_PIXELS:
             raise ValueError("a map has two dimensions and at most 100 million values")
+        peak = np.abs(values).max(initial=0)
+        if 0 < peak < 1 / _LARGE or _LARGE < peak < np.inf:
+            values = values / peak
         return torch.from_numpy(np.array(values, dtype=np.float32))
     except Exception as reason:  # numpy raises many kinds of errors on broken headers
         raise DataError(f"{path} is not a map stored as a numpy array ({reason})") from None

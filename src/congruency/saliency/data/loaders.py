@@ -52,7 +52,7 @@ def _open(path: Path, split: str) -> SaliencyData:
         return mit1003(path)
     if any((place / "FIXATIONLOCS").is_dir() for place in (path, path / "trainSet")):
         return cat2000(path)
-    if (path / "annotations").is_dir() or (path / "fixations").is_dir() or _salicon_mats(path, split).is_dir():
+    if is_salicon(path):
         return salicon(path, split)
     raise DataError(
         f"{path} is not a known data set: it holds neither stimuli/ with fixations.mat (OSIE), ALLSTIMULI/ (MIT1003), "
@@ -64,6 +64,13 @@ def _open(path: Path, split: str) -> SaliencyData:
 def is_osie(path: Path) -> bool:
     """Whether a folder has OSIE's layout: the images and the viewers' fixations."""
     return (path / "stimuli").is_dir() and any((path / name).is_file() for name in _OSIE_FIXATIONS)
+
+
+def is_salicon(path: Path) -> bool:
+    """Whether a folder has a layout of SALICON: fixations or annotations, or a split's .mat files."""
+    return any((path / name).is_dir() for name in ("annotations", "fixations")) or any(
+        _salicon_mats(path, split).is_dir() for split in ("train", "val")
+    )
 
 
 def open_split(
@@ -258,7 +265,10 @@ def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
     files = sorted(path for path in folder.glob("*.mat") if not hidden(path))
     if not files:
         raise DataError(f"{folder} holds no .mat files; unpack SALICON's fixations there")
-    unseen = sorted(images.keys() - {path.stem for path in files}) if (root / "images" / split).is_dir() else []
+    # Otherwise the images of all splits are in one folder.
+    divided = (root / "images" / split).is_dir() or not (root / "images").is_dir()
+    expected = maps.keys() | (images.keys() if divided else set())
+    unseen = sorted(expected - {path.stem for path in files})
     if unseen:
         raise DataError(
             f"{len(unseen)} images of the split have no viewers' file in {folder}, the first is {unseen[0]}.mat; "

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -82,11 +83,14 @@ def write_gallery(
 def error_map(saliency: Tensor, truth: Tensor) -> Tensor:
     """(H, W) in [-1, 1]: ``p - q`` of the maps divided by their sums, relative to its largest value; 0 for q = 0.
 
-    Positive where too much was predicted, negative where too little. Saliency below 0 counts as 0.
+    Positive where too much was predicted, negative where too little. Saliency below 0 counts as 0, an all-zero map as
+    uniform.
     """
     saliency = saliency.clamp(min=0)
-    if not (truth.sum() > 0 and saliency.sum() > 0):
+    if not truth.sum() > 0:
         return saliency * 0
+    if not saliency.sum() > 0:
+        saliency = torch.ones_like(saliency)
     error = saliency / saliency.sum() - truth / truth.sum()
     largest = error.abs().amax()
     return error / largest if largest > 0 else error
@@ -159,7 +163,8 @@ footer { margin-top: 1rem; font-size: 0.9rem; }
 _BODY = Template("""<h1>$title</h1>
 <p>$lead</p>
 <p>People: their fixations, blurred. Error: red where too much was predicted, blue where too little. A heading sorts the
-rows, and once more the other way round; images without fixations have no scores and come last.</p>
+rows, and once more the other way round; images without fixations or without a valid map have no scores and come
+last.</p>
 <p><code>$command</code></p>
 <div class="table">
 <table>

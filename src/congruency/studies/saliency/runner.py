@@ -6,7 +6,7 @@ import gc
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -20,7 +20,7 @@ from torch import Tensor
 from congruency.files import write_together
 from congruency.saliency.baselines import below_centre, reference_scores
 from congruency.saliency.data.images import read_image
-from congruency.saliency.data.loaders import is_osie, mit1003, osie, osie_split, salicon
+from congruency.saliency.data.loaders import is_osie, is_salicon, mit1003, osie, osie_split, salicon
 from congruency.saliency.data.points import blurred, fixation_counts
 from congruency.saliency.data.prepared import Prepared, load_prepared, prepare_in_memory
 from congruency.saliency.data.preprocessing import Preprocessing
@@ -47,10 +47,10 @@ __all__ = [
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
 """The data sets of the paper's tables."""
 
-_LAYOUTS = {  # the folder's name, and a folder in it by which the set is recognised
-    "SALICON": ("salicon", ("fixations", "annotations")),
-    "OSIE": ("osie", ("stimuli",)),
-    "MIT1003": ("mit1003", ("ALLSTIMULI",)),
+_LAYOUTS: dict[str, tuple[str, Callable[[Path], bool], str]] = {  # the folder's name, and what is in it
+    "SALICON": ("salicon", is_salicon, "fixations or annotations"),
+    "OSIE": ("osie", is_osie, "stimuli, with fixations.mat"),
+    "MIT1003": ("mit1003", lambda place: (place / "ALLSTIMULI").is_dir(), "ALLSTIMULI"),
 }
 _BOUNDS = "bounds.json"
 EXAMPLES = "examples.jpg"
@@ -65,15 +65,15 @@ def find_set(name: str, data: Path | None) -> Path:
         FileNotFoundError: it is not there.
         ValueError: no data folder was given, and CONGRUENCY_DATA is not set.
     """
-    folder, inside = _LAYOUTS[name]
+    folder, known, inside = _LAYOUTS[name]
     given = data if data is not None else os.environ.get("CONGRUENCY_DATA")
     if given is None:
         raise ValueError(f"{name} is needed: give --data, the folder that holds it, or set CONGRUENCY_DATA")
     root = Path(given).expanduser()
     for place in (root / folder, root / name, root):
-        if any((place / each).is_dir() for each in inside) and (name != "OSIE" or is_osie(place)):
+        if known(place):
             return place
-    raise FileNotFoundError(f"{name} is not in {root}; put its official folders ({' or '.join(inside)}) into {folder}/")
+    raise FileNotFoundError(f"{name} is not in {root}; put its official folders ({inside}) into {folder}/")
 
 
 @dataclass(frozen=True)
