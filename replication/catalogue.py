@@ -77,8 +77,8 @@ def _drawing(number: int, title: str) -> Entry:
 
 
 _OSIE_ORDERS = (
-    "saliency osie osie.pt --model salicon --optimizer adam --method baseline --method GEM --method DCL-inf-1 "
-    "--method 'DCL-inf-1 anchor' --order {order} --out runs/osie-{order}"
+    "saliency osie osie.pt --model salicon --backbone resnet50 --optimizer adam --method baseline --method GEM "
+    "--method DCL-inf-1 --method 'DCL-inf-1 anchor' --order {order} --out runs/osie-{order}"
 )
 _RESNEXT = (
     "reproduce classification cifar --row 'ResNeXt-29 SGD' --row 'ResNeXt-29 SGD GEM' --row 'ResNeXt-29 SGD DCL-inf-1' "
@@ -156,7 +156,8 @@ CATALOGUE: tuple[Entry, ...] = (
     _drawing(6, "DCL beside GEM"),
     _figure(
         7, "saliency_pairs", "congruency of pairs of samples, saliency",
-        "saliency prepare FOLDER/osie osie.pt", "saliency osie osie.pt --model salicon --optimizer rmsprop --out runs",
+        "saliency prepare FOLDER/osie osie.pt",
+        "saliency osie osie.pt --model salicon --backbone resnet50 --optimizer rmsprop --out runs",
         "pairs runs/runs/resnet-50-rmsp_epochs-20_halve_every-2_delay-1/seed-0/model.pt --dataset osie.pt "
         "--out {out}/saliency_pairs",
         data=("OSIE",), remark="the paper draws its samples from SALICON",

@@ -112,7 +112,7 @@ def train(
         for line in _scores(out, trained.scores or {}, train_set, test_set, device):
             typer.echo(line)
     typer.echo(f"the network: {out / 'model.pt'}")
-    if math.isnan((trained.scores or {})["NSS"]) and any(len(v.points) for v in test_set.data.viewings):
+    if math.isnan((trained.scores or {}).get("NSS", 0.0)) and any(len(v.points) for v in test_set.data.viewings):
         typer.echo(
             "error: its training diverged, its maps are nan; train again with a lower --lr, in another folder", err=True
         )
