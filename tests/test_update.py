@@ -189,6 +189,50 @@ def test_under_plain_sgd_an_update_is_corrected_as_the_gradient(blocks):
     assert changed > 150
 
 
+SOURCES = {
+    "weights": lambda model: congruency.References(window=7, floor=None),
+    "gradients": lambda model: congruency.References(2, window=7, floor=None, accumulate="gradients"),
+    "anchor": lambda model: congruency.References(window=7, mode="anchor", margin=0.1),
+    "floor": lambda model: congruency.References(window=7, floor=0.9, returning=False),
+    "directions": lambda model: congruency.Directions(),
+    "memory": lambda model: congruency.EpisodicMemory(model, nn.functional.mse_loss),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("blocks", ["joint", "row", "element"])
+@pytest.mark.parametrize("correct", ["gradient", "update"])
+def test_maximizing_the_negative_is_minimizing(source, blocks, correct):
+    """Constraints that are gradients turn around with the loss, those that are displacements do not."""
+
+    def path(maximize):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, maximize=maximize)
+        ascent = -1.0 if maximize else 1.0
+        made = SOURCES[source](model)
+        corrector = congruency.Corrector(optimizer, constraints=[made], correct=correct, blocks=blocks)
+        if source == "directions":
+            generator = torch.Generator().manual_seed(0)
+            parts = [ascent * torch.randn(p.shape, generator=generator).double() for p in model.parameters()]
+            made.set([parts], list(model.parameters()))
+        if source == "memory":
+            made.loss = lambda outputs, targets: ascent * nn.functional.mse_loss(outputs, targets)
+            made.observe(torch.ones(4, 4).double(), torch.ones(4, 3).double(), 0)
+            made.observe(torch.zeros(1, 4).double(), torch.zeros(1, 3).double(), 1)
+        congruencies = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            (ascent * loss_of(model, step)).backward()
+            optimizer.step()
+            congruencies.append(corrector.stats.congruency[:1])
+        return weights(model), torch.cat(congruencies), int(corrector.stats.corrected_steps)
+
+    (up, seen_up, corrected_up), (down, seen_down, corrected_down) = path(True), path(False)
+    torch.testing.assert_close(up, down, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(seen_up, seen_down, equal_nan=True)
+    assert corrected_up == corrected_down > 0
+
+
 class Projected:
     """Checks after every step that each row, element or the whole is the projection onto the given constraints."""
 
@@ -458,8 +502,11 @@ def test_what_makes_no_sense_is_refused():
         dcl.correct()
     model = network()
     both = [{"params": model[0].parameters(), "maximize": True}, {"params": model[2].parameters()}]
-    with pytest.raises(ValueError, match="all parameter groups to minimize or all to maximize"):
-        congruency.Cautious(torch.optim.SGD(both, lr=0.1))
+    mixed = torch.optim.SGD(both, lr=0.1, momentum=0.9)
+    for make in (congruency.Cautious, lambda o: congruency.DCL(o, window=5)):
+        with pytest.raises(ValueError, match="all parameter groups to minimize or all to maximize"):
+            make(mixed)
+    congruency.DCL(mixed, window=5, correct="update")  # compares two displacements
 
 
 @pytest.mark.parametrize("make", [congruency.Cautious, lambda o: congruency.DCL(o, correct="update")])

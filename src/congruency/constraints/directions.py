@@ -10,7 +10,7 @@ from torch import Tensor
 
 from congruency._validate import check_margin
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["Directions"]
@@ -38,6 +38,8 @@ class Directions(ConstraintSource):
         >>> directions
         Directions(margin=0.0, 1 direction)
     """
+
+    _ascent = 1.0
 
     def __init__(self, margin: float = 0.0) -> None:
         self.margin = check_margin(margin)
@@ -73,6 +75,10 @@ class Directions(ConstraintSource):
             for j, parameter in enumerate(parameters)
         }
 
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        # where the optimizer maximizes, an update is the gradient turned around
+        self._ascent = ascent_sign(self, optimizer) if correct == "update" else 1.0
+
     @property
     def capacity(self) -> int:
         return self._count
@@ -82,7 +88,7 @@ class Directions(ConstraintSource):
         return self._count
 
     def combination(self) -> Tensor:
-        return torch.eye(self._count, dtype=torch.float64)
+        return self._ascent * torch.eye(self._count, dtype=torch.float64)
 
     def basis(self, parameter: Tensor) -> Basis:
         if parameter not in self._directions:

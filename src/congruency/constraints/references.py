@@ -20,7 +20,7 @@ from congruency._validate import (
     is_count,
 )  # fmt: skip
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import is_sharded, like, local
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class References(ConstraintSource):
         # segments of weights are steps taken, against the gradient; segments of gradients are gradients
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = check_flag("capturable", capturable)
+        self._ascent = 1.0
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
         self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room
@@ -140,7 +141,7 @@ class References(ConstraintSource):
         return None if self.capturable else (id(self), self._recorded)  # only the device knows when it records
 
     def combination(self) -> Tensor:
-        return self._combination
+        return self._ascent * self._combination
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         self._hold(parameters)
@@ -154,6 +155,9 @@ class References(ConstraintSource):
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if self.capturable and blocks in ("row", "element"):
             raise ValueError(f"capturable=True has no blocks={blocks!r}; use 'joint', 'group' or 'tensor'")
+        # of a gradient and a step, one is turned around where the optimizer maximizes
+        mixed = (correct == "gradient") == (self.accumulate == "weights")
+        self._ascent = ascent_sign(self, optimizer) if mixed else 1.0
         if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
             warnings.warn(
                 "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
