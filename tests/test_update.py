@@ -447,6 +447,29 @@ def test_decay_follows_the_learning_rate():
     torch.testing.assert_close(weight.detach(), factor * before)
 
 
+@pytest.mark.parametrize("name", ["Muon", "Adafactor"])
+def test_a_subclass_decays_as_its_parent(name):
+    parent = getattr(torch.optim, name)
+    assert check_decay(name, lambda p, decay: type("Own", (parent,), {})(p, lr=0.05, weight_decay=decay)) == (
+        name == "Muon"
+    )
+
+
+@pytest.mark.parametrize("unscaled", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_decay_that_the_learning_rate_does_not_scale(unscaled, corrected):
+    """Of timm's big vision Adafactor, under a schedule."""
+    kind = pytest.importorskip("timm.optim").AdafactorBigVision
+    weight = nn.Parameter(torch.ones(3, 3, dtype=torch.float64))
+    optimizer = kind([weight], lr=0.1, weight_decay=0.3, unscaled_wd=unscaled, corrected_weight_decay=corrected)
+    optimizer.param_groups[0]["lr"] = 0.02
+    before = weight.detach().clone()
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), decay_factor(optimizer, optimizer.param_groups[0]) * before)
+    assert not torch.equal(weight, before)
+
+
 # ---- what is refused ----
 
 

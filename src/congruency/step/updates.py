@@ -34,14 +34,14 @@ def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
     """
     decay = group.get("weight_decay", 0.0)
     flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
-    if not decay or not (any(flags) if flags else type(optimizer).__name__ in _ALWAYS_DECOUPLED):
+    always = any(kind.__name__ in _ALWAYS_DECOUPLED for kind in type(optimizer).__mro__)  # subclasses too
+    if not decay or not (any(flags) if flags else always):
         return 1.0
     rate: float | Tensor = group["lr"]
-    if group.get("fixed_decay") or group.get("unscaled_wd"):
-        return 1.0 - float(decay)
+    strength = 1.0 if group.get("fixed_decay") or group.get("unscaled_wd") else rate
     if group.get("corrected_weight_decay"):
-        rate = rate**2 / optimizer.defaults["lr"]
-    return 1.0 - rate * float(decay)
+        strength = strength * (rate / group.get("max_lr_snapshot", optimizer.defaults["lr"]))
+    return 1.0 - strength * float(decay)
 
 
 def skipped_step(optimizer: torch.optim.Optimizer) -> Tensor | None:
