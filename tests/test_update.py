@@ -509,6 +509,29 @@ def test_an_optimizer_that_swaps_its_parameters_is_refused(make):
         run()
 
 
+class Lion(torch.optim.Optimizer):
+    """Chooses its learning rate itself, as transformers' Adafactor does by default."""
+
+    def __init__(self, params, weight_decay=0.0):
+        super().__init__(params, {"lr": None, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.add_(p.grad.sign(), alpha=-0.1)
+
+
+def test_an_optimizer_that_chooses_its_learning_rate():
+    for make, decay in ((congruency.Cautious, 0.1), (lambda o: congruency.DCL(o, correct="update", margin=0.1), 0.0)):
+        with pytest.raises(ValueError, match=r"Lion has no learning rate in its groups.*relative_step=False"):
+            make(Lion(network().parameters(), decay))
+    model = network()
+    optimizer = Lion(model.parameters())
+    congruency.Cautious(optimizer)
+    congruency.DCL(optimizer, window=5, correct="update")
+    train(model, optimizer, range(8))
+
+
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match=r"Descent\(\) constrains updates.*pass correct='update'"):
         congruency.Corrector(sgd_of(network()), constraints=[congruency.Descent()])
