@@ -20,7 +20,8 @@ class Directions(ConstraintSource):
     """Directions the update must not turn against, given by hand: other tasks' gradients, for example.
 
     Constraints are ``c_i = directions[i]``, so the corrected gradient has ``<c_i, x> >= 0``: GEM's constraint when each
-    direction is the gradient of a past task's loss (the paper's section 4.6).
+    direction is the gradient of a past task's loss (the paper's section 4.6). Where updates of an optimizer that
+    maximizes are corrected, which are gradients turned around, the directions are too.
 
     Args:
         margin: Lower bound of the multipliers.
