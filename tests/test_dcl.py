@@ -26,6 +26,7 @@ class Expectation:
         self.dcl = congruency.DCL(optimizer, **{"floor": None, **settings})
         self.after = optimizer.register_step_pre_hook(lambda *_: self.check())
         self.start, self.corrected = None, 0
+        self.ascent = -1 if optimizer.param_groups[0].get("maximize") else 1  # the gradients' sum is w - start there
 
     def note(self):
         self.gradient = flat(p.grad for p in self.params)
@@ -37,7 +38,7 @@ class Expectation:
             self.start = self.weights
             expected = self.gradient
         else:
-            expected = congruency.project(self.gradient, -(self.weights - self.start).unsqueeze(0))
+            expected = congruency.project(self.gradient, -self.ascent * (self.weights - self.start).unsqueeze(0))
         torch.testing.assert_close(x, expected, rtol=1e-5, atol=1e-6 * float(self.gradient.norm()))
         self.corrected += not torch.equal(x, self.gradient)
 

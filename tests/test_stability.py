@@ -88,7 +88,7 @@ def test_what_converges_converges_with_every_default(name):
     """
     plain = {together: final_losses(OPTIMIZERS[name], together=together)[0] for together in (False, True)}
     assert sum(loss < 0.5 for loss in plain[False]) >= PROBLEMS // 2
-    place = 3 * list(OPTIMIZERS).index(name)
+    place = 4 * list(OPTIMIZERS).index(name)  # every window with gradients and with updates
     corrections = [(congruency.Cautious, False)]
     for k, correct in enumerate(("gradient", "update")):
         corrections += [(dcl(place + k, correct=correct, blocks="tensor"), False)]
@@ -99,6 +99,12 @@ def test_what_converges_converges_with_every_default(name):
             if before < 0.5:
                 assert after < 0.5, (wrap, before, after)
                 assert after <= before + 0.1, (wrap, before, after)
+
+
+def test_every_optimizer_of_torch_is_among_them():
+    classes = {c for c in vars(torch.optim).values() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)}
+    others = {torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam}  # which are refused
+    assert {type(make([nn.Parameter(torch.zeros(2, 2))])) for make in OPTIMIZERS.values()} == classes - others
 
 
 @pytest.mark.parametrize("name", ["SGD momentum 0.9", "SGD momentum 0.99", "Adam"])

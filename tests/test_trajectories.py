@@ -102,7 +102,8 @@ FLOORS = [{"floor": None}, {"floor": 0.3, "returning": False}, {"floor": 0.6}, {
 
 def compare(index, drop_first):
     names = ("mode", "window", "references", "offset", "margin", "trigger", "blocks", "accumulate")
-    settings = dict(zip(names, GRID[index], strict=True)) | FLOORS[index // 8 % 4]
+    settings = dict(zip(names, GRID[index], strict=True))
+    settings |= FLOORS[index // 8 % 4] if settings["mode"] == "concentrate" else {"floor": None}  # the anchor has none
     make_optimizer, make_update = OPTIMIZERS[list(OPTIMIZERS)[index % 4 if not drop_first else 0]]
     fast, corrected = fast_path(dict(settings), make_optimizer, drop_first)
     slow, expected = slow_path({"returning": True} | settings, make_update(), drop_first)

@@ -83,8 +83,6 @@ def slow_path(settings, correct, update, factor, drop_first):
     model = network()
     kind = settings.pop("blocks")
     blocks, rates = blocks_of(model, kind, (0.2, 0.2))
-    if kind == "element":  # an element's congruency is 1 or -1: no floor applies to it
-        settings["floor"] = None
     slow = SlowDCL(blocks, **settings)
     path, corrected = [], 0
     for step in range(STEPS):
@@ -126,8 +124,10 @@ NAMES = ("correct", "mode", "window", "references", "offset", "margin", "trigger
 FLOORS = [{"floor": None}, {"floor": 0.3, "returning": False}, {"floor": 0.6}, {"floor": 1.0}]
 
 
-def floor_of(index, blocks):
+def floor_of(index, mode, blocks):
     """A row of one element stays where it is when it is corrected: whether its distance grew would be rounding's."""
+    if mode == "anchor" or blocks == "element":  # have none
+        return {"floor": None}
     floor = FLOORS[index % 4]
     return {"floor": 0.9} if blocks == "row" and floor == {"floor": 1.0} else floor
 
@@ -156,7 +156,7 @@ def test_trajectories_equal_the_slow_version(chunk):
     changed = 0
     for index in range(chunk, len(SAMPLE), 8):
         settings = dict(zip(NAMES, SAMPLE[index], strict=True))
-        settings |= floor_of(index // 8, settings["blocks"])
+        settings |= floor_of(index // 8, settings["mode"], settings["blocks"])
         make_optimizer, make_update, factor = OPTIMIZERS[settings.pop("optimizer")]
         drop_first = index % 5 == 0 and make_optimizer is OPTIMIZERS["sgd"][0]
         fast, corrected = fast_path(settings, make_optimizer, drop_first)
@@ -177,7 +177,7 @@ def test_under_plain_sgd_an_update_is_corrected_as_the_gradient(blocks):
         ("concentrate", "anchor"), (1, 3), (0.0, 0.2), ("always", "violated"), range(4)
     ):
         settings = {"mode": mode, "references": count, "margin": margin, "trigger": trigger, "blocks": blocks}
-        settings |= floor_of(floor, blocks)
+        settings |= floor_of(floor, mode, blocks)
         rates = (0.2, 0.2) if blocks == "joint" else RATES
         (ours, corrected), (theirs, expected) = (
             fast_path({"window": 7, "correct": correct, **settings}, torch.optim.SGD, rates=rates)
@@ -187,6 +187,52 @@ def test_under_plain_sgd_an_update_is_corrected_as_the_gradient(blocks):
         assert corrected == expected
         changed += corrected
     assert changed > 150
+
+
+SOURCES = {
+    "weights": lambda model: congruency.References(window=7, floor=None),
+    "gradients": lambda model: congruency.References(2, window=7, floor=None, accumulate="gradients"),
+    "anchor": lambda model: congruency.References(window=7, mode="anchor", margin=0.1),
+    "floor": lambda model: congruency.References(window=7, floor=0.9, returning=False),
+    "directions": lambda model: congruency.Directions(),
+    "memory": lambda model: congruency.EpisodicMemory(model, nn.functional.mse_loss),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("blocks", ["joint", "row", "element"])
+@pytest.mark.parametrize("correct", ["gradient", "update"])
+def test_maximizing_the_negative_is_minimizing(source, blocks, correct):
+    """Constraints that are gradients turn around with the loss, those that are displacements do not."""
+    if source == "floor" and blocks == "element":
+        pytest.skip("has no floor")
+
+    def path(maximize):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, maximize=maximize)
+        ascent = -1.0 if maximize else 1.0
+        made = SOURCES[source](model)
+        corrector = congruency.Corrector(optimizer, constraints=[made], correct=correct, blocks=blocks)
+        if source == "directions":
+            generator = torch.Generator().manual_seed(0)
+            parts = [ascent * torch.randn(p.shape, generator=generator).double() for p in model.parameters()]
+            made.set([parts], list(model.parameters()))
+        if source == "memory":
+            made.loss = lambda outputs, targets: ascent * nn.functional.mse_loss(outputs, targets)
+            made.observe(torch.ones(4, 4).double(), torch.ones(4, 3).double(), 0)
+            made.observe(torch.zeros(1, 4).double(), torch.zeros(1, 3).double(), 1)
+        congruencies = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            (ascent * loss_of(model, step)).backward()
+            optimizer.step()
+            congruencies.append(corrector.stats.congruency[:1])
+        return weights(model), torch.cat(congruencies), int(corrector.stats.corrected_steps)
+
+    (up, seen_up, corrected_up), (down, seen_down, corrected_down) = path(True), path(False)
+    torch.testing.assert_close(up, down, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(seen_up, seen_down, equal_nan=True)
+    assert corrected_up == corrected_down > 0
 
 
 class Projected:
@@ -403,6 +449,29 @@ def test_decay_follows_the_learning_rate():
     torch.testing.assert_close(weight.detach(), factor * before)
 
 
+@pytest.mark.parametrize("name", ["Muon", "Adafactor"])
+def test_a_subclass_decays_as_its_parent(name):
+    parent = getattr(torch.optim, name)
+    assert check_decay(name, lambda p, decay: type("Own", (parent,), {})(p, lr=0.05, weight_decay=decay)) == (
+        name == "Muon"
+    )
+
+
+@pytest.mark.parametrize("unscaled", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_decay_that_the_learning_rate_does_not_scale(unscaled, corrected):
+    """Of timm's big vision Adafactor, under a schedule."""
+    kind = pytest.importorskip("timm.optim").AdafactorBigVision
+    weight = nn.Parameter(torch.ones(3, 3, dtype=torch.float64))
+    optimizer = kind([weight], lr=0.1, weight_decay=0.3, unscaled_wd=unscaled, corrected_weight_decay=corrected)
+    optimizer.param_groups[0]["lr"] = 0.02
+    before = weight.detach().clone()
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), decay_factor(optimizer, optimizer.param_groups[0]) * before)
+    assert not torch.equal(weight, before)
+
+
 # ---- what is refused ----
 
 
@@ -440,11 +509,39 @@ def test_an_optimizer_that_swaps_its_parameters_is_refused(make):
         run()
 
 
+class Lion(torch.optim.Optimizer):
+    """Chooses its learning rate itself, as transformers' Adafactor does by default."""
+
+    def __init__(self, params, weight_decay=0.0):
+        super().__init__(params, {"lr": None, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.add_(p.grad.sign(), alpha=-0.1)
+
+
+def test_an_optimizer_that_chooses_its_learning_rate():
+    for make, decay in ((congruency.Cautious, 0.1), (lambda o: congruency.DCL(o, correct="update", margin=0.1), 0.0)):
+        with pytest.raises(ValueError, match=r"Lion has no learning rate in its groups.*relative_step=False"):
+            make(Lion(network().parameters(), decay))
+    model = network()
+    optimizer = Lion(model.parameters())
+    congruency.Cautious(optimizer)
+    congruency.DCL(optimizer, window=5, correct="update")
+    train(model, optimizer, range(8))
+
+
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match=r"Descent\(\) constrains updates.*pass correct='update'"):
         congruency.Corrector(sgd_of(network()), constraints=[congruency.Descent()])
     with pytest.raises(ValueError, match="correct='update' needs attach=True"):
         congruency.DCL(sgd_of(network()), correct="update", attach=False)
+    with pytest.raises(ValueError, match=r"floor=0.1 has no effect: mode 'anchor' has none; leave floor out"):
+        congruency.DCL(sgd_of(network()), mode="anchor", floor=0.1)
+    for correct in ("gradient", "update"):
+        with pytest.raises(ValueError, match=r"floor=1.0 has no effect: the cosine of one element.*use other blocks"):
+            congruency.DCL(sgd_of(network()), blocks="element", floor=1.0, correct=correct)
     with pytest.raises(ValueError, match="correct must be one of 'gradient', 'update', got 'momentum'"):
         congruency.DCL(sgd_of(network()), correct="momentum")
     for blocks in ("row", "element"):
@@ -458,8 +555,11 @@ def test_what_makes_no_sense_is_refused():
         dcl.correct()
     model = network()
     both = [{"params": model[0].parameters(), "maximize": True}, {"params": model[2].parameters()}]
-    with pytest.raises(ValueError, match="all parameter groups to minimize or all to maximize"):
-        congruency.Cautious(torch.optim.SGD(both, lr=0.1))
+    mixed = torch.optim.SGD(both, lr=0.1, momentum=0.9)
+    for make in (congruency.Cautious, lambda o: congruency.DCL(o, window=5)):
+        with pytest.raises(ValueError, match="all parameter groups to minimize or all to maximize"):
+            make(mixed)
+    congruency.DCL(mixed, window=5, correct="update")  # compares two displacements
 
 
 @pytest.mark.parametrize("make", [congruency.Cautious, lambda o: congruency.DCL(o, correct="update")])

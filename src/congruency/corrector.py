@@ -33,7 +33,14 @@ from congruency.step.gather import Gather
 from congruency.step.problem import Problems, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
-from congruency.step.updates import OverwrittenGradients, WeightsBefore, block_rates, group_factors, skipped_step
+from congruency.step.updates import (
+    OverwrittenGradients,
+    WeightsBefore,
+    block_rates,
+    check_rates,
+    group_factors,
+    skipped_step,
+)
 from congruency.step.watch import Watch, correction_watch, finite_watch
 
 __all__ = ["Blocks", "Correct", "Corrector", "Stats", "Trigger"]
@@ -117,6 +124,8 @@ class Corrector:
             raise ValueError(
                 "correct='update' needs attach=True: weights are saved before optimizer.step() and corrected after it"
             )
+        if self.target == "update":
+            check_rates(optimizer, margins=any(source.margin for source in self.sources))
         self._selector = Selector(optimizer, self._chosen, self.blocks, type(self).__name__)
         self._selector.select()  # reports parameters that cannot be corrected now, not at the first step
         self._counts, self._means = Counts(), RunningMeans()

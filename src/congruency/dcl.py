@@ -34,7 +34,8 @@ class DCL(Corrector):
             ``margin * c_i`` to the gradient.
         floor: In mode ``"concentrate"``, reference i constrains a step only where ``-floor <= nu_i < 0``, nu_i the
             congruency: weak disagreement is noise, strong disagreement is the force that brings the weights back, and
-            must act. None is the paper's form, which corrects both and can diverge with momentum.
+            must act. None is the paper's form, which corrects both and can diverge with momentum. Mode ``"anchor"`` and
+            blocks of one element have none.
         returning: With a floor, reference i also constrains a step only if the weights did not move away from it in
             the step before. So the correction never removes what would stop them, whatever the optimizer's momentum.
         correct: The ``"gradient"``, or the ``"update"`` that the optimizer makes of it: see

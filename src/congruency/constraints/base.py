@@ -11,7 +11,7 @@ from torch import Tensor
 
 from congruency.backends.base import Basis
 
-__all__ = ["ConstraintSource", "check_sources"]
+__all__ = ["ConstraintSource", "ascent_sign", "check_sources"]
 
 
 class ConstraintSource(ABC):
@@ -140,6 +140,16 @@ class ConstraintSource(ABC):
     def _progress(self) -> str:
         """What ``repr`` says beside the settings."""
         return ""
+
+
+def ascent_sign(source: ConstraintSource, optimizer: torch.optim.Optimizer) -> float:
+    """-1 where the optimizer maximizes, so that an update is the gradient turned around; else 1."""
+    maximize = {bool(group.get("maximize", False)) for group in optimizer.param_groups}
+    if len(maximize) > 1:
+        raise ValueError(
+            f"{type(source).__name__} needs all parameter groups to minimize or all to maximize; use two optimizers"
+        )
+    return -1.0 if maximize == {True} else 1.0
 
 
 def check_sources(constraints: Iterable[ConstraintSource]) -> list[ConstraintSource]:

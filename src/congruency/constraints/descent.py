@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["Descent"]
@@ -40,6 +40,7 @@ class Descent(ConstraintSource):
     needs_update = True
     capacity = active = 1
     layout = "the gradient"
+    _ascent = 1.0
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if correct != "update":
@@ -47,10 +48,7 @@ class Descent(ConstraintSource):
                 "Descent() constrains updates by the present gradient, and a gradient always agrees with itself; pass "
                 "correct='update'"
             )
-        maximize = {bool(group.get("maximize", False)) for group in optimizer.param_groups}
-        if len(maximize) > 1:
-            raise ValueError("Descent() needs all parameter groups to minimize or all to maximize; use two optimizers")
-        self.sign = -1.0 if maximize == {True} else 1.0
+        self._ascent = ascent_sign(self, optimizer)
         if all(_steps_along_the_gradient(optimizer, group) for group in optimizer.param_groups):
             warnings.warn(
                 "SGD without momentum and weight decay steps along the gradient itself, so that nothing in an update "
@@ -59,7 +57,7 @@ class Descent(ConstraintSource):
             )
 
     def combination(self) -> Tensor:
-        return torch.ones(1, 1, dtype=torch.float64)
+        return torch.full((1, 1), self._ascent, dtype=torch.float64)
 
     def basis(self, parameter: Tensor) -> Basis:
         assert parameter.grad is not None

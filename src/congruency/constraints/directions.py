@@ -10,7 +10,7 @@ from torch import Tensor
 
 from congruency._validate import check_margin
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["Directions"]
@@ -20,7 +20,8 @@ class Directions(ConstraintSource):
     """Directions the update must not turn against, given by hand: other tasks' gradients, for example.
 
     Constraints are ``c_i = directions[i]``, so the corrected gradient has ``<c_i, x> >= 0``: GEM's constraint when each
-    direction is the gradient of a past task's loss (the paper's section 4.6).
+    direction is the gradient of a past task's loss (the paper's section 4.6). Where updates of an optimizer that
+    maximizes are corrected, which are gradients turned around, the directions are too.
 
     Args:
         margin: Lower bound of the multipliers.
@@ -38,6 +39,8 @@ class Directions(ConstraintSource):
         >>> directions
         Directions(margin=0.0, 1 direction)
     """
+
+    _ascent = 1.0
 
     def __init__(self, margin: float = 0.0) -> None:
         self.margin = check_margin(margin)
@@ -73,6 +76,10 @@ class Directions(ConstraintSource):
             for j, parameter in enumerate(parameters)
         }
 
+    def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
+        # where the optimizer maximizes, an update is the gradient turned around
+        self._ascent = ascent_sign(self, optimizer) if correct == "update" else 1.0
+
     @property
     def capacity(self) -> int:
         return self._count
@@ -82,7 +89,7 @@ class Directions(ConstraintSource):
         return self._count
 
     def combination(self) -> Tensor:
-        return torch.eye(self._count, dtype=torch.float64)
+        return self._ascent * torch.eye(self._count, dtype=torch.float64)
 
     def basis(self, parameter: Tensor) -> Basis:
         if parameter not in self._directions:

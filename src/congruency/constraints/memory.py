@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from congruency._validate import check_choice, check_margin, check_parts
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
@@ -79,6 +79,7 @@ class EpisodicMemory(ConstraintSource):
         _refuse_shards(self._names)
         self._episodes: dict[int, _Episode] = {}
         self._current: int | None = None
+        self._ascent = 1.0
         self._gradients: dict[str, Tensor] = {}
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
@@ -121,6 +122,8 @@ class EpisodicMemory(ConstraintSource):
                 "none of the optimizer's parameters is in the memory's model, so that its gradients constrain nothing; "
                 "pass the model that the optimizer trains"
             )
+        # where the optimizer maximizes, an update is the gradient turned around
+        self._ascent = ascent_sign(self, optimizer) if correct == "update" else 1.0
 
     @property
     def capacity(self) -> int:
@@ -131,7 +134,7 @@ class EpisodicMemory(ConstraintSource):
         return len(self.past)
 
     def combination(self) -> Tensor:
-        return torch.eye(self.active, dtype=torch.float64)
+        return self._ascent * torch.eye(self.active, dtype=torch.float64)
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         with torch.enable_grad():

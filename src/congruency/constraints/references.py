@@ -20,7 +20,7 @@ from congruency._validate import (
     is_count,
 )  # fmt: skip
 from congruency.backends.base import Basis
-from congruency.constraints.base import ConstraintSource
+from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import is_sharded, like, local
 
 if TYPE_CHECKING:
@@ -95,7 +95,10 @@ class References(ConstraintSource):
         self.mode: Mode = check_choice("mode", mode, get_args(Mode))
         self.accumulate: Accumulate = check_choice("accumulate", accumulate, get_args(Accumulate))
         self.margin = check_margin(margin)
-        self.floor = check_floor(floor) if mode == "concentrate" else None
+        self.floor = check_floor(floor)
+        if mode == "anchor":
+            self._refuse_floor("mode 'anchor' has none; leave floor out, or use mode='concentrate'")
+            self.floor = None
         self.returning = check_flag("returning", returning) and self.floor is not None
         self.concentrates, self.period = mode == "concentrate" and not margin, window
         self.sign = 1.0 if mode == "concentrate" else -1.0
@@ -109,6 +112,7 @@ class References(ConstraintSource):
         # segments of weights are steps taken, against the gradient; segments of gradients are gradients
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = check_flag("capturable", capturable)
+        self._ascent = 1.0
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
         self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room
@@ -140,7 +144,7 @@ class References(ConstraintSource):
         return None if self.capturable else (id(self), self._recorded)  # only the device knows when it records
 
     def combination(self) -> Tensor:
-        return self._combination
+        return self._ascent * self._combination
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
         self._hold(parameters)
@@ -154,6 +158,11 @@ class References(ConstraintSource):
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if self.capturable and blocks in ("row", "element"):
             raise ValueError(f"capturable=True has no blocks={blocks!r}; use 'joint', 'group' or 'tensor'")
+        # of a gradient and a step, one is turned around where the optimizer maximizes
+        mixed = (correct == "gradient") == (self.accumulate == "weights")
+        self._ascent = ascent_sign(self, optimizer) if mixed else 1.0
+        if blocks == "element":
+            self._refuse_floor("the cosine of one element is 1 or -1; leave floor out, or use other blocks")
         if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
             warnings.warn(
                 "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
@@ -161,6 +170,11 @@ class References(ConstraintSource):
                 "optimizer without momentum (docs/stability.md)",
                 stacklevel=4,
             )
+
+    def _refuse_floor(self, reason: str) -> None:
+        """Refuse one that was given, and would have no effect; the default has none there either."""
+        if self.floor not in (None, DEFAULT_FLOOR):
+            raise ValueError(f"floor={self.floor} has no effect: {reason}")
 
     def basis(self, parameter: Tensor) -> Basis:
         basis = self._bases.get(parameter)

@@ -33,7 +33,8 @@ class Stats:
         kept: The share of elements that were kept as they were, with blocks of one element; ().
         steps: Steps since the start.
         corrected_steps: Those of them whose gradient was changed.
-        nonfinite_steps: Those of them left alone because a number was not finite.
+        nonfinite_steps: Those of them left alone because a number was not finite. With blocks of one element the other
+            elements are corrected all the same, and :class:`congruency.Cautious` does not take an update that is nan.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))

@@ -14,8 +14,8 @@ from congruency.distributed import PLAIN, local
 from congruency.step.selection import Selection
 
 __all__ = [
-    "OverwrittenGradients", "WeightsBefore", "block_rates", "decay_factor", "group_factors", "momentum_of",
-    "skipped_step",
+    "OverwrittenGradients", "WeightsBefore", "block_rates", "check_rates", "decay_factor", "group_factors",
+    "momentum_of", "skipped_step",
 ]  # fmt: skip
 
 # Optimizers of torch.optim and timm.optim whose weight decay is always decoupled; others say so in their groups.
@@ -26,22 +26,36 @@ _ALWAYS_DECOUPLED = {
 _DECOUPLED_FLAGS = ("decoupled_weight_decay", "decoupled_decay", "decoupled", "no_prox")
 
 
+def _decays(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether the optimizer multiplies the weights of a group by a factor, beside the step."""
+    flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
+    always = any(kind.__name__ in _ALWAYS_DECOUPLED for kind in type(optimizer).__mro__)  # subclasses too
+    return bool(group.get("weight_decay")) and (any(flags) if flags else always)
+
+
+def check_rates(optimizer: torch.optim.Optimizer, *, margins: bool) -> None:
+    """Refuse an optimizer without a learning rate of its groups, where weight decay or margins depend on that."""
+    unknown = [group for group in optimizer.param_groups if group.get("lr") is None]
+    if unknown and (margins or any(_decays(optimizer, group) for group in unknown)):
+        raise ValueError(
+            f"{type(optimizer).__name__} has no learning rate in its groups, on which the size of weight decay and of "
+            "margins depends; give it one (transformers' Adafactor: lr=..., relative_step=False), or leave both 0"
+        )
+
+
 def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float | Tensor:
     """s in ``w_after = s * w_before - step``: what decoupled weight decay multiplies the weights by, 1 without it.
 
     Weight decay that is added to the gradient (SGD, Adam) is part of the step. The learning rate, and so the factor,
     may be a tensor.
     """
-    decay = group.get("weight_decay", 0.0)
-    flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
-    if not decay or not (any(flags) if flags else type(optimizer).__name__ in _ALWAYS_DECOUPLED):
+    if not _decays(optimizer, group):
         return 1.0
     rate: float | Tensor = group["lr"]
-    if group.get("fixed_decay") or group.get("unscaled_wd"):
-        return 1.0 - float(decay)
+    strength = 1.0 if group.get("fixed_decay") or group.get("unscaled_wd") else rate
     if group.get("corrected_weight_decay"):
-        rate = rate**2 / optimizer.defaults["lr"]
-    return 1.0 - rate * float(decay)
+        strength = strength * (rate / group.get("max_lr_snapshot", optimizer.defaults["lr"]))
+    return 1.0 - strength * float(group["weight_decay"])
 
 
 def skipped_step(optimizer: torch.optim.Optimizer) -> Tensor | None:

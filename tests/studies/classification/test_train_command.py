@@ -30,6 +30,7 @@ def trained(out, *words, epochs=2):
         ["--method", "cautious", "--max-rescale", "5"],
         ["--method", "cautious", "--optimizer", "adamw", "--mask-decay"],
         ["--method", "dcl", "--blocks", "element", "--correct", "update", "--window", "3"],
+        ["--method", "dcl", "--optimizer", "adamw", "--cautious"],  # where DCL corrects nothing
     ],
     ids=lambda words: "-".join(words[1:4:2]),
 )
@@ -42,7 +43,9 @@ def test_a_network_is_trained_and_summarised(tmp_path, words):
     assert record.epochs[1]["loss"] < record.epochs[0]["loss"]
     assert record.run["config"]["method"]["name"] == words[1]
     idle = words[1] != "baseline" and not any(line["corrected_share"] for line in record.epochs)
-    assert ("corrected no step, so this was plain training" in said(result)) == idle
+    without = "Cautious alone" if "--cautious" in words else "plain training"
+    assert (f"corrected no step, so this was {without}" in said(result)) == idle
+    assert idle or "--cautious" not in words
     assert load_checkpoint(next(iter((tmp_path / "run" / "checkpoints").iterdir())))["model"]
 
 
