@@ -71,6 +71,9 @@ class CongruencyMeter:
     ``update`` had not been called: a ``GradScaler`` takes no step then either. Steps where a norm is 0 have no
     congruency but do have a magnitude. A parameter without a gradient is left out of that step's g and d.
 
+    The meter does not know the optimizer: where that maximizes (``maximize=True``), congruency has the opposite sign,
+    unless it is taken from a corrector (``beside``).
+
     The gradients are taken as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so the usual
     place measures them before the correction.
 
