@@ -166,7 +166,7 @@ def measure(
         plan("updates", f"{w.name}, updates", measure_update, w, device, clock)
     calls = 10 if device.type == "cuda" else 1
     for case in [] if sizes else training_cases(device, quick):
-        steps = _Clock(device, clock.seconds * (0.5 if device.type == "cuda" else 3), calls)
+        steps = _Clock(device, clock.seconds * (1.5 if device.type == "cuda" else 3), calls)
         plan("steps", f"{case.name}, {case.correction}, {case.mode}", measure_training_step, case, device, steps)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in QUESTIONS}
     with Progress(console=console, transient=True) as progress:
