@@ -168,9 +168,14 @@ def check_parameter(parameter: Tensor, position: int) -> None:
         raise TypeError(f"parameter {position} has dtype {parameter.dtype}; only floating-point ones can be corrected")
 
 
+def are_strided(gradients: Sequence[Tensor]) -> bool:
+    """Whether no gradient is sparse."""
+    return {torch.strided}.issuperset(map(_layout_of, gradients))
+
+
 def check_gradients(gradients: Sequence[Tensor]) -> None:
     """Refuse sparse gradients."""
-    if {torch.strided}.issuperset(map(_layout_of, gradients)):
+    if are_strided(gradients):
         return
     sparse = next(gradient for gradient in gradients if gradient.layout is not torch.strided)
     raise TypeError(

@@ -63,6 +63,7 @@ class ConstraintSource(ABC):
     concentrates: bool = False
     period: int | None = None
     gate: Tensor | None = None
+    _ascent = 1.0  # what ascent_sign gives where it matters
 
     @property
     @abstractmethod

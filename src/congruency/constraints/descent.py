@@ -40,7 +40,6 @@ class Descent(ConstraintSource):
     needs_update = True
     capacity = active = 1
     layout = "the gradient"
-    _ascent = 1.0
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if correct != "update":

@@ -40,8 +40,6 @@ class Directions(ConstraintSource):
         Directions(margin=0.0, 1 direction)
     """
 
-    _ascent = 1.0
-
     def __init__(self, margin: float = 0.0) -> None:
         self.margin = check_margin(margin)
         self._count = 0

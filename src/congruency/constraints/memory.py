@@ -79,7 +79,6 @@ class EpisodicMemory(ConstraintSource):
         _refuse_shards(self._names)
         self._episodes: dict[int, _Episode] = {}
         self._current: int | None = None
-        self._ascent = 1.0
         self._gradients: dict[str, Tensor] = {}
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:

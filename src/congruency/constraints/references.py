@@ -112,7 +112,6 @@ class References(ConstraintSource):
         # segments of weights are steps taken, against the gradient; segments of gradients are gradients
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = check_flag("capturable", capturable)
-        self._ascent = 1.0
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
         self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -11,14 +10,13 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from congruency._validate import check_choice, differs
+from congruency._validate import are_strided, check_choice, differs
 from congruency.backends import Basis, ParameterSlice, Passes, Problem, backend_for, kinds_of
 from congruency.distributed import Groups, is_sharded, like, local, reduction_groups
 
 __all__ = ["CongruencyMeter", "Measurement", "Reference"]
 
 Reference = Literal["start", "previous"]
-_layout_of = operator.attrgetter("layout")
 
 
 class SharedPass(Protocol):
@@ -225,7 +223,7 @@ class CongruencyMeter:
         gradients, weights = [gradient for param in used if (gradient := param.grad) is not None], used
         if self._sharded:
             gradients, weights = [local(gradient) for gradient in gradients], [local(param) for param in used]
-        if not {torch.strided}.issuperset(map(_layout_of, gradients)):
+        if not are_strided(gradients):
             return Passes(self._slices(references), 1)
         key = (
             id(references), torch.get_num_threads(), *map(Tensor.data_ptr, weights), *kinds_of(gradients),
