@@ -17,14 +17,14 @@ _SHOWN = {  # of the corrections measured, those that a reader can picture
     "one tensor": (1,),
 }
 _LARGE = 100_000_000
+_CORRECTION = ("sgd_step", "congruent", "corrected")
+_UPDATE = ("adamw_step", "cautious", "timm_cautious", "dcl_update")
+Rows = list[dict[str, Any]]
 
 
 def filled(markdown: str) -> str:
     """Return a page with each table between its two comments as the measurements have it now."""
     return _TABLE.sub(lambda found: f"{found[1]}\n\n{table(found[2], found[3])}\n\n{found[4]}", markdown)
-
-
-Rows = list[dict[str, Any]]
 
 
 def table(kind: str, device: str) -> str:
@@ -40,10 +40,6 @@ def table(kind: str, device: str) -> str:
         make, times = {"corrections": (_corrections, _CORRECTION), "updates": (_updates, _UPDATE)}[kind]
         rows, again = make(runs[0][key]), _again([run[key] for run in runs], times)
     return "\n".join([*rows, "", f"*{name}, torch {machine['torch']}; `{runs[0]['command']}`{again}*"])
-
-
-_CORRECTION = ("sgd_step", "congruent", "corrected")
-_UPDATE = ("adamw_step", "cautious", "timm_cautious", "dcl_update")
 
 
 def _again(runs: list[Rows], times: tuple[str, ...]) -> str:
