@@ -13,7 +13,7 @@ from congruency.studies.ablation import curves
 from congruency.studies.analysis.pairs import BETWEEN
 from congruency.studies.classification.grids import TEST_ERROR
 from congruency.studies.continual.parts import part_study
-from congruency.studies.continual.tables import COLUMNS, FORGETTING, SCORES, StreamSettings
+from congruency.studies.continual.tables import COLUMNS, FORGETTING, SCORES, StreamSettings, Table
 from congruency.studies.continual.tuning import AGAINST, COMPARED
 from congruency.studies.curves import learning_curves, setting_series
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
@@ -33,6 +33,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "order_digits": (Column(key="congruency", title="Congruency", unit="", digits=4),),
     "ablation_digits": (TEST_ERROR,),
 }
+_MARGINS: dict[str, Table] = {"mnist_r_margins": "mnist_r", "mnist_p_margins": "mnist_p"}
 _AT_TUNED_RATES = {"tuned": (TEST_ERROR, "test_error"), "language": (VALIDATION_LOSS, "validation_loss")}
 """What methods at tuned rates are compared by, and the curve that has it by step."""
 
@@ -78,8 +79,8 @@ def _study(folder: Path) -> Study[Any]:
     if folder.name in ("mnist_r_tuned", "mnist_p_tuned"):
         rows = tuple(Row(name=name, jobs=(), against=AGAINST.get(name)) for name in COMPARED)
         return replace(known, rows=rows, columns=(*SCORES, FORGETTING))
-    if folder.name == "mnist_r_margins":
-        return part_study(StreamSettings(table="mnist_r"), part="margins")
+    if folder.name in _MARGINS:
+        return part_study(StreamSettings(table=_MARGINS[folder.name]), part="margins")
     if folder.name == "order_digits":  # what is compared there is one order with the other
         fixed = known.find(sample_order="fixed")
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]

@@ -23,6 +23,7 @@ STUDIES = {
     "mnist_p": {"table": "mnist_p"},
     "icifar100_clean": {"table": "icifar100", "labels": "clean"},
     "mnist_r_margins": {"table": "mnist_r"},
+    "mnist_p_margins": {"table": "mnist_p"},
 }
 LOSSES = torch.tensor(
     [[[1.0, 8.0, 8.0], [2.0, 4.0, 8.0], [1.0, 2.0, 6.0]], [[3.0, 9.0, 9.0], [4.0, 4.0, 9.0], [1.0, 1.0, 1.0]]]
