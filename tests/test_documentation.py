@@ -25,6 +25,9 @@ from typer.testing import CliRunner
 
 import congruency
 from congruency import cli
+from congruency.report.numbers import p_value, with_margin
+from congruency.studies.results import paired, read_results
+from congruency.studies.statistics import mean_interval, paired_difference
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -312,8 +315,8 @@ def test_evidence_on_the_choosing_page_stands_in_the_results():
     page = (DOCS / "choosing.md").read_text("utf-8")
     own = page.partition("CIFAR-10, ResNet-9 of half")[2]
     sources = (
-        "mnist_r", "mnist_r_tuned", "mnist_r_margins", "mnist_p", "mnist_p_tuned", "ablation_digits", "cifar10_grid",
-        "cifar100_noisy", "cifar100_noisy_half_rate",
+        "mnist_r", "mnist_r_tuned", "mnist_r_margins", "mnist_p", "mnist_p_tuned", "mnist_p_margins", "ablation_digits",
+        "cifar10_grid", "cifar100_noisy", "cifar100_noisy_half_rate",
     )  # fmt: skip
     tables = "".join((DOCS / "results" / source / "table.md").read_text("utf-8") for source in sources)
     quoted = re.findall(r"[-+]?\d+\.\d+ ± \d+\.\d+(?:\*\*)?(?:, p [<\d. ]+\d)?", own)
@@ -403,6 +406,30 @@ def test_quickest_runs_and_turns_stand_in_the_results():
         rates = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["images_per_second"]
         turns = [ours / plain for ours, plain in zip(rates["our loop"], rates["plain loop, by hand"], strict=True)]
         assert f"({min(turns):.2f} to {max(turns):.2f})" in readme
+
+
+def test_best_rows_of_the_margins_stand_in_the_results():
+    """Figures that are not in a table: the best row of DCL against the best GEM, the tuned settings on more seeds."""
+    findings = " ".join((DOCS / "results" / "findings.md").read_text("utf-8").split())
+    for stream, text in (("r", "{0} points on rotations (p {1};"), ("p", "{0} on permutations (p {1};")):
+        results = read_results(DOCS / "results" / f"mnist_{stream}_margins")
+        means = {name: mean_interval(row["accuracy"]).mean for name, row in results.items()}
+        ours, theirs = (max((n for n in means if n.startswith(kind)), key=means.get) for kind in ("DCL", "GEM"))
+        assert theirs == "GEM"  # margin 0.5
+        found = paired_difference(*paired(results, ours, theirs, "accuracy"))
+        shown = with_margin(100 * found.mean, 100 * found.margin, 2)
+        assert text.format(shown, p_value(found.p)) in findings
+        assert ours.startswith({"r": "DCL-30-1 MEM, GEM margin 0.3,", "p": "DCL-10-1 MEM, GEM margin 0.3,"}[stream])
+    ours, theirs = paired(results, "DCL-10-1 MEM, GEM margin 0.1, DCL margin 0", "GEM, margin 0.2", "accuracy")
+    shown = []
+    for seeds in (slice(20), slice(20, 40), slice(40)):
+        found = paired_difference(ours[seeds], theirs[seeds])
+        shown.append(with_margin(100 * found.mean, 100 * found.margin, 2, sign=True))
+    same, other, all_seeds = shown
+    text = f"by {same} points on the same 20 seeds, by {other} on the 20 others, and by {all_seeds} on all 40"
+    assert f"{text} (p {p_value(found.p)})" in findings
+    tuned = read_results(DOCS / "results" / "mnist_p_tuned")["GEM"]["seed"]
+    assert results["GEM"]["seed"] == [*tuned, *range(120, 140)]
 
 
 def test_result_pages_have_charts_and_pictures_follow_the_colour_scheme(site):
