@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,14 +24,14 @@ from congruency._validate import (
     differs,
     is_count,
 )
-from congruency.backends import Passes, Solution
+from congruency.backends import Passes, Problem, RowPasses, Solution
 from congruency.constraints.base import ConstraintSource, check_sources
 from congruency.constraints.references import References
 from congruency.distributed import full, local
 from congruency.step.counts import COUNTED, Counts, RunningMeans
 from congruency.step.elements import ElementGather, GatheredElements, Masking
-from congruency.step.gather import Gather
-from congruency.step.problem import Problems, spans_of
+from congruency.step.gather import Gather, Gathered
+from congruency.step.problem import Problems, sizes_of, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
 from congruency.step.updates import (
@@ -138,10 +139,12 @@ class Corrector:
             self._gather = ElementGather(self._before, optimizer, only_violated, self._masking)
         else:
             self._gather = Gather(self._before, rows=self.blocks == "row")
-        self._spans = spans_of(self.sources)  # of the constraints at the last step; sources may have changed since
+        self._sizes = sizes_of(self.sources)  # at the last step; sources may have changed since
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
         self._elements = 0  # how many elements the agreement is of
+        self._plan: _Plan | None = None  # of the step before, if it corrected gradients
+        self._checked: Selection | None = None  # whose gradients could be corrected when all were first there
         self._under_way = False  # between the beginning of a step and its correction
         self._nests, self._in_step = _overrides_step(self.optimizer), False
         concentrates = [source for source in self.sources if source.concentrates]
@@ -161,7 +164,6 @@ class Corrector:
 
     # ---- the step ----
 
-    @torch.no_grad()
     def correct(self) -> None:
         """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
         if self.target == "update":
@@ -173,9 +175,9 @@ class Corrector:
             )
         self._correct()
 
-    @torch.no_grad()
     def _correct(self) -> None:
-        self._finish(self._begin())
+        with torch.set_grad_enabled(False):  # takes less time than no_grad(), of which every step would see some
+            self._finish(self._begin())
 
     def _begin(self) -> Selection:
         """Before the step: which parameters, and the sources record what they need of them."""
@@ -185,8 +187,10 @@ class Corrector:
         self._stepped = self._under_way = True
         self._solution = self._agreement = None
         if self._before is not None:
-            # before the optimizer makes a step that cannot be corrected
-            check_gradients([g for parameter in selection.parameters if (g := parameter.grad) is not None])
+            if selection is not self._checked:  # before the optimizer makes a step that cannot be corrected
+                gradients = [g for parameter in selection.parameters if (g := parameter.grad) is not None]
+                check_gradients(gradients)
+                self._checked = selection if len(gradients) == len(selection.parameters) else None
             self._before.save(selection.parameters)
             self._overwritten.save(self.optimizer, selection)
         for source in self.sources:
@@ -196,29 +200,33 @@ class Corrector:
     def _finish(self, selection: Selection) -> None:
         """Which constraints, gram, solve, apply; on the gradients, or on the step that the optimizer has made."""
         self._under_way = False
+        plan, self._plan = self._plan, None
 
         # which parameters
-        trained, gradients = selection.trained()
+        trained, gradients, addresses = selection.trained()
         self._gather.begin(selection)
 
         # which constraints
         active = [source for source in self.sources if source.active]
-        self._spans = spans_of(self.sources)
-        self._problems.distances.start(self.sources, solved=bool(gradients))
+        self._sizes = sizes_of(self.sources)
 
         # gram, solve, apply
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)  # set by GradScaler for fused optimizers
         finite: Tensor | None = None
         if not gradients:
+            self._problems.distances.pause(self.sources)
             self._warn_of_no_gradients(len(selection.entries))
         elif not active:  # but sources may add up gradients
-            finite = self._all_finite(trained, gradients)
-        elif self._before is not None:
-            finite = self._correct_update(self._before, selection, trained, gradients, active)
-        elif self.blocks == "element":
-            finite = self._mask(trained, gradients, active)
+            self._problems.distances.forget()
+            finite = self._all_finite(trained, gradients, addresses)
         else:
-            finite = self._correct_gradients(selection, trained, gradients, active, scale)
+            gathered = self._gather.step(trained, gradients, addresses, active)
+            if self._before is not None:
+                finite = self._correct_update(self._before, selection, trained, gathered, active)
+            elif self.blocks == "element":
+                finite = self._mask(trained, gathered, active)
+            else:
+                finite = self._correct_gradients(plan, selection, trained, gathered, active, scale)
         if gradients:
             self._idle = 0
 
@@ -228,29 +236,29 @@ class Corrector:
             source.finish(trained.parameters, scale if self._before is None else None, all_finite)
         self._counts.add_step(solved=self._solution is not None and any(s.gate is not None for s in active))
 
-    def _all_finite(self, trained: Selection, gradients: Sequence[Tensor]) -> Tensor:
+    def _all_finite(self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]) -> Tensor:
         """Whether the gradients of a step without constraints are finite, ()."""
-        finite = torch.isfinite(self._gather.gradients(trained, gradients).gram()).all()
+        finite = torch.isfinite(self._gather.gradients(trained, gradients, addresses).gram()).all()
         if self._counts.tally(finite.device) is not None:  # no kernel has counted it
             self._counts.nonfinite += ~finite
         return finite
 
     def _correct_gradients(
-        self, selection: Selection, trained: Selection, gradients: Sequence[Tensor],
+        self, plan: _Plan | None, selection: Selection, trained: Selection, gathered: Gathered,
         active: Sequence[ConstraintSource], scale: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Gram, solve, apply on the gradients; whether all was finite."""
-        gathered = self._gather.step(trained, gradients, active)
-        passes, known = gathered.passes, self._gather.known(gathered, trained, active)
-        problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gradients[0].device)
-        solution = passes.at_once(problem, scale, known)  # of a small model on a GPU
-        if solution is None:
-            solution = passes.solve(passes.gram(known=known), problem, scale)
-            passes.apply(solution)
-        return self._solved(solution, gradients)
+        """Gram, solve, apply on the gradients, as in the step before if its plan fits; whether all was finite."""
+        state = [(one.active, one.recorded, one.margin, one.sign, id(one.gate)) for one in self.sources]
+        if plan is None or plan.gathered is not gathered or plan.scale is not scale or plan.state != state:
+            passes, known = gathered.passes, self._gather.known(gathered, trained, active)
+            problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
+            program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
+            plan = _Plan(gathered, scale, state, program)
+        self._plan = plan
+        return self._solved(plan.program(), trained)
 
     def _correct_update(
-        self, before: WeightsBefore, selection: Selection, trained: Selection, gradients: Sequence[Tensor],
+        self, before: WeightsBefore, selection: Selection, trained: Selection, gathered: Gathered,
         active: Sequence[ConstraintSource],
     ) -> Tensor:  # fmt: skip
         """Gram, solve, apply on the step from the weights ``before`` it, and on the optimizer's momentum."""
@@ -258,10 +266,9 @@ class Corrector:
             factors = group_factors(self.optimizer)
             before.decay(trained.parameters, [factors[entry.group] for entry in trained.entries])
         if self.blocks == "element":
-            return self._mask(trained, gradients, active)
-        gathered = self._gather.step(trained, gradients, active)
+            return self._mask(trained, gathered, active)
         passes, known = gathered.passes, self._gather.known(gathered, trained, active)
-        problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gradients[0].device)
+        problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
         gram = passes.gram(known=known)
         momentum = self._gather.momentum(self.optimizer, trained, active, known)
         if momentum is not None:  # what a step may not do, the next must not have stored up
@@ -272,26 +279,26 @@ class Corrector:
             its_passes, its_known = momentum
             its_passes.apply(its_passes.solve(its_passes.gram(known=its_known), exact, None))
         if any(source.margin for source in active):
-            rates = block_rates(self.optimizer, trained, self.blocks == "row", gradients[0].device)
+            rates = block_rates(self.optimizer, trained, self.blocks == "row", gathered.device)
             problem = replace(problem, margins=problem.margins * rates.unsqueeze(-1))
         # the first basis vector is the step itself: its inner products take the place of a gradient's
         solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
         passes.apply(solution.for_update())
-        return self._solved(solution, trained.parameters)
+        return self._solved(solution, trained)
 
-    def _solved(self, solution: Solution, targets: Sequence[Tensor]) -> Tensor:
+    def _solved(self, solution: Solution, trained: Selection) -> Tensor:
         """Keep the solution for the numbers that users read, and count; whether all was finite."""
         self._solution = solution
         if solution.applied.device.type == "cpu" and any(solution.applied.tolist()):
             self._counts.corrected += 1
-            _mark_written(targets)
+            self._mark_written(trained)
         if self._watch is not None:
             self._watch.note(self._counts.corrected)
         return solution.finite
 
-    def _mask(self, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource]) -> Tensor:
+    def _mask(self, trained: Selection, gathered: Gathered, active: Sequence[ConstraintSource]) -> Tensor:
         """Blocks of one element, one pass without a gram: keep what opposes no constraint; whether all was finite."""
-        gather, gathered = self._gather, self._gather.step(trained, gradients, active)
+        gather = self._gather
         assert isinstance(gather, ElementGather)
         assert isinstance(gathered, GatheredElements)
         passes, rule, sizes = gathered.passes, gathered.rule, gathered.sizes
@@ -305,9 +312,14 @@ class Corrector:
             passes.mask(rule, decay, factors)
         self._elements = gathered.elements
         if counts is None:
-            _mark_written(gradients if self._before is None else trained.parameters)
+            self._mark_written(trained)
             self._counts.corrected += sum(self._agreement[:, 0].tolist()) < self._elements
         return finite
+
+    def _mark_written(self, trained: Selection) -> None:
+        """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
+        written = trained.parameters if self._before is not None else [p.grad for p in trained.parameters]
+        torch.autograd.graph.increment_version([local(tensor) for tensor in written if tensor is not None])
 
     def _noted(self, finite: Tensor | None) -> Tensor | bool:
         """Whether the step's numbers were all finite, for the sources; counted, and watched."""
@@ -429,7 +441,8 @@ class Corrector:
         selection = self._selector.select()
         device = local(selection.parameters[0]).device
         blocks = None if self.blocks in ("joint", "element") else selection.blocks
-        return stats_of(self._solution, self._agreement, self._elements, self._spans, self._counts, blocks, device)
+        spans = spans_of(self._sizes)
+        return stats_of(self._solution, self._agreement, self._elements, spans, self._counts, blocks, device)
 
     def differs_from_start(self, params: Sequence[Tensor]) -> str | None:
         """Why :meth:`measured` is not the agreement of these gradients with the displacement from the start, if so."""
@@ -477,7 +490,7 @@ class Corrector:
             source.reset()
         self._stepped = self._optimizer_loaded = False
         self._problems.distances.forget()
-        self._solution = self._agreement = None
+        self._solution = self._agreement = self._plan = None
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
         """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
@@ -510,7 +523,7 @@ class Corrector:
                 source.load_state_dict(saved, parameters)
         self._counts.load(state["counts"])
         self._problems.distances.load_state_dict(state["distances"], local(parameters[0]).device)
-        self._solution = self._agreement = None
+        self._solution = self._agreement = self._plan = None
         self._stepped = self._optimizer_loaded = False
         self._means.reset()
         for watch, what in ((self._watch, "corrected"), (self._finite_watch, "nonfinite")):
@@ -558,8 +571,8 @@ class Corrector:
         return f"{settings}, step {steps}, {corrected} corrected"
 
     def __getstate__(self) -> dict[str, Any]:
-        transient: dict[str, Any] = {"_handles": [], "_solution": None, "_watch": None, "_finite_watch": None}
-        return {**self.__dict__, **transient, "_attached": bool(self._handles)}
+        transient: dict[str, Any] = dict.fromkeys(("_solution", "_plan", "_watch", "_finite_watch"))
+        return {**self.__dict__, **transient, "_handles": [], "_attached": bool(self._handles)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         attached = state.pop("_attached")
@@ -568,9 +581,22 @@ class Corrector:
             self._attach()
 
 
-def _mark_written(targets: Sequence[Tensor]) -> None:
-    """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
-    torch.autograd.graph.increment_version([local(target) for target in targets])
+@dataclass(frozen=True)
+class _Plan:
+    """How gradients were corrected in the step before, to be repeated while nothing but their numbers changes."""
+
+    gathered: Gathered
+    scale: Tensor | None
+    state: Sequence[tuple[object, ...]]  # of all sources
+    program: Callable[[], Solution]
+
+
+def _gram_solve_apply(
+    passes: Passes | RowPasses, problem: Problem, scale: Tensor | None, known: list[Tensor] | None
+) -> Solution:
+    solution = passes.solve(passes.gram(known=known), problem, scale)
+    passes.apply(solution)
+    return solution
 
 
 def _overrides_step(optimizer: torch.optim.Optimizer) -> bool:

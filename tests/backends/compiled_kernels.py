@@ -51,7 +51,7 @@ def work():
     scale = numbers(1, dtype=torch.float32)
     small = backend._SMALL
     for n, backend._SMALL in ((1, 0), (1, small), (2, small)):
-        backend.TritonBackend(slices(n, torch.float32), n, 1, CPU).at_once(problem(n), scale, None)
+        backend.TritonBackend(slices(n, torch.float32), n, 1, CPU).program(problem(n), scale, None)()
         passes = backend.TritonBackend(slices(n, torch.bfloat16, 2), n, 2, CPU)
         passes.apply(passes.solve(passes.gram(known=numbers(2, 1 + n, 1 + n)), problem(n, 2), scale))
     passes.gram(wide=True)

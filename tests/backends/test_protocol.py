@@ -160,7 +160,7 @@ def test_a_backend_pointed_at_other_gradients_is_one_made_for_them(name, place, 
     run(passes)
     for other in (2, 3):
         moved, twins, old = make(other), make(other), [item.target.clone() for item in held]
-        assert passes.point([item.tensors[place].data_ptr() for item in moved])
+        assert passes.point(tuple(item.tensors[place].data_ptr() for item in moved))
         for item, own in zip(moved, held, strict=True):
             if place:  # all but the gradient is where it was
                 own.target.copy_(item.target)
@@ -181,8 +181,8 @@ def test_a_gradient_of_another_length_is_refused(name, device):
 def test_addresses_that_are_not_aligned_need_another_backend(device):
     tensors = [torch.randn(64, device=device) for _ in range(3)]
     passes = backend("triton")([ParameterSlice(tensors[0], [Basis(tensors[1:], True)], 0)], 1, 1, device)
-    assert passes.point([tensors[0].data_ptr()])
-    assert not passes.point([tensors[0].data_ptr() + 4])
+    assert passes.point((tensors[0].data_ptr(),))
+    assert not passes.point((tensors[0].data_ptr() + 4,))
 
 
 def test_what_is_known_of_other_vectors_is_refused(device):

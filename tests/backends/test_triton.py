@@ -315,8 +315,8 @@ def test_a_correction_in_few_launches_is_that_in_several(n, launches, case, devi
             b.target.copy_(a.target.copy_(torch.randn(a.target.shape)))
         if case == "not finite" and step == 1:
             one[0].target[7] = several[0].target[7] = float("nan")
-        found = whole.at_once(problem, scale, known)
-        assert {type(made) for made in whole._at_once.values()} == {triton._Whole if launches == 1 else triton._InThree}
+        found = whole.program(problem, scale, known)()
+        assert {type(made) for made in whole._programs.values()} == {triton._Whole if launches == 1 else triton._InThree}
         expected = parts.solve(parts.gram(known=known), twin, scale)
         parts.apply(expected)
         for name in ("finite", "gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients"):
@@ -370,7 +370,7 @@ def test_one_launch_after_another_gives_the_same_bits(length, device):
     passes, results = TritonBackend([item], 1, 1, device), []
     for _ in range(500):  # with other work in between, and no wait for it
         item.target.copy_(gradient)
-        solution = passes.at_once(problem, None, None)
+        solution = passes.program(problem, None, None)()
         results.append((solution.coefficients.clone(), item.target.clone()) if len(results) < 20 else results[-1])
     assert all(torch.equal(a, b) for one in results for a, b in zip(one, results[0], strict=True))
     assert torch.equal(item.target, results[0][1])
@@ -380,11 +380,11 @@ def test_what_takes_more_launches_is_left_to_the_single_passes(device):
     """Several blocks, dtypes, or constraints of many elements."""
     problem = Problem(*(torch.ones(1, 1, dtype=torch.float64, device=device) for _ in range(3)), False)
     blocks = slices_of(1, True, device, blocks=2)
-    assert TritonBackend(blocks, 1, 2, device).at_once(problem, None, None) is None
+    assert TritonBackend(blocks, 1, 2, device).program(problem, None, None) is None
     mixed = [*slices_of(1, True, device), *slices_of(1, True, device, torch.bfloat16)]
-    assert TritonBackend(mixed, 1, 1, device).at_once(problem, None, None) is None
+    assert TritonBackend(mixed, 1, 1, device).program(problem, None, None) is None
     large = [ParameterSlice(*[t := torch.zeros(triton._SMALL + 1, device=device)], [Basis([t, t, t], True)], 0)]
-    assert TritonBackend(large, 2, 1, device).at_once(problem, None, None) is None
+    assert TritonBackend(large, 2, 1, device).program(problem, None, None) is None
 
 
 class Devices:
@@ -433,21 +433,6 @@ def test_a_model_on_two_gpus_is_corrected_as_on_one(settings):
         paths.append(torch.cat([p.detach().cpu() for p in params]))
     for other in paths[1:]:
         torch.testing.assert_close(other, paths[0], rtol=1e-4, atol=1e-4)
-
-
-def test_a_table_that_only_a_graph_fills_is_filled_before_another_use(device, monkeypatch):
-    """Of a graph that has not been replayed yet; in another graph the copy is part of that one too."""
-    addresses = triton._Addresses()
-    table, pinned = torch.zeros(2, dtype=torch.int64, device=device), torch.tensor([4, 5])
-    addresses.in_graphs[table.data_ptr()] = pinned
-    for capturing in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
-        table.zero_()
-        addresses.fill(table)
-        assert table.tolist() == [4, 5]
-    table.zero_()  # as it never is: what was copied outside of a capture stays
-    addresses.fill(table)
-    assert table.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("phase", [-1, 0, 1, 2, 7])

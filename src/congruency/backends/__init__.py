@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # not `import torch`: here that name is the module of the torch backend
 from torch import Tensor, device, version
@@ -74,24 +74,26 @@ class Passes:
         self.reusable = all(backend.reusable for _, backend in self._backends)
         self.reusable &= all(item.gradient > -2 for held in places.values() for item in held)
         self._reuse: dict[object, object] = {}
+        # all that there is, if nothing has to travel
+        self._only = self._backends[0][1] if self._groups == [()] else None
 
     def release(self) -> None:
         """Let go of the slices: see :meth:`Backend.release`."""
         for _, backend in self._backends:
             backend.release()
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         """The gradients lie at these addresses now: see :meth:`Backend.point`."""
-        if len(self._backends) == 1:
-            return self._backends[0][1].point(gradients)
-        members = self._members.values()
-        return all(b.point([gradients[i] for i in own]) for (_, b), own in zip(self._backends, members, strict=True))
+        if self._only is not None:
+            return self._only.point(gradients)
+        parts = [tuple(gradients[i] for i in own) for own in self._members.values()]
+        return all(backend.point(part) for (_, backend), part in zip(self._backends, parts, strict=True))
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> Solution | None:
-        """A whole correction of all in one place, or None: see :meth:`Backend.at_once`."""
-        if len(self._backends) > 1 or self._groups[0]:
-            return None
-        return self._backends[0][1].at_once(problem, scale, None if known is None else known[0])
+    def program(
+        self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None
+    ) -> Callable[[], Solution] | None:
+        """A whole correction of what lies in one place, or None: see :meth:`Backend.program`."""
+        return None if self._only is None else self._only.program(problem, scale, None if known is None else known[0])
 
     def grams(self, *, wide: bool = False, known: Sequence[Tensor] | None = None) -> list[Tensor]:
         """The inner products of each place on its own device, before any process has heard of another's.
@@ -120,10 +122,14 @@ class Passes:
 
     def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
         """(slices, 4) of blocks of one element, over all processes, on the first device: see `Backend.agreement`."""
+        if self._only is not None:
+            return self._only.agreement(rule, decay)
         return self._gathered([b.agreement(rule.on(p), decay.to(p)) for p, b in self._backends])
 
     def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
         """Write the corrected elements of every place; what `agreement` would have given before, without a scale."""
+        if self._only is not None:
+            return self._only.mask(rule, decay, scale)
         return self._gathered(
             [b.mask(rule.on(p), decay.to(p), None if scale is None else scale.to(p)) for p, b in self._backends]
         )

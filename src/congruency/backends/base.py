@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -74,10 +74,10 @@ class ParameterSlice(NamedTuple):
 
 def kinds_of(gradients: Sequence[Tensor]) -> tuple[object, ...]:
     """What must be equal where gradients take the place of others in a backend that knows them by their addresses."""
-    contiguous = tuple(map(Tensor.is_contiguous, gradients))
-    strides = () if all(contiguous) else map(Tensor.stride, gradients)
-    sizes, negated = map(Tensor.numel, gradients), map(Tensor.is_neg, gradients)
-    return (*map(type, gradients), *map(_dtype_of, gradients), *sizes, *negated, *contiguous, *strides)
+    kinds = tuple(map(_dtype_of, gradients)), tuple(map(Tensor.numel, gradients)), *{*map(type, gradients)}
+    if all(map(Tensor.is_contiguous, gradients)) and not any(map(Tensor.is_neg, gradients)):
+        return kinds
+    return *kinds, *map(type, gradients), *map(Tensor.is_neg, gradients), *map(Tensor.stride, gradients)
 
 
 @dataclass(frozen=True)
@@ -213,16 +213,16 @@ class Backend(Protocol):
     def release(self) -> None:
         """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         """Take note of where each slice's gradient lies now; False where that needs a new instance.
 
         They must be of the same kind as those of the slices, see :func:`kinds_of`. Only where reusable.
         """
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
-        """What :meth:`gram`, :meth:`solve` and :meth:`apply` do, where it is worth while and possible; or None.
+    def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
+        """What :meth:`gram`, :meth:`solve` and :meth:`apply` do as one function, where that is faster; or None.
 
-        The next solution takes the place of this one in memory.
+        It is called again in later steps with the same arguments, whose solutions take each other's place in memory.
         """
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:

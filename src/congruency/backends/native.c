@@ -1153,18 +1153,18 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     return good ? result : Py_NewRef(Py_None);
 }
 
-/* point(job, gradients): the addresses of the slices' gradients now, a list of integers; the caller vouches for what
+/* point(job, gradients): the addresses of the slices' gradients now, a tuple of integers; the caller vouches for what
    lies there. */
 static PyObject *point(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *capsule, *gradients;
-    if (!PyArg_ParseTuple(arguments, "OO!", &capsule, &PyList_Type, &gradients)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OO!", &capsule, &PyTuple_Type, &gradients)) return NULL;
     Job *job = PyCapsule_GetPointer(capsule, JOB);
     if (!job) return NULL;
-    if (PyList_GET_SIZE(gradients) != job->slices)
+    if (PyTuple_GET_SIZE(gradients) != job->slices)
         return PyErr_Format(PyExc_ValueError, "%lld slices have as many gradients", (long long)job->slices);
     for (int64_t p = 0; job->gradient >= 0 && p < job->slices; p++)
-        addresses(job, p)[job->gradient] = (int64_t)PyLong_AsUnsignedLongLong(PyList_GET_ITEM(gradients, p));
+        addresses(job, p)[job->gradient] = (int64_t)PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(gradients, p));
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 

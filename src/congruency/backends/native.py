@@ -7,7 +7,7 @@ memory in one order without gaps. The others go to :mod:`congruency.backends.tor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -59,11 +59,11 @@ class NativeBackend:
     def release(self) -> None:
         self._slices = ()
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         _native.point(self._jobs[0], gradients)
         return True
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+    def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
         return None
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:

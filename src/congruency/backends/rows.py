@@ -35,12 +35,12 @@ class RowPasses:
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int) -> None:
         self._slices, self._size, self._blocks = list(slices), size, blocks
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         """It needs the tensors themselves."""
         return False
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> Solution | None:
-        return None
+    def program(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> None:
+        """There is none: see :meth:`congruency.backends.Backend.program`."""
 
     def gram(self, *, known: Sequence[Tensor] | None = None) -> Tensor:
         """(rows, 1 + size, 1 + size), in float64."""

@@ -36,10 +36,10 @@ class TorchBackend:
     def release(self) -> None:
         raise RuntimeError("plain torch operations need their tensors")
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         return False
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+    def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
         return None
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:

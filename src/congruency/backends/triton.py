@@ -118,51 +118,44 @@ class _Addresses:
     def __init__(self) -> None:
         self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
-        self.captured: list[tuple[Tensor, ...]] = []
-        self.in_graphs: dict[int, Tensor] = {}  # what graphs alone copy into the tables at these addresses
+        self.wanted: set[tuple[int, torch.device]] = set()  # spares that captures have taken
 
-    def table(self, addresses: tuple[int, ...], device: torch.device) -> Tensor:
-        """``addresses`` on the device, without waiting for it.
+    def table(self, addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, bool]:
+        """``addresses`` on the device, without waiting for it, and whether the table is filled from now on.
 
         While a CUDA graph is captured no memory can be pinned, and what the graph copies at every replay must stay as
-        it is: then a pair of buffers laid aside in earlier steps is taken, and kept for good.
+        it is: then a pair of buffers laid aside in earlier steps is taken, kept for good, and filled by the graph.
         """
         if device.type == "cpu":  # Triton's interpreter
-            return torch.tensor(addresses, dtype=torch.int64)
-        spares, key = self.spares.setdefault((len(addresses), device), []), (addresses, device)
-        if torch.cuda.is_current_stream_capturing():
-            if key in self.tables:  # from a step before, so that there is nothing for the graph to copy
-                self.captured.append((self.tables[key],))
-                return self.tables[key]
-            if not spares:
+            return torch.tensor(addresses, dtype=torch.int64), True
+        key, kind = (addresses, device), (len(addresses), device)
+        table = self.tables.get(key)
+        if table is not None:
+            return table, True
+        if _capturing(device):
+            if not self.spares.get(kind):
                 raise RuntimeError("no room laid aside for a CUDA graph: run a few ordinary steps before each capture")
-            pinned, table = spares.pop()
+            pinned, table = self.spares[kind].pop()
+            self.wanted.add(kind)
             pinned.copy_(torch.tensor(addresses, dtype=torch.int64))
             table.copy_(pinned, non_blocking=True)
-            self.captured.append((pinned, table))
-            self.in_graphs[table.data_ptr()] = pinned
-            return table
-        self.restock(len(addresses), device)
-        if key not in self.tables:
-            self.tables[key] = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
-            while len(self.tables) > _MOST_TABLES:
-                self.tables.popitem(last=False)
-        return self.tables[key]
+            _captured.append((pinned, table))
+            return table, False
+        self.wanted.add(kind)
+        table = torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
+        self.tables[key] = table
+        while len(self.tables) > _MOST_TABLES:
+            self.tables.popitem(last=False)
+        return table, True
 
-    def fill(self, table: Tensor) -> None:
-        """Fill a table here too that only a captured graph fills: it may not have been replayed, or not be this one."""
-        pinned = self.in_graphs.get(table.data_ptr())
-        if pinned is not None:
-            table.copy_(pinned, non_blocking=True)
-            if not torch.cuda.is_current_stream_capturing():
-                del self.in_graphs[table.data_ptr()]
-
-    def restock(self, size: int, device: torch.device) -> None:
-        """Lay pairs of buffers aside for the next captures; steps that are prepared ask for no table any more."""
-        spares = self.spares.setdefault((size, device), [])
-        while device.type == "cuda" and len(spares) < _SPARES:
-            pinned = torch.empty(size, dtype=torch.int64, pin_memory=True)
-            spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
+    def restock(self) -> None:
+        """Lay pairs of buffers aside for the next captures."""
+        for kind in self.wanted:
+            (size, device), spares = kind, self.spares.setdefault(kind, [])
+            while len(spares) < _SPARES:
+                pinned = torch.empty(size, dtype=torch.int64, pin_memory=True)
+                spares.append((pinned, torch.empty(size, dtype=torch.int64, device=device)))
+        self.wanted.clear()
 
 
 @dataclass
@@ -170,9 +163,10 @@ class _Launch:
     """Slices of one pair of dtypes and one structure, ready for the kernels."""
 
     shapes: tuple[tuple[int, ...], tuple[int, ...], int, torch.device]  # what _plan takes
-    members: list[int]  # which of the backend's slices
+    members: tuple[int, ...]  # which of the backend's slices
     addresses: list[int]  # of each one's tensors
     table: Tensor  # the same on the device
+    tables: dict[tuple[int, ...], Tensor]  # where the gradients lay in earlier steps, and the table of each
     gradient: int  # which of a slice's tensors moves, or -1
     target_dtype: tl.dtype
     basis_dtype: tl.dtype
@@ -199,16 +193,22 @@ class _Launch:
             "ALIGNED": self.aligned,
         }  # fmt: skip
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         """As :meth:`Backend.point`: all but the table of addresses stays."""
-        now = [gradients[i] for i in self.members]
-        if self.gradient < 0 or now == self.addresses[self.gradient :: self.width]:
-            _addresses.fill(self.table)
-            return True
-        if self.aligned and any(address % 16 for address in now):
-            return False
-        self.addresses[self.gradient :: self.width] = now
-        self.table = _addresses.table(tuple(self.addresses), self.table.device)
+        moving = gradients if self.gradient >= 0 else ()
+        table = self.tables.get(moving)
+        if table is None:
+            if moving:
+                now = [gradients[i] for i in self.members]
+                if self.aligned and any(address % 16 for address in now):
+                    return False
+                self.addresses[self.gradient :: self.width] = now
+            table, filled = _addresses.table(tuple(self.addresses), self.table.device)
+            if filled:
+                if len(self.tables) >= _MOST_TABLES:
+                    self.tables.clear()
+                self.tables[moving] = table
+        self.table = table
         return True
 
 
@@ -275,26 +275,30 @@ class TritonBackend:
         small = 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
         alone = blocks == 1 and len(self._launches) == 1 and self._others is None
         self._whole = None if not alone else _Whole if small else _InThree if size == 1 else None
-        self._at_once: dict[tuple[object, ...], _Whole | _InThree] = {}
+        self._programs: dict[tuple[object, ...], _Whole | _InThree] = {}
         self._elementwise: dict[tuple[object, ...], list[_Elements]] = {}
 
     def release(self) -> None:
         self._slices = ()
 
-    def point(self, gradients: Sequence[int]) -> bool:
+    def point(self, gradients: tuple[int, ...]) -> bool:
         return all(launch.point(gradients) for launch in self._launches)
 
-    def at_once(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Solution | None:
+    def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
         if self._whole is None:
             return None
         key = (id(problem), *(0 if tensor is None else tensor.data_ptr() for tensor in (scale, known)))
-        whole = self._at_once.get(key)
-        if whole is None:
-            if len(self._at_once) >= _MOST_REUSED:
-                self._at_once.clear()
-            whole = self._at_once[key] = self._whole(self._launches[0], problem, scale, known)
-        self._keep(whole)
-        return whole()
+        if key not in self._programs:
+            if len(self._programs) >= _MOST_REUSED:
+                self._programs.clear()
+            self._programs[key] = self._whole(self._launches[0], problem, scale, known)
+        whole = self._programs[key]
+
+        def run() -> Solution:
+            self._keep(whole)
+            return whole()
+
+        return run
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         key = (wide, 0 if known is None else known.data_ptr())
@@ -349,9 +353,10 @@ class TritonBackend:
 
     def _keep(self, launchers: object) -> None:
         """Keep what a captured graph needs; be ready for a capture otherwise."""
-        if not _keep_while_captured((launchers, [launch.table for launch in self._launches]), self._device):
-            for launch in self._launches:
-                _addresses.restock(launch.table.numel(), self._device)
+        if _capturing(self._device):
+            _captured.append((launchers, [launch.table for launch in self._launches]))
+        elif _addresses.wanted:
+            _addresses.restock()
 
     def _prepare(self, key: tuple[object, ...], launchers: list[_Launcher]) -> None:
         if len(self._prepared) >= _MOST_REUSED:
@@ -378,8 +383,8 @@ class TritonBackend:
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if self._others is not None:
             parts.append(self._others.mask(rule, decay, scale) if write else self._others.agreement(rule, decay))
-        if not parts:
-            return decay.new_empty(self._blocks, 4)
+        if not parts:  # with a scale nothing is measured
+            return decay
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     @staticmethod
@@ -416,12 +421,14 @@ class TritonBackend:
 _captured: list[object] = []
 
 
-def _keep_while_captured(owner: object, device: torch.device) -> bool:
+def _capturing(device: torch.device) -> bool:
     """Whether a graph is being captured: it will read and write the memory of its launches, which must not be freed."""
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if capturing:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _keep_while_captured(owner: object, device: torch.device) -> None:
+    if _capturing(device):
         _captured.append(owner)
-    return capturing
 
 
 @dataclass(frozen=True)
@@ -487,8 +494,9 @@ def _slot_launches(
         lengths = tuple(tensor.numel() for tensor, _ in entries)
         addresses = tuple(t.data_ptr() for tensor, held in entries for t in (tensor, *held))
         plan = _plan(lengths, (0,) * len(lengths), 1, device)
-        _keep_while_captured(plan, device)
-        yield dtype, plan, _addresses.table(addresses, device)
+        table, _ = _addresses.table(addresses, device)
+        _keep_while_captured((plan, table), device)
+        yield dtype, plan, table
 
 
 class _Solver:
@@ -765,9 +773,10 @@ def _launch(
         width += count
     return _Launch(
         shapes=(tuple(item.target.numel() for item in slices), tuple(item.block for item in slices), blocks, device),
-        members=members,
+        members=tuple(members),
         addresses=addresses,
-        table=_addresses.table(tuple(addresses), device),
+        table=_addresses.table(tuple(addresses), device)[0],
+        tables={},
         gradient=gradient,
         target_dtype=_DTYPES[target],
         basis_dtype=_DTYPES[basis],

@@ -230,7 +230,7 @@ class CongruencyMeter:
             *(() if len(used) == len(self._params) else map(id, used)),
         )  # fmt: skip
         held = self._held
-        if held is not None and held[0] == key and held[1].point(list(map(Tensor.data_ptr, gradients))):
+        if held is not None and held[0] == key and held[1].point(tuple(map(Tensor.data_ptr, gradients))):
             return held[1]
         passes = Passes(self._slices(references), 1)
         if passes.reusable:

@@ -29,10 +29,9 @@ class Distances:
     def forget(self) -> None:
         self._held = None
 
-    def start(self, sources: Sequence[ConstraintSource], *, solved: bool) -> None:
-        """Take note of the sources of a step: where none has a floor, or nothing is solved, they may start over."""
-        constrained = any(source.floor is not None for source in sources if source.active)
-        if not constrained or (not solved and self._counts != [source.active for source in sources]):
+    def pause(self, sources: Sequence[ConstraintSource]) -> None:
+        """Take note of a step in which nothing is solved: those of the step before it stay, of the same sources."""
+        if self._counts != [source.active for source in sources]:
             self.forget()
 
     def before(

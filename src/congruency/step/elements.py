@@ -102,7 +102,7 @@ class ElementGather(Gather):
         # what is made here, not only looked up, must not be taken for what lies there at the next step
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes = [parameter.numel() for parameter in trained.parameters]
-        return GatheredElements(passes, slices, rule, self._constant(device, sizes), sum(sizes))
+        return GatheredElements(passes, slices, device, rule, self._constant(device, sizes), sum(sizes))
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_decays": None, "_constants": {}}

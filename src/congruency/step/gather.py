@@ -26,6 +26,7 @@ class Gathered:
 
     passes: Passes | RowPasses
     slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
+    device: torch.device  # where the problem is solved
 
 
 class Gather:
@@ -48,12 +49,15 @@ class Gather:
         if selection is not self._selection:
             self._selection, self._seen, self._held, self._known = selection, {}, {}, None
 
-    def step(self, trained: Selection, gradients: Sequence[Tensor], active: Sequence[ConstraintSource]) -> Gathered:
+    def step(
+        self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...],
+        active: Sequence[ConstraintSource],
+    ) -> Gathered:  # fmt: skip
         """What this step reads and writes, as it was at an earlier one if it still lies where it did.
 
         Args:
             trained: The parameters that have a gradient in this step.
-            gradients: The local parts of those gradients.
+            gradients, addresses: The local parts of those gradients, and where they lie.
             active: The sources that constrain this step.
         """
         layouts = [source.layout for source in active]
@@ -63,11 +67,11 @@ class Gather:
             weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
             copies = None if self._before is None else self._before.layout
             key = (
-                len(parameters), torch.get_num_threads(), copies, *layouts, *map(Tensor.data_ptr, weights),
-                *kinds_of(gradients), *(() if trained is self._selection else map(id, parameters)),
+                torch.get_num_threads(), copies, *layouts, tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients),
+                () if trained is self._selection else tuple(map(id, parameters)),
             )  # fmt: skip
             held = self._held.get(key)
-            if held is not None and held.passes.point(list(map(Tensor.data_ptr, gradients))):
+            if held is not None and held.passes.point(addresses):
                 return held
         made = self._make(trained, active)
         if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
@@ -77,10 +81,12 @@ class Gather:
             self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
 
-    def gradients(self, trained: Selection, gradients: Sequence[Tensor]) -> Passes | RowPasses:
+    def gradients(
+        self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]
+    ) -> Passes | RowPasses:
         """The gradients alone, of a step without constraints."""
         if self._before is None and not self._rows:
-            return self.step(trained, gradients, []).passes
+            return self.step(trained, gradients, addresses, []).passes
         groups = [reduction_groups(parameter) for parameter in trained.parameters]
         return Passes(zip([ParameterSlice(g, [], 0) for g in gradients], groups, strict=True), 0)
 
@@ -141,7 +147,7 @@ class Gather:
                 item = ParameterSlice(local(parameter.grad), bases, block)
             slices.append((item, groups))
         size = sum(source.active for source in active) + (self._before is not None)
-        return Gathered(self._passes(slices, size, trained.blocks), slices)
+        return Gathered(self._passes(slices, size, trained.blocks), slices, slices[0][0].target.device)
 
     def _passes(self, slices: Sequence[tuple[ParameterSlice, Groups]], size: int, blocks: int) -> Passes | RowPasses:
         if self._rows:

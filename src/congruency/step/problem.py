@@ -13,7 +13,7 @@ from congruency.constraints.base import ConstraintSource
 from congruency.step.counts import Counts, RunningMeans
 from congruency.step.distances import Distances
 
-__all__ = ["Problems", "Spans", "spans_of"]
+__all__ = ["Problems", "Spans", "sizes_of", "spans_of"]
 
 Spans = tuple[int, list[tuple[slice, slice]]]
 
@@ -41,7 +41,9 @@ class Problems:
         active = [source for source in sources if source.active]
         key = (device, blocks, *((id(source), source.active, source.sign, source.margin) for source in active))
         problem = self._made.get(key) or self._make(active, device)
-        if problem.floors is not None:
+        if problem.floors is None:  # nothing is compared with this step
+            self.distances.forget()
+        else:
             previous = self.distances.before(sources, left_out, blocks, device)
             if problem.previous is not previous:
                 problem = replace(problem, previous=previous)
@@ -71,12 +73,17 @@ class Problems:
         )
 
 
-def spans_of(sources: Sequence[ConstraintSource]) -> Spans:
+def sizes_of(sources: Sequence[ConstraintSource]) -> list[tuple[int, int]]:
+    """How many constraints each source has, and how many of them constrain the step that has begun."""
+    return [(source.capacity, source.active) for source in sources]
+
+
+def spans_of(sizes: Sequence[tuple[int, int]]) -> Spans:
     """How many constraints there are, and where the active ones stand among all and among themselves."""
     start = active = 0
     spans = []
-    for source in sources:
-        spans.append((slice(start, start + source.active), slice(active, active + source.active)))
-        start += source.capacity
-        active += source.active
+    for capacity, count in sizes:
+        spans.append((slice(start, start + count), slice(active, active + count)))
+        start += capacity
+        active += count
     return start, spans

@@ -34,18 +34,22 @@ class Selection(NamedTuple):
     blocks: int
     sharded: bool = False
 
-    def trained(self) -> tuple[Selection, list[Tensor]]:
-        """Those that have a gradient now, this very selection where all have, and this process's part of the gradients.
+    def trained(self) -> tuple[Selection, list[Tensor], tuple[int, ...]]:
+        """Those that have a gradient now, this process's part of the gradients, and their addresses.
 
-        Sparse gradients are refused.
+        It is this very selection where all have one. Sparse gradients are refused.
         """
         gradients = [gradient for parameter in self.parameters if (gradient := parameter.grad) is not None]
-        check_gradients(gradients)
         parts = [local(gradient) for gradient in gradients] if self.sharded else gradients
+        try:
+            addresses = tuple(map(Tensor.data_ptr, parts))
+        except RuntimeError:  # only strided tensors have one
+            check_gradients(gradients)
+            raise
         if len(gradients) == len(self.parameters):
-            return self, parts
+            return self, parts, addresses
         entries = [entry for entry in self.entries if entry.parameter.grad is not None]
-        return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts
+        return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts, addresses
 
     def left_out(self, trained: Selection) -> dict[int, int]:
         """The places of the parameters that are not among the ``trained``, and their blocks."""
