@@ -1,5 +1,7 @@
 """Gradients that lie elsewhere at every step: what was prepared is pointed at them, and gives what a new one gives."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,8 @@ from congruency.backends import Passes, backend_for
 
 MAKE = {
     "joint": lambda optimizer: congruency.DCL(optimizer, references=2, mode="anchor", margin=0.05),
+    "windows": lambda optimizer: congruency.DCL(optimizer, references=3, window=5, mode="anchor", margin=0.05),
+    "returning": lambda optimizer: congruency.DCL(optimizer, window=6, floor=1.0, blocks="tensor"),
     "tensor": lambda optimizer: congruency.DCL(optimizer, blocks="tensor", mode="anchor", margin=0.05),
     "element": lambda optimizer: congruency.DCL(optimizer, blocks="element", floor=None),
     "cautious": congruency.Cautious,
@@ -22,11 +26,13 @@ STEPS = 12
 class Run:
     """Steps whose gradients have addresses that none had before, since all are kept."""
 
-    def __init__(self, make, device, monkeypatch):
+    def __init__(self, kind, device, monkeypatch):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)).to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.95)
-        self.corrector = make(self.optimizer)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        for group in self.optimizer.param_groups:  # with momentum few steps return
+            group["momentum"] = 0.0 if kind == "returning" else 0.95
+        self.corrector = MAKE[kind](self.optimizer)
         self.kept, self.path, self.built = [], [], 0
         made = Passes.__init__
 
@@ -44,15 +50,16 @@ class Run:
         self.path.append(torch.cat([p.detach().flatten() for p in self.model.parameters()]))
 
 
-def both(kind, device, monkeypatch, change=lambda step: lambda i, gradient: gradient):
+def both(kind, device, monkeypatch, change=lambda step: lambda i, gradient: gradient, event=lambda run, step: None):
     """How often steps were prepared where what is prepared is kept; the weights are the same as where it is not."""
     runs = []
     for anew in (False, True):
         with monkeypatch.context() as patch:
-            run = Run(MAKE[kind], device, patch)
-            for step in range(STEPS):
+            run = Run(kind, device, patch)
+            for step in range(3 * STEPS if kind == "returning" else STEPS):
                 if anew:
                     run.corrector._gather._held.clear()
+                event(run, step)
                 run.step(change(step))
         assert int(run.corrector.stats.corrected_steps) > 0
         runs.append(run)
@@ -69,8 +76,10 @@ def test_moved_gradients_need_no_new_preparation(kind, device, monkeypatch):
         assert built <= 2 + STEPS * (kind == "descent")  # whose momentum is prepared at every step
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", sorted(MAKE.keys() - {"returning"}))
 def test_gradients_that_appear_and_disappear(kind, device, monkeypatch):
+    """Where other parameters train at every step, no reference is known to return."""
+
     def change(step):
         return lambda i, gradient: None if (step + i) % 3 == 0 else gradient
 
@@ -99,6 +108,39 @@ def test_gradients_of_another_memory_layout(kind, device, monkeypatch):
 
     for change in (channels_last, shifted, negated):
         both(kind, device, monkeypatch, change)
+
+
+def margin(run, step):
+    run.corrector.sources[0].margin = 0.05 if step < 6 else 0.2
+
+
+def moved(run, step):
+    for parameter in run.model.parameters():
+        parameter.data = parameter.data.clone() if step in (5, 6, 9) else parameter.data
+
+
+def started_over(run, step):
+    if step == 6:
+        run.corrector.reset()
+
+
+def resumed(run, step):
+    if step == 3:
+        run.saved = copy.deepcopy(run.corrector.state_dict())
+    if step == 7:
+        run.corrector.load_state_dict(run.saved)
+
+
+def without_gradients(run, step):
+    if step == 6:
+        run.optimizer.zero_grad()
+        run.optimizer.step()
+
+
+@pytest.mark.parametrize("event", [margin, moved, started_over, resumed, without_gradients])
+@pytest.mark.parametrize("kind", ["joint", "tensor", "windows", "returning"])
+def test_what_changes_between_steps_is_seen(kind, event, device, monkeypatch):
+    both(kind, device, monkeypatch, event=event)
 
 
 def test_a_gradient_of_another_length_is_not_read(device):

@@ -316,7 +316,8 @@ def test_a_correction_in_few_launches_is_that_in_several(n, launches, case, devi
         if case == "not finite" and step == 1:
             one[0].target[7] = several[0].target[7] = float("nan")
         found = whole.program(problem, scale, known)()
-        assert {type(made) for made in whole._programs.values()} == {triton._Whole if launches == 1 else triton._InThree}
+        kinds = {type(made) for made in whole._programs.values()}
+        assert kinds == {triton._Whole if launches == 1 else triton._InThree}
         expected = parts.solve(parts.gram(known=known), twin, scale)
         parts.apply(expected)
         for name in ("finite", "gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients"):
