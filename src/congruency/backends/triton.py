@@ -272,10 +272,8 @@ class TritonBackend:
         self._slices = slices
         self._grams: dict[tuple[bool, int], list[_Gram]] = {}
         self._prepared: dict[tuple[object, ...], list[_Launcher]] = {}
-        small = 0 < size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
-        alone = blocks == 1 and len(self._launches) == 1 and self._others is None
-        self._whole = None if not alone else _Whole if small else _InThree if size == 1 else None
-        self._programs: dict[tuple[object, ...], _Whole | _InThree] = {}
+        self._small = blocks == 1 and size <= _SMALL_SIZE and sum(item.target.numel() for item in slices) <= _SMALL
+        self._programs: dict[tuple[object, ...], _Whole | _InTurn] = {}
         self._elementwise: dict[tuple[object, ...], list[_Elements]] = {}
 
     def release(self) -> None:
@@ -285,13 +283,15 @@ class TritonBackend:
         return all(launch.point(gradients) for launch in self._launches)
 
     def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
-        if self._whole is None:
+        if not self._size or len(self._launches) != 1 or self._others is not None:
             return None
         key = (id(problem), *(0 if tensor is None else tensor.data_ptr() for tensor in (scale, known)))
         if key not in self._programs:
             if len(self._programs) >= _MOST_REUSED:
                 self._programs.clear()
-            self._programs[key] = self._whole(self._launches[0], problem, scale, known)
+            (launch,) = self._launches
+            one = _Whole(launch, problem, scale, known) if self._small else None
+            self._programs[key] = one or _InTurn(launch, self._blocks, problem, scale, known)
         whole = self._programs[key]
 
         def run() -> Solution:
@@ -504,21 +504,21 @@ class _Solver:
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
         blocks, n = gram.shape[0], problem.signs.shape[0]
-        self._solution, arguments, constants = _solving(gram, problem, scale)
+        self.solution, arguments, constants = _solving(gram, problem, scale)
         if n == 1:
             block = min(_MOST_BLOCKS, triton.next_power_of_2(blocks))
-            self._launch = _Launcher(
+            self.launch = _Launcher(
                 kernels.solve_single, (1,), arguments[:-1], **_single_constants(constants), BLOCK=block
             )
         else:
-            self._launch = _Launcher(
+            self.launch = _Launcher(
                 kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
             )
         self._problem = problem  # while it is held, no other has its id
 
     def __call__(self) -> Solution:
-        self._launch()
-        return self._solution
+        self.launch()
+        return self.solution
 
 
 def _solving(
@@ -630,29 +630,6 @@ class _Elements:
         return self._sums
 
 
-class _InThree:
-    """A whole correction by one constraint in three launches: products, their sum and the solution, the second pass."""
-
-    def __init__(self, launch: _Launch, problem: Problem, scale: Tensor | None, known: Tensor | None) -> None:
-        device = problem.signs.device
-        pairs, _ = _pairs((False, False))
-        products, plan, partials = _gram_launcher(launch, 1, pairs, device, wide=False)
-        sums = torch.empty(1, 2, 2, dtype=torch.float64, device=device)
-        self._solution, arguments, constants = _solving(sums, problem, scale)
-        solve = _Launcher(
-            kernels.sum_and_solve, (1,), (partials, _pair_table(tuple(pairs), device), plan.units, *arguments[:-1]),
-            **_single_constants(constants), SUM_BLOCK=512,
-        )  # fmt: skip
-        apply = _apply_launcher(launch, 1, self._solution.coefficients, self._solution.applied)
-        self._launchers = (products, solve, apply)
-        self._problem = problem  # while it is held, no other has its id
-
-    def __call__(self) -> Solution:
-        for launcher in self._launchers:
-            launcher()
-        return self._solution
-
-
 class _Gram:
     """The inner products of the slices of one launch, in the same memory every time."""
 
@@ -661,20 +638,51 @@ class _Gram:
     ) -> None:
         pairs, rest = _pairs(launch.fixed if known is not None else (False,) * (1 + size))
         launcher, plan, partials = _gram_launcher(launch, size, pairs, device, wide)
-        self._sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
-        self._launchers = [launcher]
+        self.sums = torch.empty(blocks, 1 + size, 1 + size, dtype=torch.float64, device=device)
+        self.launchers = [launcher]
         places = _pair_table((*pairs, *rest), device)
         count, width = len(pairs) + len(rest), 4
-        self._launchers.append(_Launcher(
+        self.launchers.append(_Launcher(
             kernels.sum_units, (blocks, triton.cdiv(count, width)),
-            (partials, plan.block_first, places, self._sums if known is None else known, self._sums),
+            (partials, plan.block_first, places, self.sums if known is None else known, self.sums),
             COUNT=len(pairs), ALL=count, SIDE=1 + size, WIDTH=width, BLOCK=512,
         ))  # fmt: skip
 
     def __call__(self) -> Tensor:
+        for launcher in self.launchers:
+            launcher()
+        return self.sums
+
+
+class _InTurn:
+    """A whole correction in three launches, or four with several constraints or blocks: see :class:`TritonBackend`."""
+
+    def __init__(
+        self, launch: _Launch, blocks: int, problem: Problem, scale: Tensor | None, known: Tensor | None
+    ) -> None:
+        size, device = problem.signs.shape[0], problem.signs.device
+        if size == blocks == 1:  # the products, their sum and the solution, the second pass
+            pairs, _ = _pairs((False, False))
+            products, plan, partials = _gram_launcher(launch, 1, pairs, device, wide=False)
+            sums = torch.empty(1, 2, 2, dtype=torch.float64, device=device)
+            self._solution, arguments, constants = _solving(sums, problem, scale)
+            solve = _Launcher(
+                kernels.sum_and_solve, (1,), (partials, _pair_table(tuple(pairs), device), plan.units, *arguments[:-1]),
+                **_single_constants(constants), SUM_BLOCK=512,
+            )  # fmt: skip
+            first: tuple[_Launcher, ...] = (products, solve)
+        else:
+            gram = _Gram(launch, size, blocks, device, wide=False, known=known)
+            solver = _Solver(gram.sums, problem, scale)
+            self._solution, first = solver.solution, (*gram.launchers, solver.launch)
+        apply = _apply_launcher(launch, size, self._solution.coefficients, self._solution.applied)
+        self._launchers = (*first, apply)
+        self._held = (problem, known)  # while it is held, no other problem has its id
+
+    def __call__(self) -> Solution:
         for launcher in self._launchers:
             launcher()
-        return self._sums
+        return self._solution
 
 
 def _gram_launcher(
