@@ -120,18 +120,33 @@ def test_bench_passes_its_options(monkeypatch, tmp_path):
         3,
         "--only",
         "meter",
+        "--network",
+        "GPT",
+        "--mode",
+        "graph",
         "--out",
         tmp_path,
         "--quick",
     ]
     assert call("bench", *words).exit_code == 0
     assert seen == [
-        {"devices": here, "sizes": None, "references": [1, 3, 10, 20], "only": None, "out": None, "quick": False},
+        {
+            "devices": here,
+            "sizes": None,
+            "references": [1, 3, 10, 20],
+            "only": None,
+            "networks": None,
+            "modes": None,
+            "out": None,
+            "quick": False,
+        },
         {
             "devices": ["cpu"],
             "sizes": [1e4, 200.0],
             "references": [2, 3],
             "only": ["meter"],
+            "networks": ["GPT"],
+            "modes": ["graph"],
             "out": tmp_path,
             "quick": True,
         },
@@ -155,6 +170,17 @@ def test_bench_measures(tmp_path):
     page = (tmp_path / "bench.html").read_text("utf-8")
     assert "Cost against references" in page
     assert "One update of a congruency meter" in page
+
+
+def test_bench_measures_the_chosen_networks(tmp_path):
+    words = ("bench", "--device", "cpu", "--only", "steps", "--quick", "--out", tmp_path)
+    result = call(*words, "--network", "mlp", "--mode", "eager")
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "bench-cpu.json").read_text())
+    assert {row["network"].split()[0] for row in found["training_steps"]} == {"MLP"}
+    result = call(*words, "--network", "ResNet-9")
+    assert result.exit_code == 2
+    assert "the networks are MLP 784-100-100-10" in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda-2"])

@@ -25,6 +25,13 @@ def bench(
         "Measure only this; may be repeated. (default: all of them)",
         "corrections", "memory", "meter", "updates", "steps",
     )] = None,
+    network: Annotated[list[str] | None, option(
+        "Of the training steps, only those of networks whose names begin so, such as MLP; may be repeated. (default: "
+        "all)", "NAME",
+    )] = None,
+    mode: Annotated[list[str] | None, several(
+        "Of the training steps, only those that run so; may be repeated. (default: all)", "eager", "graph", "compile",
+    )] = None,
     out: Annotated[Path | None, option(
         "A folder to write the measurements to, as JSON, and a page with charts.", "FOLDER",
     )] = None,
@@ -45,7 +52,7 @@ def bench(
 
         bench.run(
             devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], only=only or None, out=out,
-            quick=quick,
+            quick=quick, networks=network or None, modes=mode or None,
         )  # fmt: skip
 
 

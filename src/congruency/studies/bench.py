@@ -109,12 +109,28 @@ def run(
     only: Sequence[str] | None = None,
     out: Path | None = None,
     quick: bool = False,
+    networks: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``."""
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``.
+
+    Args:
+        networks, modes: Of the training steps, only these: how names of networks begin, and how steps are run.
+    """
     console = Console()
+    steps = {name: [] if sizes else training_cases(torch.device(name), quick) for name in devices}
+    cases = {name: chosen_cases(of_device, networks, modes) for name, of_device in steps.items()}
+    if any(steps.values()) and not any(cases.values()):
+        known = [case for of_device in steps.values() for case in of_device]
+        raise ValueError(
+            "there is no training step of such a network in such a mode here; the networks are "
+            f"{', '.join(sorted({case.name.split(',')[0] for case in known}))}, and the modes "
+            f"{', '.join(sorted({case.mode for case in known}))}"
+        )
     results = []
     for name in devices:
-        results.append(measure(torch.device(name), sizes, references, only or QUESTIONS, quick, console))
+        device = torch.device(name)
+        results.append(measure(device, sizes, references, only or QUESTIONS, quick, cases[name], console))
         machine, rates = results[-1]["machine"], [results[-1][name] / 1e9 for name in RATES]
         where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
         speed = "reads {:.0f} GB/s, adds {:.0f} GB/s".format(*rates)
@@ -131,9 +147,17 @@ def run(
             console.print(f"written to {path}")
 
 
+def chosen_cases(
+    cases: Sequence[TrainingCase], networks: Sequence[str] | None, modes: Sequence[str] | None
+) -> list[TrainingCase]:
+    """Those of networks whose names begin so, in these modes."""
+    begins = tuple(name.lower() for name in networks or [""])
+    return [case for case in cases if case.name.lower().startswith(begins) and (modes is None or case.mode in modes)]
+
+
 def measure(
     device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], only: Sequence[str], quick: bool,
-    console: Console,
+    cases: Sequence[TrainingCase], console: Console,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure on one device what answers these questions; return plain data."""
     clock = _Clock(device, seconds=0.2 if quick else 1.0)
@@ -165,8 +189,8 @@ def measure(
         plan("meter", f"{w.name}, meter", measure_meter, w, device, clock, memory)
         plan("updates", f"{w.name}, updates", measure_update, w, device, clock)
     calls = 10 if device.type == "cuda" else 1
-    for case in [] if sizes else training_cases(device, quick):
-        steps = _Clock(device, clock.seconds * (1.5 if device.type == "cuda" else 3), calls)
+    for case in cases:
+        steps = _Clock(device, clock.seconds * (1 if device.type == "cuda" else 3), calls)
         plan("steps", f"{case.name}, {case.correction}, {case.mode}", measure_training_step, case, device, steps)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in QUESTIONS}
     with Progress(console=console, transient=True) as progress:
