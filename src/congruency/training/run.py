@@ -27,7 +27,7 @@ from congruency.training.task import Task
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 class TrainingRun:
@@ -292,7 +292,7 @@ class TrainingRun:
             "method": None if self.corrector is None else self.corrector.state_dict(full_tensors=True),
             "cautious": None if self.cautious is None else self.cautious.state_dict(),
             "penalty": None if self.penalty is None else self.penalty.state_dict(),
-            "gauge": None if self.step_meter is None else self.step_meter.state_dict(),
+            "step_meter": None if self.step_meter is None else self.step_meter.state_dict(),
             "means": asdict(self._means),
             "corrected_before": self._corrected_before,
             "evaluation": dict(self.evaluation),
@@ -330,7 +330,7 @@ class TrainingRun:
         load_optimizer(self.optimizer, state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["scaler"])
         parts = ((self.schedule, "schedule"), (self.corrector, "method"), (self.cautious, "cautious"))
-        for part, name in (*parts, (self.penalty, "penalty"), (self.step_meter, "gauge")):
+        for part, name in (*parts, (self.penalty, "penalty"), (self.step_meter, "step_meter")):
             if part is not None:
                 part.load_state_dict(state[name])
         self._means = EpochMeans(**state["means"])
