@@ -12,6 +12,8 @@ from torch import nn
 
 import congruency
 
+BATCH = (torch.zeros(3, 4), torch.zeros(3, 2))
+
 
 def made(**options):
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -192,17 +194,45 @@ def test_a_few_overflows_do_not_warn(strict):
             lambda model, optimizer: congruency.DCL(torch.optim.lr_scheduler.StepLR(optimizer, 5)),
             "got StepLR; pass its .optimizer",
         ),
-        (lambda model, optimizer: congruency.DCL(model), "optimizer must be .* got Sequential; .*congruency.project"),
+        (lambda model, optimizer: congruency.DCL(model), "got Sequential, a model; pass the optimizer that trains it"),
+        (lambda model, optimizer: congruency.DCL([]), "optimizer must be .* got list; .*congruency.project"),
+        (lambda model, optimizer: congruency.DCL(torch.optim.SGD), r"got the class SGD; make one first: SGD\(model"),
+        (lambda model, optimizer: congruency.GEM(optimizer, model=model.parameters()), "model must be .* a generator"),
+        (lambda model, optimizer: congruency.project([1.0], torch.ones(1, 1)), "gradient must be a tensor, got"),
+        (lambda model, optimizer: congruency.project(torch.ones(1), [[1.0]]), "constraints must be a tensor, got"),
+        (lambda model, optimizer: congruency.pairwise_similarity([[1.0]]), "inputs must be a tensor, got a list"),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model.parameters(), nn.functional.mse_loss, *BATCH),
+            "model must be a torch.nn.Module, got a generator",
+        ),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model, torch.tensor(1.0), *BATCH),
+            "loss must be a function.* got a Tensor; pass the function, not its value",
+        ),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model, nn.functional.mse_loss, [1], BATCH[1]),
+            "inputs must be a tensor, got a list",
+        ),
     ],
     ids=[
         "window", "flag", "module", "meter of a model", "meter of an optimizer", "decay as a number",
         "rescale as a number", "max_rescale as a word", "returning as a word", "capturable as a number",
-        "head of an optimizer", "a class", "a scheduler", "no optimizer",
+        "head of an optimizer", "a class", "a scheduler", "a model", "no optimizer",
+        "a class of optimizers", "a memory of parameters", "a list to project", "a list of constraints",
+        "a list to compare", "pairs of parameters", "a loss that was computed", "a list of samples",
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(make, message):
     with pytest.raises(TypeError, match=message):
         make(*made())
+
+
+def test_parameters_that_were_read_already_are_empty():
+    model, _ = made()
+    parameters = model.parameters()
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    with pytest.raises(ValueError, match=r"params is empty.*a generator that was read once.*call parameters\(\) again"):
+        congruency.DCL(optimizer, parameters)
 
 
 def test_a_bound_of_no_rescaling_is_refused():

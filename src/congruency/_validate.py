@@ -109,6 +109,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def _instead_of(given: object) -> str:
     if isinstance(getattr(given, "optimizer", None), torch.optim.Optimizer):  # a scheduler, or a wrapper
         return f"{type(given).__name__}; pass its .optimizer"
+    if isinstance(given, type) and issubclass(given, torch.optim.Optimizer):
+        return f"the class {given.__name__}; make one first: {given.__name__}(model.parameters(), ...)"
+    if isinstance(given, torch.nn.Module):
+        return f"{type(given).__name__}, a model; pass the optimizer that trains it"
     return f"{type(given).__name__}; where there is none, project the gradients with congruency.project"
 
 
@@ -127,7 +131,10 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
         )
     chosen = list(params)
     if not chosen:
-        raise ValueError("params is empty; pass at least one parameter, or None for all of the optimizer's")
+        raise ValueError(
+            "params is empty; pass at least one parameter, or None for all of the optimizer's (a generator that was "
+            "read once, as by the optimizer, is empty: call parameters() again)"
+        )
     for item in chosen:
         if not isinstance(item, Tensor):
             raise TypeError(
