@@ -466,3 +466,28 @@ def test_capturable_steps_are_for_one_cuda_device(places):
     congruency.DCL(optimizer, capturable=True)
     with pytest.raises(RuntimeError, match=f"parameters on one CUDA device, these are on {', '.join(places)}$"):
         optimizer.step()
+
+
+def test_warnings_point_at_the_line_of_the_program_that_led_to_them():
+    """Not into torch, whose hooks run the correction, nor into the package."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, optimizer = made(momentum=0.9)
+        congruency.DCL(optimizer, references=3, window=3)  # never corrects
+        congruency.DCL(optimizer, window=5, floor=None)  # a second one, and the paper's form with momentum
+        wraps = torch.optim.SGD(model.parameters(), lr=0.1)
+        wraps.inside = optimizer
+        congruency.Cautious(wraps)
+        other, plain = made()
+        dcl = congruency.DCL(plain, window=5)
+        state = plain.state_dict()
+        train(other, plain)
+        plain.load_state_dict(state)
+        train(other, plain)  # with the old references
+        for _ in range(10):
+            plain.zero_grad()
+            plain.step()  # without gradients
+        train(other, plain, 120, scale=float("nan"))
+    assert len({str(one.message)[:40] for one in caught}) == len(caught) == 8
+    assert {one.filename for one in caught} == {__file__}
+    assert dcl.stats.steps == 132

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +22,7 @@ from congruency._validate import (
     check_parts,
     differs,
     is_count,
+    warn,
 )
 from congruency.backends import Passes, Problem, RowPasses, Solution
 from congruency.constraints.base import ConstraintSource, check_sources
@@ -402,11 +402,10 @@ class Corrector:
             other = getattr(hook, "__self__", None)
             if type(other) is type(self) and other is not self and mine & set(other._selector.select().parameters):
                 name = type(self).__name__
-                warnings.warn(
+                warn(
                     f"this optimizer has a {name} for these parameters already, and both will correct every step; make "
                     f"the optimizer anew before a second {name} (in a notebook: run that cell too), or detach() the "
-                    "first",
-                    stacklevel=4,
+                    "first"
                 )
                 return
 
@@ -414,23 +413,21 @@ class Corrector:
         """The optimizer went back to a checkpoint and the references did not."""
         self._optimizer_loaded = False
         if any(isinstance(source, References) for source in self.sources):
-            warnings.warn(
+            warn(
                 "the optimizer's state was loaded in the middle of a run, and this corrector's was not: its references "
                 f"are still the weights from before. Call {type(self).__name__}.load_state_dict with the state of the "
-                "same checkpoint, or reset() to record new references",
-                stacklevel=5,
+                "same checkpoint, or reset() to record new references"
             )
 
     def _warn_of_no_gradients(self, count: int) -> None:
         """Nothing to correct, many times in a row: the optimizer's parameters are not those that are trained."""
         self._idle += 1
         if self._idle == _IDLE_STEPS:
-            warnings.warn(
+            warn(
                 f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
                 "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
                 "the optimizer was made (a new layer, load_state_dict(assign=True), fully_shard), make the optimizer "
-                "and this corrector again",
-                stacklevel=5,
+                "and this corrector again"
             )
 
     # ---- what it knows ----
