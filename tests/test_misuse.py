@@ -491,3 +491,49 @@ def test_warnings_point_at_the_line_of_the_program_that_led_to_them():
     assert len({str(one.message)[:40] for one in caught}) == len(caught) == 8
     assert {one.filename for one in caught} == {__file__}
     assert dcl.stats.steps == 132
+
+
+@pytest.mark.parametrize(
+    ("attach", "advice"),
+    [(True, "pass the optimizer whose step() runs"), (False, "with attach=False call DCL.correct() before each")],
+)
+def test_means_of_a_corrector_that_sees_no_step_warn_once(attach, advice):
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, window=5, attach=attach)
+    mistaken = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            train(model, mistaken)
+            assert dcl.means() == {"steps": 0.0}
+    (warning,) = caught
+    assert f"this DCL has not seen a step yet: {'step()' if attach else 'with'}" in str(warning.message)
+    assert advice in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_means_without_new_steps_do_not_warn(strict):
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, window=5)
+    dcl.means()  # before the first step, as a logger may
+    train(model, optimizer)
+    for _ in range(5):
+        dcl.means()
+
+
+def test_a_memory_without_samples_warns_once():
+    model, optimizer = made()
+    congruency.GEM(optimizer, model=model)
+    with pytest.warns(
+        UserWarning, match=r"no samples after 1000 steps.*call observe\(inputs, targets, task\)"
+    ) as caught:
+        train(model, optimizer, 1010)
+    (warning,) = caught
+    assert warning.filename == __file__
+
+
+def test_a_first_task_that_is_observed_does_not_warn(strict):
+    model, optimizer = made()
+    gem = congruency.GEM(optimizer, model=model)
+    gem.observe(torch.randn(2, 4), torch.tensor([0, 1]), 0)
+    train(model, optimizer, 1010)

@@ -51,6 +51,7 @@ Trigger = Literal["always", "violated"]
 
 _STATE_VERSION = 3
 _IDLE_STEPS = 10
+_IDLE_MEANS = 3
 
 
 class Corrector:
@@ -153,6 +154,7 @@ class Corrector:
         self._finite_watch: Watch | None = finite_watch()
         self._read_counts = (0, 0)  # steps and corrected steps when the means were last read
         self._idle = 0  # steps in a row without any gradient
+        self._idle_means = 0  # how often means were asked for before there was a step
         self._stepped = False  # since it was made, reset or loaded
         self._optimizer_loaded = False
         self._handles: list[RemovableHandle] = []
@@ -426,8 +428,22 @@ class Corrector:
             warn(
                 f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
                 "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
-                "the optimizer was made (a new layer, load_state_dict(assign=True), fully_shard), make the optimizer "
-                "and this corrector again"
+                "the optimizer was made (a new layer, to_empty(), load_state_dict(assign=True), fully_shard), make the "
+                "optimizer and this corrector again"
+            )
+
+    def _warn_of_no_steps(self) -> None:
+        """Means are asked for again and again, and no step was seen: another optimizer's are taken, say."""
+        self._idle_means += 1
+        if self._idle_means == _IDLE_MEANS:
+            name = type(self).__name__
+            warn(
+                f"this {name} has not seen a step yet: "
+                + (
+                    "step() of the optimizer that it was given was never called; pass the optimizer whose step() runs"
+                    if self._handles
+                    else f"with attach=False call {name}.correct() before each optimizer.step()"
+                )
             )
 
     # ---- what it knows ----
@@ -476,6 +492,8 @@ class Corrector:
         this waits.
         """
         steps, corrected = int(self._counts.steps), int(self._counts.corrected)
+        if not steps:
+            self._warn_of_no_steps()
         before, self._read_counts = self._read_counts, (steps, corrected)
         found, since = self._means.read(), steps - before[0]
         share = {"corrected_share": (corrected - before[1]) / since} if since > 0 else {}

@@ -12,12 +12,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from congruency._validate import check_choice, check_margin, check_parts
+from congruency._validate import check_choice, check_margin, check_parts, warn
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
+
+_EMPTY_STEPS = 1000
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Policy = Literal["ring", "first"]
@@ -85,6 +87,7 @@ class EpisodicMemory(ConstraintSource):
         self._episodes: dict[int, _Episode] = {}
         self._current: int | None = None
         self._gradients: dict[str, Tensor] = {}
+        self._empty = 0  # steps without any sample
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
         """Keep samples of the task that is being learned now; constraints come from the other tasks.
@@ -153,6 +156,8 @@ class EpisodicMemory(ConstraintSource):
         return self._ascent * torch.eye(self.active, dtype=torch.float64)
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
+        if not self._episodes:
+            self._warn_of_no_samples()
         with torch.enable_grad():
             self._gradients = self.gradients()
         if isinstance(self.model, DistributedDataParallel):
@@ -214,6 +219,14 @@ class EpisodicMemory(ConstraintSource):
                 "does not allow: forward() must not call .item() or branch on the values of its inputs"
             ) from error
         return found
+
+    def _warn_of_no_samples(self) -> None:
+        self._empty += 1
+        if self._empty == _EMPTY_STEPS:
+            warn(
+                f"the memory holds no samples after {_EMPTY_STEPS} steps, so that nothing was corrected; call "
+                "observe(inputs, targets, task) with every batch, with another task for every task"
+            )
 
     def _progress(self) -> str:
         return f"{len(self._episodes)} task{'' if len(self._episodes) == 1 else 's'}"
