@@ -164,7 +164,7 @@ class References(ConstraintSource):
         if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
             warn(
                 "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
-                "weights back is projected away while the momentum goes on outward; use the default floor, or an "
+                "weights back is projected away while the momentum continues outward; use the default floor, or an "
                 "optimizer without momentum (docs/stability.md)"
             )
 
