@@ -338,6 +338,19 @@ def test_stability_page_shows_what_was_measured():
     assert any(measured["DCL, `floor=None`: the paper's form"]["without noise"]["unstable"].values())
 
 
+def test_the_advice_for_a_cautious_run_that_diverges_is_what_was_measured():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "stability.json").read_text("utf-8"))
+    forms = ("Cautious", "Cautious, `max_rescale=2.0`", "Cautious, `rescale=False`")
+    free, bounded, without = (
+        {name for name, runs in measured[form]["without noise"]["unstable"].items() if runs} for form in forms
+    )
+    assert (free, bounded, without) == ({"momentum 0.99", "Nesterov 0.9"}, {"Nesterov 0.9"}, set())
+    page = " ".join((DOCS / "troubleshooting.md").read_text("utf-8").split())
+    (advice,) = re.findall(r"- \*\*`Cautious` with (.*?)(?= - |\n\n)", page)
+    assert advice.startswith("Nesterov momentum at a high rate, or with momentum 0.99.")
+    assert "leave it out, `Cautious(optimizer, rescale=False)`" in advice
+
+
 def test_pictures_are_small():
     pictures = [path for path in (DOCS / "pictures").iterdir() if path.suffix in (".svg", ".png")]
     assert len(pictures) >= 6

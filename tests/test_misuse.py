@@ -12,6 +12,8 @@ from torch import nn
 
 import congruency
 
+BATCH = (torch.zeros(3, 4), torch.zeros(3, 2))
+
 
 def made(**options):
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -192,17 +194,45 @@ def test_a_few_overflows_do_not_warn(strict):
             lambda model, optimizer: congruency.DCL(torch.optim.lr_scheduler.StepLR(optimizer, 5)),
             "got StepLR; pass its .optimizer",
         ),
-        (lambda model, optimizer: congruency.DCL(model), "optimizer must be .* got Sequential; .*congruency.project"),
+        (lambda model, optimizer: congruency.DCL(model), "got Sequential, a model; pass the optimizer that trains it"),
+        (lambda model, optimizer: congruency.DCL([]), "optimizer must be .* got list; .*congruency.project"),
+        (lambda model, optimizer: congruency.DCL(torch.optim.SGD), r"got the class SGD; make one first: SGD\(model"),
+        (lambda model, optimizer: congruency.GEM(optimizer, model=model.parameters()), "model must be .* a generator"),
+        (lambda model, optimizer: congruency.project([1.0], torch.ones(1, 1)), "gradient must be a tensor, got"),
+        (lambda model, optimizer: congruency.project(torch.ones(1), [[1.0]]), "constraints must be a tensor, got"),
+        (lambda model, optimizer: congruency.pairwise_similarity([[1.0]]), "inputs must be a tensor, got a list"),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model.parameters(), nn.functional.mse_loss, *BATCH),
+            "model must be a torch.nn.Module, got a generator",
+        ),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model, torch.tensor(1.0), *BATCH),
+            "loss must be a function.* got a Tensor; pass the function, not its value",
+        ),
+        (
+            lambda model, optimizer: congruency.pairwise_congruency(model, nn.functional.mse_loss, [1], BATCH[1]),
+            "inputs must be a tensor, got a list",
+        ),
     ],
     ids=[
         "window", "flag", "module", "meter of a model", "meter of an optimizer", "decay as a number",
         "rescale as a number", "max_rescale as a word", "returning as a word", "capturable as a number",
-        "head of an optimizer", "a class", "a scheduler", "no optimizer",
+        "head of an optimizer", "a class", "a scheduler", "a model", "no optimizer",
+        "a class of optimizers", "a memory of parameters", "a list to project", "a list of constraints",
+        "a list to compare", "pairs of parameters", "a loss that was computed", "a list of samples",
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(make, message):
     with pytest.raises(TypeError, match=message):
         make(*made())
+
+
+def test_parameters_that_were_read_already_are_empty():
+    model, _ = made()
+    parameters = model.parameters()
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    with pytest.raises(ValueError, match=r"params is empty.*a generator that was read once.*call parameters\(\) again"):
+        congruency.DCL(optimizer, parameters)
 
 
 def test_a_bound_of_no_rescaling_is_refused():
@@ -436,3 +466,74 @@ def test_capturable_steps_are_for_one_cuda_device(places):
     congruency.DCL(optimizer, capturable=True)
     with pytest.raises(RuntimeError, match=f"parameters on one CUDA device, these are on {', '.join(places)}$"):
         optimizer.step()
+
+
+def test_warnings_point_at_the_line_of_the_program_that_led_to_them():
+    """Not into torch, whose hooks run the correction, nor into the package."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, optimizer = made(momentum=0.9)
+        congruency.DCL(optimizer, references=3, window=3)  # never corrects
+        congruency.DCL(optimizer, window=5, floor=None)  # a second one, and the paper's form with momentum
+        wraps = torch.optim.SGD(model.parameters(), lr=0.1)
+        wraps.inside = optimizer
+        congruency.Cautious(wraps)
+        other, plain = made()
+        dcl = congruency.DCL(plain, window=5)
+        state = plain.state_dict()
+        train(other, plain)
+        plain.load_state_dict(state)
+        train(other, plain)  # with the old references
+        for _ in range(10):
+            plain.zero_grad()
+            plain.step()  # without gradients
+        train(other, plain, 120, scale=float("nan"))
+    assert len({str(one.message)[:40] for one in caught}) == len(caught) == 8
+    assert {one.filename for one in caught} == {__file__}
+    assert dcl.stats.steps == 132
+
+
+@pytest.mark.parametrize(
+    ("attach", "advice"),
+    [(True, "pass the optimizer whose step() runs"), (False, "with attach=False call DCL.correct() before each")],
+)
+def test_means_of_a_corrector_that_sees_no_step_warn_once(attach, advice):
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, window=5, attach=attach)
+    mistaken = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            train(model, mistaken)
+            assert dcl.means() == {"steps": 0.0}
+    (warning,) = caught
+    assert f"this DCL has not seen a step yet: {'step()' if attach else 'with'}" in str(warning.message)
+    assert advice in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_means_without_new_steps_do_not_warn(strict):
+    model, optimizer = made()
+    dcl = congruency.DCL(optimizer, window=5)
+    dcl.means()  # before the first step, as a logger may
+    train(model, optimizer)
+    for _ in range(5):
+        dcl.means()
+
+
+def test_a_memory_without_samples_warns_once():
+    model, optimizer = made()
+    congruency.GEM(optimizer, model=model)
+    with pytest.warns(
+        UserWarning, match=r"no samples after 1000 steps.*call observe\(inputs, targets, task\)"
+    ) as caught:
+        train(model, optimizer, 1010)
+    (warning,) = caught
+    assert warning.filename == __file__
+
+
+def test_a_first_task_that_is_observed_does_not_warn(strict):
+    model, optimizer = made()
+    gem = congruency.GEM(optimizer, model=model)
+    gem.observe(torch.randn(2, 4), torch.tensor([0, 1]), 0)
+    train(model, optimizer, 1010)

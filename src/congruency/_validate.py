@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -12,12 +13,20 @@ from torch import Tensor
 
 __all__ = [
     "changes", "check_choice", "check_flag", "check_floor", "check_gradients", "check_margin", "check_optimizer",
-    "check_parameter", "check_params", "check_parts", "check_whole", "differs", "installing", "is_count",
+    "check_parameter", "check_params", "check_parts", "check_whole", "differs", "installing", "is_count", "warn",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)
 _layout_of = operator.attrgetter("layout")
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_load_state_dict_post_hooks")
+
+
+def warn(message: str) -> None:
+    """Warn at the line that led here of a program that uses the package: neither ours nor torch's."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("congruency", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def installing(extra: str) -> str:
@@ -97,11 +106,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for name, inner in wrapped.items():
         # torch's optimizer of sharded states is stepped itself, and the one inside has a part of the parameters
         if type(optimizer).__name__ != "ZeroRedundancyOptimizer":
-            warnings.warn(
+            warn(
                 f"{type(optimizer).__name__} wraps another optimizer, {type(inner).__name__}, and what is attached to "
                 "the wrapper works only if its own step() is called, which SAM's first_step() and second_step() do "
-                f"not; pass the one inside: optimizer.{name}",
-                stacklevel=4,
+                f"not; pass the one inside: optimizer.{name}"
             )
     return optimizer
 
@@ -109,6 +117,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 def _instead_of(given: object) -> str:
     if isinstance(getattr(given, "optimizer", None), torch.optim.Optimizer):  # a scheduler, or a wrapper
         return f"{type(given).__name__}; pass its .optimizer"
+    if isinstance(given, type) and issubclass(given, torch.optim.Optimizer):
+        return f"the class {given.__name__}; make one first: {given.__name__}(model.parameters(), ...)"
+    if isinstance(given, torch.nn.Module):
+        return f"{type(given).__name__}, a model; pass the optimizer that trains it"
     return f"{type(given).__name__}; where there is none, project the gradients with congruency.project"
 
 
@@ -127,7 +139,10 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
         )
     chosen = list(params)
     if not chosen:
-        raise ValueError("params is empty; pass at least one parameter, or None for all of the optimizer's")
+        raise ValueError(
+            "params is empty; pass at least one parameter, or None for all of the optimizer's (a generator that was "
+            "read once, as by the optimizer, is empty: call parameters() again)"
+        )
     for item in chosen:
         if not isinstance(item, Tensor):
             raise TypeError(

@@ -90,6 +90,7 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
         tensor([0., 1.])
     """
     p = _last_size("gradient", gradient, "(..., p)")
+    _check_floating("constraints", constraints)
     n = constraints.shape[-2] if constraints.ndim > 1 else 0
     _check("constraints", constraints, (n, p), f"(..., n, p) with p = {p} from gradient", "gradient", gradient)
     floor = _lower_bound(margin, n, "gradient", gradient)
@@ -405,6 +406,8 @@ def _last_size(name: str, tensor: Tensor, shape: str) -> int:
 
 
 def _check_floating(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got a {type(tensor).__name__}")
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +22,7 @@ from congruency._validate import (
     check_parts,
     differs,
     is_count,
+    warn,
 )
 from congruency.backends import Passes, Problem, RowPasses, Solution
 from congruency.constraints.base import ConstraintSource, check_sources
@@ -51,6 +51,7 @@ Trigger = Literal["always", "violated"]
 
 _STATE_VERSION = 3
 _IDLE_STEPS = 10
+_IDLE_MEANS = 3
 
 
 class Corrector:
@@ -153,6 +154,7 @@ class Corrector:
         self._finite_watch: Watch | None = finite_watch()
         self._read_counts = (0, 0)  # steps and corrected steps when the means were last read
         self._idle = 0  # steps in a row without any gradient
+        self._idle_means = 0  # how often means were asked for before there was a step
         self._stepped = False  # since it was made, reset or loaded
         self._optimizer_loaded = False
         self._handles: list[RemovableHandle] = []
@@ -402,11 +404,10 @@ class Corrector:
             other = getattr(hook, "__self__", None)
             if type(other) is type(self) and other is not self and mine & set(other._selector.select().parameters):
                 name = type(self).__name__
-                warnings.warn(
+                warn(
                     f"this optimizer has a {name} for these parameters already, and both will correct every step; make "
                     f"the optimizer anew before a second {name} (in a notebook: run that cell too), or detach() the "
-                    "first",
-                    stacklevel=4,
+                    "first"
                 )
                 return
 
@@ -414,23 +415,35 @@ class Corrector:
         """The optimizer went back to a checkpoint and the references did not."""
         self._optimizer_loaded = False
         if any(isinstance(source, References) for source in self.sources):
-            warnings.warn(
+            warn(
                 "the optimizer's state was loaded in the middle of a run, and this corrector's was not: its references "
                 f"are still the weights from before. Call {type(self).__name__}.load_state_dict with the state of the "
-                "same checkpoint, or reset() to record new references",
-                stacklevel=5,
+                "same checkpoint, or reset() to record new references"
             )
 
     def _warn_of_no_gradients(self, count: int) -> None:
         """Nothing to correct, many times in a row: the optimizer's parameters are not those that are trained."""
         self._idle += 1
         if self._idle == _IDLE_STEPS:
-            warnings.warn(
+            warn(
                 f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
                 "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
-                "the optimizer was made (a new layer, load_state_dict(assign=True), fully_shard), make the optimizer "
-                "and this corrector again",
-                stacklevel=5,
+                "the optimizer was made (a new layer, to_empty(), load_state_dict(assign=True), fully_shard), make the "
+                "optimizer and this corrector again"
+            )
+
+    def _warn_of_no_steps(self) -> None:
+        """Means are asked for again and again, and no step was seen: another optimizer's are taken, say."""
+        self._idle_means += 1
+        if self._idle_means == _IDLE_MEANS:
+            name = type(self).__name__
+            warn(
+                f"this {name} has not seen a step yet: "
+                + (
+                    "step() of the optimizer that it was given was never called; pass the optimizer whose step() runs"
+                    if self._handles
+                    else f"with attach=False call {name}.correct() before each optimizer.step()"
+                )
             )
 
     # ---- what it knows ----
@@ -479,6 +492,8 @@ class Corrector:
         this waits.
         """
         steps, corrected = int(self._counts.steps), int(self._counts.corrected)
+        if not steps:
+            self._warn_of_no_steps()
         before, self._read_counts = self._read_counts, (steps, corrected)
         found, since = self._means.read(), steps - before[0]
         share = {"corrected_share": (corrected - before[1]) / since} if since > 0 else {}

@@ -221,6 +221,8 @@ def test_reset_forgets():
         ({"margin": float("nan")}, ValueError, "margin must be finite and at least 0, got nan"),
         ({"margin": "0.5"}, TypeError, "margin must be a number, got '0.5'"),
         ({"chunk": 0}, ValueError, "chunk must be a positive number of tasks or None, got 0"),
+        ({"loss": "mse"}, TypeError, "loss must be a function .* or None, got 'mse'"),
+        ({"loss": torch.tensor(1.0)}, TypeError, "loss must be a function .* or None, got tensor"),
     ],
     ids=str,
 )
@@ -237,3 +239,80 @@ def test_inputs_without_targets_are_refused():
     with pytest.raises(ValueError, match="got 3 inputs and 2 targets; give one target for each input"):
         memory.observe(torch.zeros(3, 6), torch.zeros(2, dtype=torch.int64), 0)
     assert memory.active == 0
+
+
+@pytest.mark.parametrize("model", [perceptron().parameters(), perceptron, "model"], ids=["parameters", "maker", "word"])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(
+        TypeError, match=r"model must be the torch.nn.Module being trained, got a (generator|function|str)"
+    ):
+        EpisodicMemory(model)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "error", "message"),
+    [
+        ([[0.0] * 6], torch.tensor([0]), TypeError, "inputs must be a tensor, got a list"),
+        ({"x": torch.zeros(1, 6)}, torch.tensor([0]), TypeError, "inputs must be a tensor, got a dict"),
+        (torch.zeros(1, 6), [0], TypeError, "targets must be a tensor, got a list"),
+        (torch.zeros(2, 6), torch.zeros(2), ValueError, "no probabilities of classes.*functional.mse_loss"),
+        (torch.zeros(2, 6), torch.ones(2, 1), ValueError, "no probabilities of classes"),  # a loss of 0 otherwise
+        (torch.zeros(2, 6), torch.randn(2, 4), ValueError, "no probabilities of classes"),
+    ],
+)
+def test_samples_that_the_loss_cannot_take_are_refused(inputs, targets, error, message):
+    memory = EpisodicMemory(perceptron())
+    with pytest.raises(error, match=message):
+        memory.observe(inputs, targets, 0)
+    assert not memory._episodes
+
+
+def test_real_targets_with_a_loss_and_probabilities_without_are_kept():
+    chosen, default = EpisodicMemory(perceptron(), functional.mse_loss), EpisodicMemory(perceptron())
+    chosen.observe(torch.zeros(2, 6), torch.randn(2, 4), 0)
+    default.observe(torch.zeros(2, 6), torch.rand(2, 4).softmax(1), 0)
+    assert len(chosen._episodes) == len(default._episodes) == 1
+
+
+def test_a_loss_of_every_sample_is_refused():
+    model = perceptron()
+    memory = filled(model, (3, 3), loss=nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(ValueError, match=r"loss must return one number, got shape \(3,\); return its mean"):
+        memory.gradients()
+
+
+def test_a_model_that_looks_at_values_is_refused():
+    class Looks(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs if inputs.sum().item() > 0 else -inputs)
+
+    memory = EpisodicMemory(Looks(6, 4).double())
+    for task in range(2):
+        memory.observe(*samples(perceptron(), 3, task), task)
+    with pytest.raises(RuntimeError, match=r"forward\(\) must not call .item\(\)"):
+        memory.gradients()
+
+
+def test_tasks_may_have_samples_of_different_sizes():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)).double()
+    memory = EpisodicMemory(model)
+    for task, size in enumerate((4, 6, 4, 5)):
+        memory.observe(torch.randn(3, 1, size, size, dtype=torch.float64), torch.tensor([0, 1, 2]), task)
+    assert_rows(memory, model)
+
+
+def test_a_task_has_samples_of_one_size():
+    memory = filled(perceptron(), (3,))
+    with pytest.raises(ValueError, match=r"inputs of task 0 had shape \(6,\) per sample before and have \(7,\) now"):
+        memory.observe(torch.zeros(1, 7), torch.tensor([0]), 0)
+    memory.observe(torch.zeros(0), torch.zeros(0), 0)  # no samples have no size
+
+
+def test_samples_may_be_chosen_at_the_end_of_a_task():
+    """An observation of no samples says that the next task begins: only then does the last one constrain."""
+    memory = filled(perceptron(), (3,))
+    assert memory.past == []
+    inputs, targets = samples(perceptron(), 3)
+    memory.observe(inputs[:0], targets[:0], 1)
+    assert memory.past == [0]

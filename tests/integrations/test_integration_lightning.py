@@ -268,6 +268,8 @@ def test_which_lightning_is_chosen():
         ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
         ({"windows": 3}, TypeError, "unknown option"),
         ({"params": "tail"}, ValueError, "params must be 'all', 'head' or a function"),
+        ({"params": 50}, ValueError, "params must be .* got 50; for a window write window=50"),
+        ({"params": nn.Linear(2, 2)}, ValueError, "params must be .* got a Linear"),  # a module can be called, too
     ],
 )
 def test_invalid_options_are_refused_on_construction(wrong, error, message):
@@ -280,6 +282,8 @@ def test_invalid_options_are_refused_on_construction(wrong, error, message):
     [
         (lambda module: [], ValueError, "chose no parameter that trains"),
         (lambda module: module.net.named_parameters(), TypeError, "must return parameters"),
+        (lambda module: module.net[2], TypeError, "must return parameters.* got a Linear"),
+        (lambda module: module.net[2].weight, TypeError, "must return parameters.* got a Parameter"),
         (lambda module: [nn.Parameter(torch.zeros(2))], ValueError, "are in no optimizer"),
     ],
 )

@@ -153,3 +153,8 @@ def test_invalid_input():
     train(model, range(2), metrics=[metric])
     with pytest.raises(ValueError, match="the state holds 4 parameters, here there are 2"):
         metric.update(model[0].parameters())
+
+
+def test_a_model_instead_of_its_parameters_is_refused():
+    with pytest.raises(TypeError, match=r"got the Sequential itself; pass model.parameters\(\)"):
+        RunCongruency().update(network())

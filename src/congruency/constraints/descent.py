@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from congruency._validate import warn
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
@@ -49,10 +49,9 @@ class Descent(ConstraintSource):
             )
         self._ascent = ascent_sign(self, optimizer)
         if all(_steps_along_the_gradient(optimizer, group) for group in optimizer.param_groups):
-            warnings.warn(
+            warn(
                 "SGD without momentum and weight decay steps along the gradient itself, so that nothing in an update "
-                "disagrees with it; use an optimizer with momentum, such as SGD(momentum=0.9) or AdamW",
-                stacklevel=4,
+                "disagrees with it; use an optimizer with momentum, such as SGD(momentum=0.9) or AdamW"
             )
 
     def combination(self) -> Tensor:

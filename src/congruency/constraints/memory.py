@@ -12,12 +12,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from congruency._validate import check_choice, check_margin, check_parts
+from congruency._validate import check_choice, check_margin, check_parts, warn
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
 __all__ = ["EpisodicMemory", "Loss", "Policy"]
+
+_EMPTY_STEPS = 1000
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Policy = Literal["ring", "first"]
@@ -68,11 +70,16 @@ class EpisodicMemory(ConstraintSource):
     ) -> None:  # fmt: skip
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size must be a positive number of samples per task, got {size!r}")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be the torch.nn.Module being trained, got a {type(model).__name__}")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss must be a function loss(outputs, targets) or None, got {loss!r:.40}")
         check_choice("policy", policy, get_args(Policy))
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise ValueError(f"chunk must be a positive number of tasks or None, got {chunk!r}")
         self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
         self.loss: Loss = functional.cross_entropy if loss is None else loss
+        self._default_loss = loss is None
         self.margin = check_margin(margin)
         self._network: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._network.named_parameters()}
@@ -80,22 +87,35 @@ class EpisodicMemory(ConstraintSource):
         self._episodes: dict[int, _Episode] = {}
         self._current: int | None = None
         self._gradients: dict[str, Tensor] = {}
+        self._empty = 0  # steps without any sample
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
         """Keep samples of the task that is being learned now; constraints come from the other tasks.
 
+        Call it with every batch. If you choose the samples yourself at the end of a task, call it with none
+        (``inputs[:0], targets[:0]``) when the next task begins: only then does the last one constrain.
+
         Args:
             inputs: (n, ...).
             targets: (n, ...).
-            task: Any number that stands for the task.
+            task: Any number or name that stands for the task.
             mask: Added to the model's outputs before the loss: -inf for classes that the task does not have.
         """
         if not isinstance(task, (int, float, str)):  # a tensor would count as another task at every call
             raise TypeError(f"task must be a number or a name, got a {type(task).__name__}; pass int(task)")
+        for name, samples in (("inputs", inputs), ("targets", targets)):
+            if not isinstance(samples, Tensor):
+                raise TypeError(f"{name} must be a tensor, got a {type(samples).__name__}")
         if len(inputs) != len(targets):
             raise ValueError(f"got {len(inputs)} inputs and {len(targets)} targets; give one target for each input")
-        self._current = task
         old = self._episodes.get(task)
+        if old is None:
+            if self._default_loss:
+                _refuse_real_targets(targets)
+        elif len(inputs):
+            _check_alike(task, "inputs", old.inputs, inputs)
+            _check_alike(task, "targets", old.targets, targets)
+        self._current = task
         if not len(inputs) or (old is not None and self.policy == "first" and len(old.inputs) >= self.size):
             return
         before = (None, None) if old is None else (old.inputs, old.targets)
@@ -136,6 +156,8 @@ class EpisodicMemory(ConstraintSource):
         return self._ascent * torch.eye(self.active, dtype=torch.float64)
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
+        if not self._episodes:
+            self._warn_of_no_samples()
         with torch.enable_grad():
             self._gradients = self.gradients()
         if isinstance(self.model, DistributedDataParallel):
@@ -159,7 +181,8 @@ class EpisodicMemory(ConstraintSource):
             return {}
         alike: dict[tuple[Any, ...], list[int]] = {}
         for i, episode in enumerate(episodes):
-            alike.setdefault((len(episode.inputs), episode.mask is None), []).append(i)
+            kind = (episode.inputs.shape, episode.targets.shape, episode.mask is None)
+            alike.setdefault(kind, []).append(i)
         parts = [self._batched([episodes[i] for i in places]) for places in alike.values()]
         order = torch.tensor([i for places in alike.values() for i in places]).argsort()
         if len(parts) == 1:
@@ -167,7 +190,7 @@ class EpisodicMemory(ConstraintSource):
         return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
 
     def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
-        """Gradients of memories of one size in one call."""
+        """Gradients of memories of one shape in one call."""
         parameters = {name: p.detach() for name, p in self._network.named_parameters() if p.requires_grad}
         buffers = {  # each task's own, since a forward pass may write to them
             name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self._network.named_buffers()
@@ -177,14 +200,33 @@ class EpisodicMemory(ConstraintSource):
 
         def task_loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
             outputs = functional_call(self._network, (p, b), (x,))
-            return self.loss(outputs if mask is None else outputs + mask, y)
+            loss = self.loss(outputs if mask is None else outputs + mask, y)
+            if loss.ndim:
+                raise ValueError(f"loss must return one number, got shape {tuple(loss.shape)}; return its mean")
+            return loss
 
         batched = vmap(
             grad(task_loss), in_dims=(None, 0, 0, 0, None if masks is None else 0), chunk_size=self.chunk,
             randomness="different",
         )  # fmt: skip
-        found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
+        try:
+            found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
+        except RuntimeError as error:
+            if not str(error).startswith("vmap"):
+                raise
+            raise RuntimeError(
+                "the gradients of past tasks come from one batched call (torch.func.vmap), which this model or loss "
+                "does not allow: forward() must not call .item() or branch on the values of its inputs"
+            ) from error
         return found
+
+    def _warn_of_no_samples(self) -> None:
+        self._empty += 1
+        if self._empty == _EMPTY_STEPS:
+            warn(
+                f"the memory holds no samples after {_EMPTY_STEPS} steps, so that nothing was corrected; call "
+                "observe(inputs, targets, task) with every batch, with another task for every task"
+            )
 
     def _progress(self) -> str:
         return f"{len(self._episodes)} task{'' if len(self._episodes) == 1 else 's'}"
@@ -245,6 +287,25 @@ class EpisodicMemory(ConstraintSource):
 def _sample(samples: Tensor) -> str:
     """What one sample is, in words."""
     return f"{samples.dtype} in {samples.ndim - 1} dimensions"  # the sizes may differ from task to task
+
+
+def _refuse_real_targets(targets: Tensor) -> None:
+    """Refuse targets that the cross entropy, which nobody chose, would take for probabilities, and train on nothing."""
+    if not targets.is_floating_point() or not len(targets):
+        return
+    if targets.ndim < 2 or targets.shape[1] < 2 or bool(((targets.sum(1) - 1).abs() > 0.01).any()):
+        raise ValueError(
+            "targets are real numbers and no probabilities of classes, and the loss is the cross entropy because none "
+            "was given; give yours, such as loss=torch.nn.functional.mse_loss"
+        )
+
+
+def _check_alike(task: object, kind: str, old: Tensor, new: Tensor) -> None:
+    if new.shape[1:] != old.shape[1:]:
+        raise ValueError(
+            f"{kind} of task {task} had shape {tuple(old.shape[1:])} per sample before and have {tuple(new.shape[1:])} "
+            "now; the memory of a task is one batch: pad, crop or resize them"
+        )
 
 
 def _refuse_shards(names: Mapping[Tensor, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,6 +17,7 @@ from congruency._validate import (
     check_whole,
     differs,
     is_count,
+    warn,
 )  # fmt: skip
 from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource, ascent_sign
@@ -103,10 +103,9 @@ class References(ConstraintSource):
         self.concentrates, self.period = mode == "concentrate" and not margin, window
         self.sign = 1.0 if mode == "concentrate" else -1.0
         if self.window is not None and self.window <= count:
-            warnings.warn(
+            warn(
                 f"a window of {window} steps with {count} reference(s) never corrects anything: the first {count} "
-                "steps of every window only record references; choose window > references",
-                stacklevel=3,
+                "steps of every window only record references; choose window > references"
             )
         suffix_sums = torch.ones(count, count, dtype=torch.float64).triu()
         # segments of weights are steps taken, against the gradient; segments of gradients are gradients
@@ -163,11 +162,10 @@ class References(ConstraintSource):
         if blocks == "element":
             self._refuse_floor("the cosine of one element is 1 or -1; leave floor out, or use other blocks")
         if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
-            warnings.warn(
+            warn(
                 "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
-                "weights back is projected away while the momentum goes on outward; use the default floor, or an "
-                "optimizer without momentum (docs/stability.md)",
-                stacklevel=4,
+                "weights back is projected away while the momentum continues outward; use the default floor, or an "
+                "optimizer without momentum (docs/stability.md)"
             )
 
     def _refuse_floor(self, reason: str) -> None:

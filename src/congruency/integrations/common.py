@@ -50,8 +50,10 @@ def missing(framework: str, install: str) -> ImportError:
 
 def check_options(params: Params, options: Options | CautiousOptions, kind: Kind = DCL) -> None:
     """Raise on construction what the correction would raise only when training starts."""
-    if not callable(params) and params not in ("all", "head"):
-        raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {params!r}")
+    if isinstance(params, nn.Module) or (not callable(params) and params not in ("all", "head")):
+        given = repr(params) if isinstance(params, str | int) else f"a {type(params).__name__}"
+        hint = f"; for a window write window={params}" if isinstance(params, int) else ""
+        raise ValueError(f"params must be 'all', 'head' or a function from the model to parameters, got {given}{hint}")
     known = (Options if kind is DCL else CautiousOptions).__annotations__
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -67,6 +69,8 @@ def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
     if params == "all":
         return None
     found: Iterable[Any] = head(model).parameters() if params == "head" else params(model)
+    if isinstance(found, Tensor | nn.Module):
+        raise TypeError(f"params(model) must return parameters, as module.parameters(), got a {type(found).__name__}")
     listed = list(found)
     for item in listed:
         if not isinstance(item, Tensor):

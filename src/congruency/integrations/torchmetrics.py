@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import congruency._torchvision_compat  # noqa: F401  # before torchmetrics, which imports torchvision
 from congruency._validate import check_choice
@@ -74,6 +74,9 @@ class RunCongruency(Metric):
             parameters: With their gradients, the same at every step. A list, not a generator, for a
                 ``MetricCollection``, whose metrics all read it.
         """
+        if isinstance(parameters, nn.Module):
+            name = type(parameters).__name__
+            raise TypeError(f"parameters must be parameters, got the {name} itself; pass model.parameters()")
         meter = self._meter_of(list(parameters))
         meter.update()
         sums: Tensor = getattr(self, self._sums)

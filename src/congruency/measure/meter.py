@@ -127,7 +127,10 @@ class CongruencyMeter:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Measure one step: call it after ``backward()`` and before ``optimizer.step()`` (after, with ``beside``)."""
+        """Measure one step: call it after ``backward()`` and before ``optimizer.step()`` (after, with ``beside``).
+
+        Where gradients are accumulated over several backward passes, call it once, after the last.
+        """
         if self._beside is not None:
             norm2, product, length2 = self._beside.measured()
             if self._gram is None or self._gram.device != norm2.device:

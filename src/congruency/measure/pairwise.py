@@ -63,6 +63,16 @@ def pairwise_congruency(
                 [1., 1., 0.],
                 [0., 0., 1.]], dtype=torch.float64)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    if not callable(loss):
+        raise TypeError(
+            f"loss must be a function loss(output, target), got a {type(loss).__name__}; pass the function, not its "
+            "value"
+        )
+    for name, samples in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(samples, Tensor):
+            raise TypeError(f"{name} must be a tensor, got a {type(samples).__name__}")
     if len(inputs) != len(targets):
         raise ValueError(f"inputs and targets must be as many, got {len(inputs)} and {len(targets)}")
     if chunk_size < 1:
@@ -101,6 +111,8 @@ def pairwise_similarity(inputs: Tensor) -> Tensor:
                 [-1.,  1.,  0.],
                 [ 0.,  0.,  1.]], dtype=torch.float64)
     """
+    if not isinstance(inputs, Tensor):
+        raise TypeError(f"inputs must be a tensor, got a {type(inputs).__name__}")
     if inputs.ndim < 2 or inputs[0:1].numel() == 0 < len(inputs):
         raise ValueError(f"inputs must be samples of shape (n, ...) with elements, got {tuple(inputs.shape)}")
     flat = inputs.to(torch.float64).flatten(1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
+
+from congruency._validate import warn
 
 __all__ = ["Watch", "correction_watch", "finite_watch"]
 
@@ -63,11 +63,11 @@ class Watch:
         share, self._last = (counter - self._last) / steps, counter
         self._total += steps
         if self._unused and not counter and self._total >= _UNUSED_STEPS:
-            warnings.warn(self._unused.format(steps=self._total), stacklevel=2)
+            warn(self._unused.format(steps=self._total))
             self._unused = ""
         if share >= self._share:
             self._warned = True
-            warnings.warn(self._message.format(share=f"{share:.0%}", steps=steps), stacklevel=2)
+            warn(self._message.format(share=f"{share:.0%}", steps=steps))
 
 
 def _capturing() -> bool:
