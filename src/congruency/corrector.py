@@ -254,7 +254,8 @@ class Corrector:
             problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
             program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
             plan = _Plan(gathered, scale, state, program)
-        self._plan = plan
+        if not gathered.slices:  # it can be used again, and keeps no gradient from being freed
+            self._plan = plan
         return self._solved(plan.program(), trained)
 
     def _correct_update(

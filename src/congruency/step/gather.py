@@ -25,7 +25,7 @@ class Gathered:
     """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
 
     passes: Passes | RowPasses
-    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
+    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes read and write; none where it is used again
     device: torch.device  # where the problem is solved
 
 
@@ -78,7 +78,7 @@ class Gather:
             made.passes.release()
             if len(self._held) >= _MOST_HELD:
                 self._held.clear()
-            self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
+            made = self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
 
     def gradients(
