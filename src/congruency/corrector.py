@@ -304,7 +304,7 @@ class Corrector:
         assert isinstance(gathered, GatheredElements)
         passes, rule, sizes = gathered.passes, gathered.rule, gathered.sizes
         assert isinstance(passes, Passes)
-        decay = gather.decay(gathered, trained.entries, active)
+        decay = gather.decay(gathered, active)
         counts, means = self._counts.tally(sizes.device), self._means.on(sizes.device)
         rescale = self._masking.rescale
         self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)
