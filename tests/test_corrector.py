@@ -102,6 +102,41 @@ def test_references_that_restart_beside_another_source_forget_their_distances():
     torch.testing.assert_close(beside, alone, rtol=1e-9, atol=1e-9)
 
 
+class Gated(congruency.ConstraintSource):
+    """The i-th unit vector, while the gate is open."""
+
+    capacity = active = 1
+    layout = "in one place"
+
+    def __init__(self, i, device):
+        self.gate = torch.zeros((), dtype=torch.bool, device=device)
+        self.vector = torch.eye(2, device=device)[i]
+
+    def combination(self):
+        return torch.ones(1, 1, dtype=torch.float64)
+
+    def basis(self, parameter):
+        return congruency.Basis([self.vector])
+
+    def settings(self):
+        return {"source": "gated"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gates_that_change_between_steps_are_seen(count, device):
+    weight = nn.Parameter(torch.zeros(2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    sources = [Gated(i, device) for i in range(count)]
+    corrector = congruency.Corrector(optimizer, constraints=sources)
+    for step in range(4):
+        for i, source in enumerate(sources):
+            source.gate.fill_(step % 2 != i)
+        weight.grad = torch.full_like(weight, -1.0)
+        optimizer.step()
+        assert weight.grad.tolist() == [0.0 if i < count and step % 2 != i else -1.0 for i in range(2)]
+    assert int(corrector.stats.steps) == 4
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

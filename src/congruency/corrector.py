@@ -31,7 +31,7 @@ from congruency.distributed import full, local
 from congruency.step.counts import COUNTED, Counts, RunningMeans
 from congruency.step.elements import ElementGather, GatheredElements, Masking
 from congruency.step.gather import Gather, Gathered
-from congruency.step.problem import Problems, sizes_of, spans_of
+from congruency.step.problem import Problems, settings_of, sizes_of, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
 from congruency.step.updates import (
@@ -248,14 +248,14 @@ class Corrector:
         active: Sequence[ConstraintSource], scale: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Gram, solve, apply on the gradients, as in the step before if its plan fits; whether all was finite."""
-        state = [(one.active, one.recorded, one.margin, one.sign, id(one.gate)) for one in self.sources]
+        state = [(one.recorded, settings_of(one)) for one in self.sources]
         if plan is None or plan.gathered is not gathered or plan.scale is not scale or plan.state != state:
             passes, known = gathered.passes, self._gather.known(gathered, trained, active)
             problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
             program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
             plan = _Plan(gathered, scale, state, program)
-        if not gathered.slices:  # it can be used again, and keeps no gradient from being freed
-            self._plan = plan
+        if not gathered.slices and all(one.gate is None for one in active):  # gates may say something else next time
+            self._plan = plan  # it holds no gradient
         return self._solved(plan.program(), trained)
 
     def _correct_update(
