@@ -138,6 +138,29 @@ def test_gates_that_change_between_steps_are_seen(count, device):
 
 
 @pytest.mark.parametrize(
+    ("settings", "change", "before", "after"),
+    [
+        ({"floor": 1.0, "returning": False}, {"floor": 0.1}, [0.0, 1.0], [-1.0, 1.0]),
+        ({"floor": None, "margin": 0.0}, {"margin": 2.0}, [0.0, 1.0], [1.0, 1.0]),
+        ({"blocks": "element", "margin": 0.0}, {"margin": 2.0}, [0.0, 1.0], [1.0, 1.0]),
+    ],
+    ids=str,
+)
+def test_settings_that_change_between_steps_are_seen(settings, change, before, after, device):
+    weight = nn.Parameter(torch.zeros(2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    dcl = congruency.DCL(optimizer, **settings)
+    optimizer.step()
+    weight.data -= torch.tensor([1.0, 0.0], device=device)  # so that a = (1, 0)
+    for expected in (before, before, after):
+        if expected is after:
+            vars(dcl.references).update(change)
+        weight.grad = torch.tensor([-1.0, 1.0], device=device)
+        optimizer.step()
+        assert weight.grad.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),

@@ -66,6 +66,9 @@ class ElementGather(Gather):
         self._constants: dict[tuple[object, ...], Tensor] = {}
         self._decays: tuple[tuple[object, ...], Tensor, dict[int, Tensor], dict[int, float]] | None = None
 
+    def _rule_of(self, active: Sequence[ConstraintSource]) -> tuple[object, ...]:
+        return tuple((source.sign, source.margin) for source in active)
+
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> GatheredElements:
         """Each target with every constraint as one vector, and the rule."""
         update, entries = self._before is not None, trained.entries

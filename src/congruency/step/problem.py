@@ -17,6 +17,8 @@ __all__ = ["Problems", "Spans", "settings_of", "sizes_of", "spans_of"]
 
 Spans = tuple[int, list[tuple[slice, slice]]]
 
+_MOST_MADE = 64
+
 
 class Problems:
     """The problem of every step, made once per combination of active sources.
@@ -40,6 +42,8 @@ class Problems:
         """
         active = [source for source in sources if source.active]
         key = (device, blocks, *((id(source), source.gate is None, *settings_of(source)) for source in active))
+        if key not in self._made and len(self._made) >= _MOST_MADE:  # a margin that changes at every step
+            self._made.clear()
         problem = self._made.get(key) or self._make(active, device)
         if problem.floors is None:  # nothing is compared with this step
             self.distances.forget()
@@ -85,7 +89,7 @@ def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.d
 
 def settings_of(source: ConstraintSource) -> tuple[object, ...]:
     """What a problem depends on of a source, and may change between steps."""
-    return source.active, source.sign, source.margin
+    return source.active, source.sign, source.margin, source.floor
 
 
 def sizes_of(sources: Sequence[ConstraintSource]) -> list[tuple[int, int]]:
