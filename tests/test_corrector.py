@@ -259,6 +259,17 @@ def test_sparse_gradient_changes_nothing_before_it_is_refused():
     assert dcl.stats.steps == 0
 
 
+def test_parameters_without_rows_have_nothing_to_correct(device):
+    weight = nn.Parameter(torch.zeros(0, 3, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    dcl = congruency.DCL(optimizer, blocks="row", mode="anchor", margin=0.1)
+    for _ in range(3):
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    assert dcl.stats.congruency.shape == (0, 1)
+    assert (int(dcl.stats.steps), int(dcl.stats.corrected_steps)) == (3, 0)
+
+
 def test_step_without_any_gradient_counts():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
