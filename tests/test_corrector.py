@@ -259,6 +259,21 @@ def test_sparse_gradient_changes_nothing_before_it_is_refused():
     assert dcl.stats.steps == 0
 
 
+def test_a_parameter_that_moves_to_another_group_is_seen():
+    """Also where the order of all parameters stays the same."""
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": weights[:2]}, {"params": weights[2:]}], lr=1.0)
+    dcl = congruency.DCL(optimizer, blocks="group", floor=None)
+    for _ in range(2):
+        for weight in weights:
+            weight.grad = torch.ones(1)
+        optimizer.step()
+    assert dcl.stats.magnitude.flatten().tolist() == pytest.approx([2**0.5, 1.0])
+    optimizer.param_groups[1]["params"].insert(0, optimizer.param_groups[0]["params"].pop())
+    optimizer.step()
+    assert dcl.stats.magnitude.flatten().tolist() == pytest.approx([2.0, 8**0.5])
+
+
 def test_parameters_without_rows_have_nothing_to_correct(device):
     weight = nn.Parameter(torch.zeros(0, 3, device=device))
     optimizer = torch.optim.SGD([weight], lr=0.1)
