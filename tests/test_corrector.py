@@ -285,6 +285,28 @@ def test_parameters_without_rows_have_nothing_to_correct(device):
     assert (int(dcl.stats.steps), int(dcl.stats.corrected_steps)) == (3, 0)
 
 
+def test_a_parameter_without_rows_leaves_the_others_alone():
+    """Its rows would begin where those of the next parameter do."""
+
+    def path(*others):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        dcl = congruency.DCL(optimizer := torch.optim.SGD([*others, weight], lr=1.0), window=8, floor=1.0, blocks="row")
+        points = []
+        for step in range(100):
+            weight.grad = torch.randn(3, dtype=torch.float64)
+            for other in others:
+                other.grad = torch.zeros_like(other) if step % 2 else None
+            optimizer.step()
+            points.append(weight.detach().clone())
+        return torch.stack(points), int(dcl.stats.corrected_steps)
+
+    alone, corrected = path()
+    beside, _ = path(nn.Parameter(torch.zeros(0, dtype=torch.float64)))
+    assert corrected > 10
+    assert torch.equal(beside, alone)
+
+
 def test_step_without_any_gradient_counts():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)

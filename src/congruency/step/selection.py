@@ -52,11 +52,11 @@ class Selection(NamedTuple):
         return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts, addresses
 
     def left_out(self, trained: Selection) -> dict[int, int]:
-        """The places of the parameters that are not among the ``trained``, and their blocks."""
+        """The places of the parameters with elements that are not among the ``trained``, and their blocks."""
         if trained is self:
             return {}
         there = set(trained.parameters)
-        return {place: entry.block for place, entry in enumerate(self.entries) if entry.parameter not in there}
+        return {i: e.block for i, e in enumerate(self.entries) if e.parameter not in there and e.parameter.numel()}
 
 
 class Selector:
