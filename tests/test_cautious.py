@@ -466,6 +466,23 @@ def test_a_parameter_without_gradient_is_left_alone():
     assert definition.masked > 10
 
 
+def test_each_group_has_its_own_weight_decay_where_another_trained_before(device):
+    """Groups of one size that take turns."""
+    found = []
+    for both in (False, True):
+        first, second = (nn.Parameter(torch.ones(4, device=device)) for _ in range(2))
+        groups = [{"params": [first], "weight_decay": 0.5}, {"params": [second], "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=0.1)
+        congruency.Cautious(optimizer)
+        for sign in (1.0, -0.1):  # the second step is masked: all that remains of it is the decay
+            for parameter in (first, second) if both else (second,):
+                first.grad = second.grad = None
+                parameter.grad = torch.full_like(parameter, sign)
+                optimizer.step()
+        found.append(second.detach())
+    assert torch.equal(*found)
+
+
 def test_bfloat16_weights(device):
     """y is the difference of two rounded weights; the sign of what rounding has left decides, exactly."""
     model = network(torch.bfloat16, device=device)

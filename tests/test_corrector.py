@@ -102,6 +102,64 @@ def test_references_that_restart_beside_another_source_forget_their_distances():
     torch.testing.assert_close(beside, alone, rtol=1e-9, atol=1e-9)
 
 
+class Gated(congruency.ConstraintSource):
+    """The i-th unit vector, while the gate is open."""
+
+    capacity = active = 1
+    layout = "in one place"
+
+    def __init__(self, i, device):
+        self.gate = torch.zeros((), dtype=torch.bool, device=device)
+        self.vector = torch.eye(2, device=device)[i]
+
+    def combination(self):
+        return torch.ones(1, 1, dtype=torch.float64)
+
+    def basis(self, parameter):
+        return congruency.Basis([self.vector])
+
+    def settings(self):
+        return {"source": "gated"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gates_that_change_between_steps_are_seen(count, device):
+    weight = nn.Parameter(torch.zeros(2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    sources = [Gated(i, device) for i in range(count)]
+    corrector = congruency.Corrector(optimizer, constraints=sources)
+    for step in range(4):
+        for i, source in enumerate(sources):
+            source.gate.fill_(step % 2 != i)
+        weight.grad = torch.full_like(weight, -1.0)
+        optimizer.step()
+        assert weight.grad.tolist() == [0.0 if i < count and step % 2 != i else -1.0 for i in range(2)]
+    assert int(corrector.stats.steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "before", "after"),
+    [
+        ({"floor": 1.0, "returning": False}, {"floor": 0.1}, [0.0, 1.0], [-1.0, 1.0]),
+        ({"floor": None, "margin": 0.0}, {"margin": 2.0}, [0.0, 1.0], [1.0, 1.0]),
+        ({"blocks": "element", "margin": 0.0}, {"margin": 2.0}, [0.0, 1.0], [1.0, 1.0]),
+    ],
+    ids=str,
+)
+def test_settings_that_change_between_steps_are_seen(settings, change, before, after, device):
+    weight = nn.Parameter(torch.zeros(2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    dcl = congruency.DCL(optimizer, **settings)
+    optimizer.step()
+    weight.data -= torch.tensor([1.0, 0.0], device=device)  # so that a = (1, 0)
+    for expected in (before, before, after):
+        if expected is after:
+            vars(dcl.references).update(change)
+        weight.grad = torch.tensor([-1.0, 1.0], device=device)
+        optimizer.step()
+        assert weight.grad.tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
@@ -199,6 +257,54 @@ def test_sparse_gradient_changes_nothing_before_it_is_refused():
     with pytest.raises(TypeError, match="sparse"):
         optimizer.step()
     assert dcl.stats.steps == 0
+
+
+def test_a_parameter_that_moves_to_another_group_is_seen():
+    """Also where the order of all parameters stays the same."""
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": weights[:2]}, {"params": weights[2:]}], lr=1.0)
+    dcl = congruency.DCL(optimizer, blocks="group", floor=None)
+    for _ in range(2):
+        for weight in weights:
+            weight.grad = torch.ones(1)
+        optimizer.step()
+    assert dcl.stats.magnitude.flatten().tolist() == pytest.approx([2**0.5, 1.0])
+    optimizer.param_groups[1]["params"].insert(0, optimizer.param_groups[0]["params"].pop())
+    optimizer.step()
+    assert dcl.stats.magnitude.flatten().tolist() == pytest.approx([2.0, 8**0.5])
+
+
+def test_parameters_without_rows_have_nothing_to_correct(device):
+    weight = nn.Parameter(torch.zeros(0, 3, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    dcl = congruency.DCL(optimizer, blocks="row", mode="anchor", margin=0.1)
+    for _ in range(3):
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    assert dcl.stats.congruency.shape == (0, 1)
+    assert (int(dcl.stats.steps), int(dcl.stats.corrected_steps)) == (3, 0)
+
+
+def test_a_parameter_without_rows_leaves_the_others_alone():
+    """Its rows would begin where those of the next parameter do."""
+
+    def path(*others):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        dcl = congruency.DCL(optimizer := torch.optim.SGD([*others, weight], lr=1.0), window=8, floor=1.0, blocks="row")
+        points = []
+        for step in range(100):
+            weight.grad = torch.randn(3, dtype=torch.float64)
+            for other in others:
+                other.grad = torch.zeros_like(other) if step % 2 else None
+            optimizer.step()
+            points.append(weight.detach().clone())
+        return torch.stack(points), int(dcl.stats.corrected_steps)
+
+    alone, corrected = path()
+    beside, _ = path(nn.Parameter(torch.zeros(0, dtype=torch.float64)))
+    assert corrected > 10
+    assert torch.equal(beside, alone)
 
 
 def test_step_without_any_gradient_counts():

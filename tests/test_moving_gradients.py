@@ -1,6 +1,7 @@
 """Gradients that lie elsewhere at every step: what was prepared is pointed at them, and gives what a new one gives."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -141,6 +142,21 @@ def without_gradients(run, step):
 @pytest.mark.parametrize("kind", ["joint", "tensor", "windows", "returning"])
 def test_what_changes_between_steps_is_seen(kind, event, device, monkeypatch):
     both(kind, device, monkeypatch, event=event)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "blocks"), [(torch.float32, "joint"), (torch.bfloat16, "joint"), (torch.float32, "row")]
+)
+def test_gradients_are_freed_with_zero_grad(dtype, blocks, device):
+    weight = nn.Parameter(torch.zeros(50, 2, dtype=dtype, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    congruency.DCL(optimizer, blocks=blocks, mode="anchor", margin=0.05)
+    for _ in range(4):
+        weight.grad = torch.randn_like(weight)
+        gradient = weakref.ref(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert gradient() is None
 
 
 def test_a_gradient_of_another_length_is_not_read(device):

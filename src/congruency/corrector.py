@@ -31,7 +31,7 @@ from congruency.distributed import full, local
 from congruency.step.counts import COUNTED, Counts, RunningMeans
 from congruency.step.elements import ElementGather, GatheredElements, Masking
 from congruency.step.gather import Gather, Gathered
-from congruency.step.problem import Problems, sizes_of, spans_of
+from congruency.step.problem import Problems, settings_of, sizes_of, spans_of
 from congruency.step.selection import Blocks, Selection, Selector
 from congruency.step.stats import Stats, stats_of
 from congruency.step.updates import (
@@ -250,13 +250,14 @@ class Corrector:
         active: Sequence[ConstraintSource], scale: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Gram, solve, apply on the gradients, as in the step before if its plan fits; whether all was finite."""
-        state = [(one.active, one.recorded, one.margin, one.sign, id(one.gate)) for one in self.sources]
+        state = [(one.recorded, settings_of(one)) for one in self.sources]
         if plan is None or plan.gathered is not gathered or plan.scale is not scale or plan.state != state:
             passes, known = gathered.passes, self._gather.known(gathered, trained, active)
             problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
             program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
             plan = _Plan(gathered, scale, state, program)
-        self._plan = plan
+        if not gathered.slices and all(one.gate is None for one in active):  # gates may say something else next time
+            self._plan = plan  # it holds no gradient
         return self._solved(plan.program(), trained)
 
     def _correct_update(
@@ -305,7 +306,7 @@ class Corrector:
         assert isinstance(gathered, GatheredElements)
         passes, rule, sizes = gathered.passes, gathered.rule, gathered.sizes
         assert isinstance(passes, Passes)
-        decay = gather.decay(gathered, trained.entries, active)
+        decay = gather.decay(gathered, active)
         counts, means = self._counts.tally(sizes.device), self._means.on(sizes.device)
         rescale = self._masking.rescale
         self._agreement = passes.agreement(rule, decay) if rescale else passes.mask(rule, decay)

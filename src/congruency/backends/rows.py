@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from congruency.backends.base import ParameterSlice, Problem, Solution
-from congruency.backends.torch import working_dtype
+from congruency.backends.torch import TorchBackend, working_dtype
 
 __all__ = ["RowPasses", "rows_of"]
 
@@ -54,7 +54,8 @@ class RowPasses:
     def solve(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> Solution:
         from congruency.backends import backend_for
 
-        return backend_for(gram.device.type).solve(gram, problem, scale)
+        backend = backend_for(gram.device.type) if self._blocks else TorchBackend  # a shard may have no rows
+        return backend.solve(gram, problem, scale)
 
     def apply(self, solution: Solution) -> None:
         """Write the corrected rows."""

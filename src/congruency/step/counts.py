@@ -36,11 +36,7 @@ class Counts:
 
     def add_step(self, *, solved: bool) -> None:
         """Count a step, unless it was ``solved`` on a device that counts its steps itself (a CUDA graph's replays)."""
-        if solved:
-            assert self._tally is not None
-            self.steps = self._tally[3]
-        else:
-            self.steps += 1
+        self.steps = self.steps + 1 if self._tally is None or not solved else self._tally[3]
 
     def to_dict(self) -> dict[str, int]:
         """Plain numbers; waits for the device."""

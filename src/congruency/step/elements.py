@@ -15,7 +15,7 @@ from congruency.backends import Basis, ElementRule, ParameterSlice, Passes
 from congruency.constraints.base import ConstraintSource
 from congruency.distributed import local
 from congruency.step.gather import Gather, Gathered, placed
-from congruency.step.selection import Entry, Selection
+from congruency.step.selection import Selection
 from congruency.step.updates import WeightsBefore, group_factors, skipped_step
 
 __all__ = ["ElementGather", "GatheredElements", "Masking"]
@@ -43,6 +43,7 @@ class GatheredElements(Gathered):
     """What a step on blocks of one element reads and writes, and the rule that corrects it."""
 
     rule: ElementRule
+    groups: tuple[int, ...]  # the parameter group of each slice
     sizes: Tensor  # (slices,) float64: elements of each
     elements: int  # of all
 
@@ -63,7 +64,10 @@ class ElementGather(Gather):
         super().__init__(before)
         self._optimizer, self._only_violated, self._masking = optimizer, only_violated, masking
         self._constants: dict[tuple[object, ...], Tensor] = {}
-        self._decays: tuple[Tensor, Tensor, dict[int, Tensor], dict[int, float]] | None = None
+        self._decays: tuple[tuple[object, ...], Tensor, dict[int, Tensor], dict[int, float]] | None = None
+
+    def _rule_of(self, active: Sequence[ConstraintSource]) -> tuple[object, ...]:
+        return tuple((source.sign, source.margin) for source in active)
 
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> GatheredElements:
         """Each target with every constraint as one vector, and the rule."""
@@ -101,8 +105,8 @@ class ElementGather(Gather):
         )
         # what is made here, not only looked up, must not be taken for what lies there at the next step
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
-        sizes = [parameter.numel() for parameter in trained.parameters]
-        return GatheredElements(passes, slices, device, rule, self._constant(device, sizes), sum(sizes))
+        sizes, of = [parameter.numel() for parameter in trained.parameters], tuple(entry.group for entry in entries)
+        return GatheredElements(passes, slices, device, rule, of, self._constant(device, sizes), sum(sizes))
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_decays": None, "_constants": {}}
@@ -114,23 +118,24 @@ class ElementGather(Gather):
             self._constants[key] = torch.tensor(values, dtype=torch.float64).to(device)
         return self._constants[key]
 
-    def decay(self, gathered: GatheredElements, entries: Sequence[Entry], active: Sequence[ConstraintSource]) -> Tensor:
+    def decay(self, gathered: GatheredElements, active: Sequence[ConstraintSource]) -> Tensor:
         """(slices,) what decoupled weight decay multiplied each parameter by; numbers always lie in one place.
 
         1 for gradients, and where the weights before the step have been multiplied already.
         """
-        sizes, groups = gathered.sizes, self._optimizer.param_groups
+        device, groups = gathered.device, gathered.groups
         decays = gathered.rule.update and all(source.needs_update for source in active)
-        factors = group_factors(self._optimizer) if decays else [1.0] * len(groups)
+        factors = group_factors(self._optimizer) if decays else [1.0] * len(self._optimizer.param_groups)
         if any(isinstance(factor, Tensor) for factor in factors):
-            return _as_tensor([factors[entry.group] for entry in entries], sizes.device)
-        if self._decays is None or self._decays[0] is not sizes:
-            of = [entry.group for entry in entries]
-            spans = {group: slice(of.index(group), len(of) - of[::-1].index(group)) for group in set(of)}
-            decay = torch.empty_like(sizes)
-            self._decays = (sizes, decay, {group: decay[span] for group, span in spans.items()}, {})
+            return _as_tensor([factors[group] for group in groups], device)
+        if self._decays is None or self._decays[0] != (device, groups):
+            spans = {
+                group: slice(groups.index(group), len(groups) - groups[::-1].index(group)) for group in set(groups)
+            }
+            decay = torch.empty(len(groups), dtype=torch.float64, device=device)
+            self._decays = ((device, groups), decay, {group: decay[span] for group, span in spans.items()}, {})
         _, decay, parts, last = self._decays
-        captured = sizes.device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # nothing is written yet
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # nothing is written yet
         for group, part in parts.items():
             if captured or last.get(group) != factors[group]:  # by a schedule; filling waits for no device
                 part.fill_(factors[group])

@@ -25,7 +25,7 @@ class Gathered:
     """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
 
     passes: Passes | RowPasses
-    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes know the addresses of
+    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes read and write; none where it is used again
     device: torch.device  # where the problem is solved
 
 
@@ -67,7 +67,8 @@ class Gather:
             weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
             copies = None if self._before is None else self._before.layout
             key = (
-                torch.get_num_threads(), copies, *layouts, tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients),
+                torch.get_num_threads(), copies, *layouts, self._rule_of(active),
+                tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients),
                 () if trained is self._selection else tuple(map(id, parameters)),
             )  # fmt: skip
             held = self._held.get(key)
@@ -78,7 +79,7 @@ class Gather:
             made.passes.release()
             if len(self._held) >= _MOST_HELD:
                 self._held.clear()
-            self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
+            made = self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
 
     def gradients(
@@ -133,6 +134,10 @@ class Gather:
     def __getstate__(self) -> dict[str, object]:
         """All but what is prepared: a copy has tensors of its own."""
         return {**self.__dict__, "_selection": None, "_seen": {}, "_held": {}, "_known": None}
+
+    def _rule_of(self, active: Sequence[ConstraintSource]) -> tuple[object, ...]:
+        """What is prepared depends on of the sources, beside where their vectors lie."""
+        return ()
 
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> Gathered:
         """Each target with its basis vectors, and the process groups it is sharded over."""

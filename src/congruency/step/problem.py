@@ -13,9 +13,11 @@ from congruency.constraints.base import ConstraintSource
 from congruency.step.counts import Counts, RunningMeans
 from congruency.step.distances import Distances
 
-__all__ = ["Problems", "Spans", "sizes_of", "spans_of"]
+__all__ = ["Problems", "Spans", "settings_of", "sizes_of", "spans_of"]
 
 Spans = tuple[int, list[tuple[slice, slice]]]
+
+_MOST_MADE = 64
 
 
 class Problems:
@@ -39,7 +41,9 @@ class Problems:
         ``left_out`` are the places of the parameters without a gradient in this step, and their blocks.
         """
         active = [source for source in sources if source.active]
-        key = (device, blocks, *((id(source), source.active, source.sign, source.margin) for source in active))
+        key = (device, blocks, *((id(source), source.gate is None, *settings_of(source)) for source in active))
+        if key not in self._made and len(self._made) >= _MOST_MADE:  # a margin that changes at every step
+            self._made.clear()
         problem = self._made.get(key) or self._make(active, device)
         if problem.floors is None:  # nothing is compared with this step
             self.distances.forget()
@@ -47,11 +51,8 @@ class Problems:
             previous = self.distances.before(sources, left_out, blocks, device)
             if problem.previous is not previous:
                 problem = replace(problem, previous=previous)
-        gates = [source.gate for source in active if source.gate is not None]
-        if gates and (len(active) > 1 or problem.gate is None or problem.gate.data_ptr() != gates[0].data_ptr()):
-            always = torch.ones((), dtype=torch.bool, device=device)
-            each_gate = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
-            problem = replace(problem, gate=torch.cat(each_gate) if len(each_gate) > 1 else each_gate[0])
+        if any(source.gate is not None for source in active):
+            problem = _gated(problem, active, device)
         self._made[key] = problem
         return problem
 
@@ -71,6 +72,24 @@ class Problems:
             counts=self._counts.tally(device),
             means=self._means.on(device),
         )
+
+
+def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
+    """The problem with the gates of its sources as they are now."""
+    always = torch.ones((), dtype=torch.bool, device=device)
+    gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+    if len(gates) == 1:
+        same = problem.gate is not None and problem.gate.data_ptr() == gates[0].data_ptr()
+        return problem if same else replace(problem, gate=gates[0])
+    if problem.gate is None:
+        return replace(problem, gate=torch.cat(gates))
+    problem.gate.copy_(torch.cat(gates))  # in place: launches are prepared for where it lies
+    return problem
+
+
+def settings_of(source: ConstraintSource) -> tuple[object, ...]:
+    """What a problem depends on of a source, and may change between steps."""
+    return source.active, source.sign, source.margin, source.floor
 
 
 def sizes_of(sources: Sequence[ConstraintSource]) -> list[tuple[int, int]]:

@@ -52,11 +52,11 @@ class Selection(NamedTuple):
         return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts, addresses
 
     def left_out(self, trained: Selection) -> dict[int, int]:
-        """The places of the parameters that are not among the ``trained``, and their blocks."""
+        """The places of the parameters with elements that are not among the ``trained``, and their blocks."""
         if trained is self:
             return {}
         there = set(trained.parameters)
-        return {place: entry.block for place, entry in enumerate(self.entries) if entry.parameter not in there}
+        return {i: e.block for i, e in enumerate(self.entries) if e.parameter not in there and e.parameter.numel()}
 
 
 class Selector:
@@ -74,6 +74,7 @@ class Selector:
     ) -> None:
         self._optimizer, self._chosen, self._blocks, self._owner = optimizer, chosen, blocks, owner
         self._last = Selection([], [], 0)
+        self._sizes: list[int] = []  # of the groups
         self._checked: set[Tensor] = set()
 
     def select(self) -> Selection:
@@ -86,10 +87,10 @@ class Selector:
                     "none of the parameters to correct is in the optimizer any more: its param_groups were changed; "
                     f"detach this {self._owner} and make another over the optimizer's present parameters"
                 )
-        last = self._last.parameters
-        if len(now) != len(last) or not all(map(operator.is_, now, last)):
+        last, sizes = self._last.parameters, [len(group["params"]) for group in self._optimizer.param_groups]
+        if sizes != self._sizes or len(now) != len(last) or not all(map(operator.is_, now, last)):
             self._check(now)
-            self._last = self._made(now)
+            self._last, self._sizes = self._made(now), sizes
         return self._last
 
     def _made(self, now: list[Tensor]) -> Selection:
