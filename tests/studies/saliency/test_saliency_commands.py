@@ -751,7 +751,7 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     assert again.exit_code == 0, again.output
     other = call(*words, "--seed", 1)
     assert other.exit_code == 2
-    assert "holds another finished run" in unboxed(other)
+    assert "holds another run (seed was 0 and is 1)" in unboxed(other)
     photo = picture(tmp_path / "a.jpg", 50, 70)
     assert (
         call(
@@ -759,6 +759,28 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         ).exit_code
         == 0
     )
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_holds_one_run_on_one_set(finished, tmp_path, monkeypatch):
+    """Neither a finished nor an interrupted run is taken for one of other images or of another learning rate."""
+    for images in (6, 7):
+        small_osie(tmp_path / str(images), images=images)
+    usual = ["--out", tmp_path / "run", "--backbone", "resnet10t", "--width", 32, "--height", 32, "--device", "cpu"]
+    usual += ["--epochs", 1, "--lr", 1e-4, "--holdout", 2]
+    assert call("train", tmp_path / "6", *usual).exit_code == 0
+    if not finished:
+        (tmp_path / "run" / "scores.json").unlink()
+    for words, reason in (
+        (["6", "--lr", 1e-3], "lr was 0.0001 and is 0.001"),
+        (["7"], "data was 'OSIE: 4 images"),
+        (["6", "--pixels-per-degree", 3], "data_pixels_per_degree was 24.0 and is 3.0"),
+        (["6", "--holdout", 1], "data was 'OSIE: 4 images"),
+    ):
+        refused = call("train", tmp_path / words[0], *usual, *words[1:])
+        assert refused.exit_code == 2
+        assert "holds another run" in unboxed(refused)
+        assert "".join(reason.split()) in "".join(unboxed(refused).split())
 
 
 def test_a_run_that_diverged_ends_the_command_with_1(tmp_path):

@@ -121,6 +121,13 @@ def test_another_precision_is_refused_in_the_same_folder(osie_file, tmp_path):
         carry_out([QUICK], small_runner(osie_file, tmp_path, precision="bf16"), [0])
 
 
+def test_other_images_are_refused_in_the_same_folder(osie_file, tmp_path):
+    carry_out([QUICK], small_runner(osie_file, tmp_path), [0])
+    other = small_runner(osie_file, tmp_path)
+    with pytest.raises(ValueError, match=r"data was .*OSIE: 4 images.* and is .*OSIE: 3 images"):
+        carry_out([QUICK], replace(other, sets=replace(other.sets, train=3)), [0])
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

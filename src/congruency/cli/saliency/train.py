@@ -6,14 +6,15 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
+from congruency.cli.runs import check_same
 from congruency.cli.saliency.options import (
     METHOD_HELP,
     AspectName,
@@ -79,9 +80,10 @@ def train(
     with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
         from congruency.pretrained import check_reachable
         from congruency.saliency.losses import make_loss
-        from congruency.saliency.task import Recipe, train_network
+        from congruency.saliency.task import Recipe, describe, train_network
         from congruency.studies.console import typed
         from congruency.training import STOPPED_EXIT_CODE, Origin
+        from congruency.training.record import RECORD_NAME
 
         recipe = Recipe(
             model=model, backbone=backbone, weights=None if pretrained in ("none", "download") else pretrained,
@@ -97,7 +99,8 @@ def train(
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
             raise ValueError(f"{dataset} was prepared at {prepared}; prepare it again for another size or aspect")
         recipe = recipe.seen_as(prepared)
-        _refuse_another(out, asdict(recipe), seed)
+        if (out / RECORD_NAME).is_file():
+            check_same(out, describe(recipe, train_set, test_set, seed))
         typer.echo(f"to train on: {train_set.data.summary()}")
         typer.echo(f"to score: {test_set.data.summary()}")
         typer.echo(f"images at {prepared}; loss {recipe.effective_loss}")
@@ -132,19 +135,6 @@ def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: 
         found = reference_scores(test_set.data, train_set.data, list(scores), device=place)
         write_together(out, {REFERENCES_FILE: json.dumps(found, indent=2) + "\n"})
     yield from reference_lines(scores, json.loads(kept.read_text(encoding="utf-8")), "this network")
-
-
-def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
-    """A folder holds one run."""
-    from congruency._validate import changes
-    from congruency.saliency.task import SCORES_FILE
-
-    finished = out / SCORES_FILE
-    if finished.is_file():
-        found = json.loads(finished.read_text(encoding="utf-8"))
-        here = json.loads(json.dumps({"recipe": recipe, "seed": seed}))
-        if different := changes(found, here):
-            raise ValueError(f"{out} holds another finished run ({'; '.join(different)}); choose another --out")
 
 
 def _sets(

@@ -247,9 +247,11 @@ def conduct_saliency(
             )
         return {EXAMPLES: EXAMPLES_CAPTION} if (out / EXAMPLES).is_file() else {}
 
+    about = [[part.summary(), part.pixels_per_degree] for part in parts]
+    settings = {"study": study.name, "precision": runner.precision, "data": about}
     return conduct(
-        study, runner, seeds, out, place=place, settings={"study": study.name, "precision": runner.precision},
-        command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
+        study, runner, seeds, out, place=place, settings=settings, command=command,
+        made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
         pictures=pictures, remarks=below_floor, console=console,
     )  # fmt: skip
 
