@@ -186,10 +186,14 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
     """Check that every image has its own map, and that there are fixations."""
     missing = [v.name for v in data.viewings if v.key not in files]
     if missing:
-        whole = data.name == "OSIE" and len(data) == _OSIE
+        hint = _OSIE_HINT if data.name == "OSIE" and len(data) == _OSIE else ""
+        for folder in ("values", "maps"):  # as saliency predict writes them
+            if len(missing) == len(data) and any(key.startswith(f"{folder}/") for key in files):
+                hint = f"; {maps / folder} has some"
+                break
         raise DataError(
             f"{maps} has no map for {len(missing)} of {len(data)} images, the first is {missing[0]}; "
-            f"a map is named like its image{_OSIE_HINT if whole else ''}"
+            f"a map is named like its image{hint}"
         )
     first: dict[str, str] = {}
     for v in data.viewings:

@@ -430,6 +430,19 @@ def test_predictions_of_categories_are_scored_and_exported(tmp_path, checkpoint)
     assert call("export", maps, images, tmp_path / "all.zip").exit_code == 0
 
 
+def test_the_folder_of_a_set_stands_for_its_images(tmp_path, checkpoint):
+    """MIT1003's maps of fixations are pictures too."""
+    for root in (small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")):
+        out = tmp_path / f"{root.name}-maps"
+        words = [root, "--checkpoint", checkpoint, "--npy", "--no-overlays", "--out", out, "--device", "cpu"]
+        assert call("predict", *words).exit_code == 0
+        assert score_maps(out / "values", root, ["NSS"]).unused == 0
+        assert call("export", out / "maps", root, tmp_path / "all.zip").exit_code == 0
+        outside = call("score", out, root, "--metric", "NSS", "--device", "cpu")
+        assert outside.exit_code == 2
+        assert f"{root.name}-maps/valueshassome" in "".join(unboxed(outside).split())
+
+
 def test_pictures_in_subfolders_are_not_images_of_a_folder_that_has_some(tmp_path, checkpoint):
     """Such as earlier predictions."""
     picture(tmp_path / "photos" / "a.jpg", 50, 70)
