@@ -125,8 +125,9 @@ def reference_scores(
 
     The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
     density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
-    other images of ``test``, by cross-validation. People are there where the viewers are known, for the exact metrics
-    only. The rest is as in :func:`congruency.saliency.scorer.score`.
+    other images of ``test``, by cross-validation; of fewer than two images with fixations only the uniform map is
+    there. People are there where the viewers are known, for the exact metrics only. The rest is as in
+    :func:`congruency.saliency.scorer.score`.
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
@@ -139,10 +140,12 @@ def reference_scores(
         return torch.ones(len(indices), test[indices[0]].height, test[indices[0]].width, device=device)
 
     references = {"uniform": scored(uniform)}
-    if train is not None:
+    if sum(len(v.points) > 0 for v in (train or test).viewings) < 2:
+        pass  # nothing to cross-validate
+    elif train is not None:
         maps = {CENTRE: centre_gaussian(train, size), "mean training map": fixation_prior(train, size).whole}
         references |= {name: scored(_constant(one.to(device))) for name, one in maps.items()}
-    elif sum(len(v.points) > 0 for v in test.viewings) > 1:
+    else:
         prior = fixation_prior(test, size)
         outside = [[i for i, place in enumerate(prior.fold_of) if place != fold] for fold in range(len(prior.folds))]
         centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
