@@ -116,7 +116,10 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     yield result.data
     yield f"{result.scored} images scored; metrics: {protocol}"
     if result.invalid:
-        yield f"{len(result.invalid)} maps with nan or negative values left out, see the warnings"
+        yield (
+            f"{len(result.invalid)} maps with nan or negative values left out, see the warnings; floors and people are "
+            "scored on all images"
+        )
     if result.without_fixations:
         yield f"{result.without_fixations} images without fixations left out"
     if result.resized:
