@@ -10,7 +10,7 @@ from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
 from congruency.saliency.data.points import blurred, density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.metrics import Protocol
-from congruency.saliency.scorer import PAPER_METRICS, mean_scores, score
+from congruency.saliency.scorer import DENSITY_METRICS, PAPER_METRICS, mean_scores, score
 
 CENTRE = "centre Gaussian"
 """The row of :func:`reference_scores` that a model has to be above to know anything about images."""
@@ -120,20 +120,22 @@ def reference_scores(
     seed: int = 0,
     device: torch.device | str | None = None,
     baseline: Tensor | None = None,
+    official: bool = False,
 ) -> dict[str, dict[str, float]]:
     """What a model's scores on a set are to be compared with, by name: floors, then people.
 
     The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
     density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
     other images of ``test``, by cross-validation; of fewer than two images with fixations only the uniform map is
-    there. People are there where the viewers are known, for the exact metrics only. The rest is as in
-    :func:`congruency.saliency.scorer.score`.
+    there. People are there where the viewers are known, for the exact metrics only, and not against ``official``
+    densities. The rest is as in :func:`congruency.saliency.scorer.score`.
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
         found = score(
-            predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=baseline
-        )
+            predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=baseline,
+            official=official,
+        )  # fmt: skip
         return mean_scores(found, test)
 
     def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
@@ -152,9 +154,10 @@ def reference_scores(
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
     viewers = min((len(v.fixations) for v in test.viewings), default=0)
-    if people and protocol == "exact" and viewers >= MIN_VIEWERS:
+    known = [name for name in metrics if not (official and name in DENSITY_METRICS)]  # by the viewers' fixations
+    if people and protocol == "exact" and viewers >= MIN_VIEWERS and known:
         viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
-        references[CEILING] = human_ceiling(viewed, metrics, device=device, baseline=baseline)
+        references[CEILING] = human_ceiling(viewed, known, device=device, baseline=baseline)
     return references
 
 

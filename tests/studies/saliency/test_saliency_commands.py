@@ -205,9 +205,12 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     assert list(content["means"]) == ["NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"]
     assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
     assert content["means"]["SIM"] == pytest.approx(1, abs=1e-2)
+    uniform = content["references"]["uniform"]
+    assert list(uniform) == list(content["means"])
     assert call(*words).exit_code == 0
     blurred = json.loads((tmp_path / "s.json").read_text())
     assert blurred["means"]["CC"] < 0.5  # against a blur of 35 pixels
+    assert blurred["references"]["uniform"]["KL"] < uniform["KL"] - 1
     assert blurred["means"]["NSS"] == content["means"]["NSS"]
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")

@@ -79,15 +79,14 @@ def score(
         warn_of_invalid(result.invalid, names)
         for line in _lines(result, names, protocol):
             typer.echo(line)
-        official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
-        others = [name for name in names if name not in official]
         floors = {}
-        if references != "none" and others:
+        if references != "none":
             if references == "all":
                 typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
             floors = reference_scores(
-                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place,
-                baseline=None if baseline is None or "IG" not in others else read_map(baseline),
+                data, None, names, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place,
+                baseline=None if baseline is None or "IG" not in names else read_map(baseline),
+                official=density == "official",
             )  # fmt: skip
         for line in reference_lines(result.means, floors, "these maps"):
             typer.echo(line)
