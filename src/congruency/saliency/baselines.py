@@ -1,16 +1,19 @@
 """Reference scores: image-independent maps as floors, and people (:mod:`congruency.saliency.ceiling`)."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from congruency.files import write_together
 from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
 from congruency.saliency.data.points import blurred, density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.metrics import Protocol
-from congruency.saliency.scorer import DENSITY_METRICS, PAPER_METRICS, mean_scores, score
+from congruency.saliency.scorer import DENSITY_METRICS, METRICS, PAPER_METRICS, mean_scores, score
 
 CENTRE = "centre Gaussian"
 """The row of :func:`reference_scores` that a model has to be above to know anything about images."""
@@ -159,6 +162,17 @@ def reference_scores(
         viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
         references[CEILING] = human_ceiling(viewed, known, device=device, baseline=baseline)
     return references
+
+
+def kept_references(
+    path: Path, test: SaliencyData, train: SaliencyData, *, device: torch.device | str | None = None
+) -> dict[str, dict[str, float]]:
+    """The :func:`reference_scores` of all metrics in a JSON file, computed and written where there is none."""
+    if not path.is_file():
+        content = json.dumps(reference_scores(test, train, METRICS, device=device), indent=2)
+        write_together(path.parent, {path.name: content + "\n"})
+    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:

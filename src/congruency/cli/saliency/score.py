@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -61,7 +61,7 @@ def score(
         if path is not None:
             check_file(path, name)
     place = device_named(device)
-    from congruency.files import write_together
+    from congruency.files import finite, write_together
     from congruency.saliency.baselines import reference_scores
     from congruency.saliency.data.images import read_map
     from congruency.saliency.data.points import check_sigma
@@ -94,7 +94,7 @@ def score(
             content = {"means": result.means, "images": result.images, "data": result.data, "references": floors}
             content |= {"protocol": protocol, "density": density}
             content["invalid"] = {problem.file: problem.reason for problem in result.invalid}
-            write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
+            write_together(json_out.parent, {json_out.name: json.dumps(finite(content), indent=2) + "\n"})
         if csv_out is not None:
             write_together(csv_out.parent, {csv_out.name: _csv(result.images, names)})
 
@@ -140,10 +140,3 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     undefined = [name for name in metrics if name not in result.means]
     if undefined:
         yield f"undefined for these images, as sAUC is without the fixations of others: {', '.join(undefined)}"
-
-
-def _json(value: Any) -> Any:
-    """Replace nan, which JSON does not have, by null."""
-    if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value

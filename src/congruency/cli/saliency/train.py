@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -23,6 +21,7 @@ from congruency.cli.saliency.options import (
     ModelName,
     PixelsPerDegree,
     Width,
+    device_named,
 )
 from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
@@ -79,6 +78,7 @@ def train(
     check_accelerator(device)
     with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
         from congruency.pretrained import check_reachable
+        from congruency.saliency.baselines import kept_references
         from congruency.saliency.losses import make_loss
         from congruency.saliency.task import Recipe, describe, train_network
         from congruency.studies.console import typed
@@ -112,7 +112,11 @@ def train(
         typer.echo(f"stopped in {out}; the same command resumes from there")
         raise typer.Exit(STOPPED_EXIT_CODE)
     with interruptible("interrupted; the network is trained"), plain_errors():
-        for line in _scores(out, trained.scores or {}, train_set, test_set, device):
+        kept = out / REFERENCES_FILE
+        if not kept.is_file():
+            typer.echo("scoring floors and people to compare with, once per folder", err=True)
+        references = kept_references(kept, test_set.data, train_set.data, device=device_named(device))
+        for line in reference_lines(trained.scores or {}, references, "this network"):
             typer.echo(line)
     typer.echo(f"the network: {out / 'model.pt'}")
     if math.isnan((trained.scores or {}).get("NSS", 0.0)) and any(len(v.points) for v in test_set.data.viewings):
@@ -120,21 +124,6 @@ def train(
             "error: its training diverged, its maps are nan; train again with a lower --lr, in another folder", err=True
         )
         raise typer.Exit(1)
-
-
-def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: Prepared, device: str) -> Iterator[str]:
-    """The scores beside floors and people, which are computed once per folder."""
-    from congruency.cli.saliency.options import device_named
-    from congruency.files import write_together
-    from congruency.saliency.baselines import reference_scores
-
-    kept = out / REFERENCES_FILE
-    if not kept.is_file():
-        place = device_named(device)
-        typer.echo("scoring floors and people to compare with, once per folder", err=True)
-        found = reference_scores(test_set.data, train_set.data, list(scores), device=place)
-        write_together(out, {REFERENCES_FILE: json.dumps(found, indent=2) + "\n"})
-    yield from reference_lines(scores, json.loads(kept.read_text(encoding="utf-8")), "this network")
 
 
 def _sets(

@@ -17,8 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from congruency.files import write_together
-from congruency.saliency.baselines import below_centre, reference_scores
+from congruency.saliency.baselines import below_centre, kept_references
 from congruency.saliency.data.images import read_image
 from congruency.saliency.data.loaders import is_osie, is_salicon, mit1003, osie, osie_split, salicon
 from congruency.saliency.data.points import blurred, fixation_counts
@@ -203,16 +202,17 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     path = out / _BOUNDS
     if not path.is_file():
         Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
-        train_data, test_data = sets.data()
-        found = reference_scores(test_data, train_data, METRICS, device=device)
-        write_together(out, {_BOUNDS: json.dumps(found, indent=2) + "\n"})
-    return read_bounds(out)
+    train_data, test_data = sets.data()
+    return _rows(kept_references(path, test_data, train_data, device=device))
 
 
 def read_bounds(out: Path) -> Results:
     """Return the floor and ceiling that a folder holds."""
-    found: Mapping[str, Mapping[str, float]] = json.loads((out / _BOUNDS).read_text(encoding="utf-8"))
-    return {name: {metric: [value] for metric, value in scores.items()} for name, scores in found.items()}
+    return _rows(json.loads((out / _BOUNDS).read_text(encoding="utf-8")))
+
+
+def _rows(references: Mapping[str, Mapping[str, float]]) -> Results:
+    return {name: {metric: [value] for metric, value in scores.items()} for name, scores in references.items()}
 
 
 def conduct_saliency(
