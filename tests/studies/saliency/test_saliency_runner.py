@@ -1,5 +1,6 @@
 """Saliency studies: their rows, the data sets they read, finished and interrupted runs, several processes."""
 
+import math
 import signal
 from dataclasses import asdict, replace
 
@@ -20,6 +21,7 @@ from congruency.studies.saliency.runner import (
     Sets,
     below_floor,
     conduct_saliency,
+    diverged,
     find_set,
     run_folder,
 )  # fmt: skip
@@ -76,6 +78,16 @@ def test_rows_below_the_centre_bias_are_named():
     }
     (sentence,) = below_floor(results)
     assert sentence.startswith("bad is worse than the centre bias in NSS (0.8500, centre Gaussian 0.9500)")
+
+
+def test_a_run_that_diverged_is_named_and_the_others_go_on(osie_file, tmp_path):
+    wild = replace(QUICK, method="Cautious", lr=1e30, epochs=2)
+    assert carry_out([wild, QUICK], small_runner(osie_file, tmp_path), [0]) == 0
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert f"{wild.name} diverged with seed 0: its maps are nan, and it has no means" in text
+    several = {"other": {"seed": [0.0, 1.0, 2.0], "NSS": [math.nan, 1.0, math.nan]}, "uniform": {"NSS": [0.0]}}
+    (sentence,) = diverged(several)
+    assert sentence.startswith("other diverged with seeds 0, 2:")
 
 
 def test_results_are_the_same_in_several_processes(osie_file, tmp_path):

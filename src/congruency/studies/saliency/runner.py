@@ -40,7 +40,7 @@ from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
-    "find_set", "read_bounds", "run_folder", "write_examples",
+    "diverged", "find_set", "read_bounds", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -252,8 +252,26 @@ def conduct_saliency(
     return conduct(
         study, runner, seeds, out, place=place, settings=settings, command=command,
         made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
-        pictures=pictures, remarks=below_floor, console=console,
+        pictures=pictures, remarks=remarks, console=console,
     )  # fmt: skip
+
+
+def remarks(results: Results) -> list[str]:
+    """Return the study's further findings: runs that diverged, and rows below the centre bias."""
+    return [*diverged(results), *below_floor(results)]
+
+
+def diverged(results: Results) -> list[str]:
+    """Return a sentence for every row with runs whose networks predict nan, which leaves it without means."""
+    sentences = []
+    for name, row in results.items():
+        seeds = [f"{seed:.0f}" for seed, nss in zip(row.get("seed", ()), row["NSS"], strict=False) if math.isnan(nss)]
+        if seeds:
+            sentences.append(
+                f"{name} diverged with {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: its maps are nan, "
+                "and it has no means; a lower learning rate may help."
+            )
+    return sentences
 
 
 def below_floor(results: Results) -> list[str]:
