@@ -269,9 +269,7 @@ def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, pla
 
 
 @torch.no_grad()
-def scores_of(
-    model: nn.Module, prepared: Prepared, *, metrics: Sequence[str] = METRICS, precision: str = "32", batch: int = 25
-) -> dict[str, float]:
+def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") -> dict[str, float]:
     """Return the mean scores of a network on a set, at the images' own size, computed on the network's device."""
     device = next(model.parameters()).device
     model.eval()
@@ -283,7 +281,7 @@ def scores_of(
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
-    return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
+    return mean_scores(score(predict, prepared.data, METRICS, device=device), prepared.data)
 
 
 @dataclass(frozen=True)
