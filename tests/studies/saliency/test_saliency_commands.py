@@ -59,6 +59,17 @@ def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
         assert (over.size, over.mode) == (size, "RGB")
 
 
+def test_a_network_that_diverged_predicts_nothing(tmp_path, checkpoint):
+    model = models.load_model(checkpoint)
+    torch.nn.init.constant_(model.readout.bias, torch.nan)
+    models.save_model(model, checkpoint)
+    image = picture(tmp_path / "a.jpg", 50, 70)
+    result = call("predict", image, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "has nan: its training diverged" in unboxed(result)
+    assert not (tmp_path / "out").exists()
+
+
 def test_maps_of_8_bits_without_overlays(tmp_path, checkpoint):
     image = picture(tmp_path / "a.jpg", 50, 70)
     arguments = (
