@@ -210,11 +210,11 @@ def test_a_folder_of_images_with_fixations(tmp_path, form):
 
 
 def test_points_count_at_the_nearest_pixel_and_not_outside(tmp_path):
-    (tmp_path / "f.csv").write_text("image,x,y\na,-0.4,0.4\na,38.6,28.6\na,39.5,3\na,-0.6,3\na,nan,1\n")
+    (tmp_path / "f.csv").write_text("image,x,y\na,-0.4,0.4\na,38.6,28.6\na,39.5,3\na,-0.6,3\na,nan,1\na,,\n")
     picture(tmp_path / "images" / "a.png")
     own = data.folder(tmp_path / "images", tmp_path / "f.csv")
-    assert (own[0].outside, own[0].missing) == (2, 1)
-    assert "2 fixations outside the frame and 1 without coordinates left out" in own.summary()
+    assert (own[0].outside, own[0].missing) == (2, 2)
+    assert "2 fixations outside the frame and 2 without coordinates left out" in own.summary()
     kept = data.load_prepared(data.prepare(own, tmp_path / "own.pt", (32, 32)))
     assert kept.data.summary() == own.summary()
     counts = data.fixation_counts([own[0].points], (30, 40))
@@ -427,6 +427,7 @@ def test_damaged_salicon_json_gives_a_clear_error(tmp_path, content, message):
     [
         ("a,b\n1,2\n", r"must begin with a line image,x,y\[,viewer\], got a,b"),
         ("image,x,y\na,one,2\n", "line 2: x and y must be numbers"),
+        ("image,x,y\na,1\n", "line 2: x and y must be numbers"),
         ("image,x,y\na,1,5,2\n", r"line 2: more values than columns \(image,x,y\)"),
         ("image,x,y\nz,1,2\n", "names 1 images that are not in .*, the first is z"),
     ],

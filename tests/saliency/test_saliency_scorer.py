@@ -255,6 +255,11 @@ def test_people_are_scored_as_the_model_is():
     assert "human ceiling" not in reference_scores(viewed, viewed, ["NSS"], size=(45, 60), protocol="mit")
 
 
+def test_one_image_to_train_on_has_no_floor_but_the_uniform_map():
+    viewed = looking(population(0, images=3), 1, seed=1)
+    assert list(reference_scores(viewed, viewed.subset([0]), ["NSS"], size=(45, 60))) == ["uniform"]
+
+
 def test_a_model_below_the_centre_bias_is_named():
     floor = {CENTRE: {"NSS": 1.0, "KL": 1.3, "CC": 0.3}}
     assert below_centre({"NSS": 1.1, "KL": 1.2, "CC": 0.31}, floor) == ""
@@ -349,3 +354,9 @@ def test_the_ceiling_of_a_metric_that_no_image_has_is_unknown():
     ceiling = human_ceiling(looking(population(0, images=1), 5, seed=0), ["NSS", "sAUC"])
     assert ceiling["NSS"] > 0
     assert math.isnan(ceiling["sAUC"])
+
+
+def test_viewers_who_look_at_the_same_place_have_a_perfect_ceiling():
+    (one,) = looking(population(0, images=1), 4, seed=2, fixations=1).viewings
+    same = data.SaliencyData("synthetic", (replace(one, fixations=one.fixations[:1] * 4),), pixels_per_degree=3.0)
+    assert human_ceiling(same, ["CC"])["CC"] == pytest.approx(1)

@@ -1,16 +1,19 @@
 """Reference scores: image-independent maps as floors, and people (:mod:`congruency.saliency.ceiling`)."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from congruency.files import write_together
 from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
 from congruency.saliency.data.points import blurred, density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.metrics import Protocol
-from congruency.saliency.scorer import PAPER_METRICS, mean_scores, score
+from congruency.saliency.scorer import DENSITY_METRICS, METRICS, PAPER_METRICS, mean_scores, score
 
 CENTRE = "centre Gaussian"
 """The row of :func:`reference_scores` that a model has to be above to know anything about images."""
@@ -120,39 +123,56 @@ def reference_scores(
     seed: int = 0,
     device: torch.device | str | None = None,
     baseline: Tensor | None = None,
+    official: bool = False,
 ) -> dict[str, dict[str, float]]:
     """What a model's scores on a set are to be compared with, by name: floors, then people.
 
     The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
     density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
-    other images of ``test``, by cross-validation. People are there where the viewers are known, for the exact metrics
-    only. The rest is as in :func:`congruency.saliency.scorer.score`.
+    other images of ``test``, by cross-validation; of fewer than two images with fixations only the uniform map is
+    there. People are there where the viewers are known, for the exact metrics only, and not against ``official``
+    densities. The rest is as in :func:`congruency.saliency.scorer.score`.
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
         found = score(
-            predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=baseline
-        )
+            predict, test, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=baseline,
+            official=official,
+        )  # fmt: skip
         return mean_scores(found, test)
 
     def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
         return torch.ones(len(indices), test[indices[0]].height, test[indices[0]].width, device=device)
 
     references = {"uniform": scored(uniform)}
-    if train is not None:
+    if sum(len(v.points) > 0 for v in (train or test).viewings) < 2:
+        pass  # nothing to cross-validate
+    elif train is not None:
         maps = {CENTRE: centre_gaussian(train, size), "mean training map": fixation_prior(train, size).whole}
         references |= {name: scored(_constant(one.to(device))) for name, one in maps.items()}
-    elif sum(len(v.points) > 0 for v in test.viewings) > 1:
+    else:
         prior = fixation_prior(test, size)
         outside = [[i for i, place in enumerate(prior.fold_of) if place != fold] for fold in range(len(prior.folds))]
         centres = torch.stack([centre_gaussian(test.subset(others), size) for others in outside])
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
     viewers = min((len(v.fixations) for v in test.viewings), default=0)
-    if people and protocol == "exact" and viewers >= MIN_VIEWERS:
+    known = [name for name in metrics if not (official and name in DENSITY_METRICS)]  # by the viewers' fixations
+    if people and protocol == "exact" and viewers >= MIN_VIEWERS and known:
         viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
-        references[CEILING] = human_ceiling(viewed, metrics, device=device, baseline=baseline)
+        references[CEILING] = human_ceiling(viewed, known, device=device, baseline=baseline)
     return references
+
+
+def kept_references(
+    path: Path, test: SaliencyData, train: SaliencyData, *, device: torch.device | str | None = None
+) -> dict[str, dict[str, float]]:
+    """The :func:`reference_scores` of all metrics in a JSON file, computed and written where there is none."""
+    if not path.is_file():
+        content = json.dumps(reference_scores(test, train, METRICS, device=device), indent=2)
+        write_together(path.parent, {path.name: content + "\n"})
+    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:

@@ -119,6 +119,8 @@ def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 def _power_law(means: Sequence[float], half: int, target: float, perfect: float) -> float:
     """The score at ``x = target``, by what split halves (x = 2 / half) and split quarters lack."""
     near, far = (abs(perfect - mean) for mean in means)
-    power = math.log(far / near) / math.log(half / (half // 2))
+    if near == 0:  # all viewers look at the same places
+        return perfect
+    power = 0.0 if far <= near else math.log(far / near) / math.log(half / (half // 2))  # few images: by chance
     missing: float = near * (target * half / 2) ** power
     return perfect - missing if perfect else missing

@@ -87,6 +87,8 @@ def predict(
     for name, path in named.items():
         image = read_image(path)
         saliency = saliency_of(network, image, preprocessing)
+        if not torch.isfinite(saliency).all():  # grey maps of it would be black, and score as chance
+            raise ValueError(f"the network's map of {path} has nan: its training diverged; train it with a lower rate")
         written = save_grey(saliency, folder / "maps" / f"{name}.png", bits)
         over = save_overlay(image, saliency, folder / "overlays" / f"{name}.png") if overlays else None
         kept = save_values(saliency, folder / "values" / f"{name}.npy") if values else None

@@ -1,9 +1,8 @@
 """Score a folder of saliency maps of any model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 
 from congruency._validate import check_choice
-from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, map_bits, official_density, read_map
+from congruency.saliency.data.images import IMAGE_SUFFIXES, hidden, map_bits, read_map
 from congruency.saliency.data.loaders import open_split, read_fixations
 from congruency.saliency.data.points import check_sigma
 from congruency.saliency.data.viewings import DataError, SaliencyData, viewing
-from congruency.saliency.metrics import Protocol, cc, kl, sim
+from congruency.saliency.metrics import Protocol
 from congruency.saliency.scorer import PAPER_METRICS, resized, score
 
 Density = Literal["fixations", "official"]
@@ -27,7 +26,6 @@ SCALE_DEPENDENT_METRICS = ("KL", "SIM", "IG")
 RANK_METRICS = ("sAUC", "AUC", "AUC-Judd")
 """The metrics that depend on the order of a map's values, of which 8 bits make 256 groups of ties."""
 
-_DENSITY_METRICS = ("CC", "KL", "SIM")
 _OSIE = 700  # images
 _OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
 
@@ -110,16 +108,15 @@ def score_maps(
             loaded.append(resized(saliency.unsqueeze(0), (v.height, v.width))[0])
         return torch.stack(loaded)
 
-    official = [name for name in metrics if density == "official" and name in _DENSITY_METRICS]
-    others = [name for name in metrics if name not in official]
-    found = _against_official(load, data, official, protocol, device) if official else {}
-    if others:
-        prior = None if baseline is None or "IG" not in others else read_map(Path(baseline))
-        found |= score(load, data, others, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=prior)
+    prior = None if baseline is None or "IG" not in metrics else read_map(Path(baseline))
+    found = score(
+        load, data, metrics, sigma=sigma, protocol=protocol, seed=seed, device=device, baseline=prior,
+        official=density == "official",
+    )  # fmt: skip
     if strict and invalid:
         first = invalid[min(invalid)]
         raise DataError(f"{len(invalid)} maps are not valid, the first is {first.file}: {first.reason}")
-    values = {name: found[name].cpu() for name in metrics}
+    values = {name: scores.cpu() for name, scores in found.items()}
     for i, problem in invalid.items():
         for name in problem.metrics:
             values[name][i] = torch.nan
@@ -186,10 +183,14 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
     """Check that every image has its own map, and that there are fixations."""
     missing = [v.name for v in data.viewings if v.key not in files]
     if missing:
-        whole = data.name == "OSIE" and len(data) == _OSIE
+        hint = _OSIE_HINT if data.name == "OSIE" and len(data) == _OSIE else ""
+        for folder in ("values", "maps"):  # as saliency predict writes them
+            if len(missing) == len(data) and any(key.startswith(f"{folder}/") for key in files):
+                hint = f"; {maps / folder} has some"
+                break
         raise DataError(
             f"{maps} has no map for {len(missing)} of {len(data)} images, the first is {missing[0]}; "
-            f"a map is named like its image{_OSIE_HINT if whole else ''}"
+            f"a map is named like its image{hint}"
         )
     first: dict[str, str] = {}
     for v in data.viewings:
@@ -200,28 +201,6 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
         first[v.key] = v.name
     if all(len(v.points) == 0 for v in data.viewings):
         raise DataError(f"no image of {data.name} has fixations: there is nothing to score against")
-
-
-def _against_official(
-    load: Callable[[Sequence[int]], Tensor],
-    data: SaliencyData,
-    metrics: Sequence[str],
-    protocol: Protocol,
-    device: torch.device | str,
-) -> dict[str, Tensor]:
-    """Each metric (N,) against the official densities; nan for an image without fixations."""
-    values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
-    functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "CC": cc,
-        "KL": kl,
-        "SIM": partial(sim, protocol=protocol),
-    }
-    for i, v in enumerate(data.viewings):
-        if len(v.points):
-            saliency, truth = load([i]).to(device), official_density(v).unsqueeze(0).to(device)
-            for name in metrics:
-                values[name][i] = functions[name](saliency, truth)[0]
-    return values
 
 
 def open_scored(

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from congruency.saliency.data.images import official_density
 from congruency.saliency.data.points import density, fixation_counts
-from congruency.saliency.data.viewings import SaliencyData
+from congruency.saliency.data.preprocessing import Preprocessing
+from congruency.saliency.data.viewings import SaliencyData, Viewing
 from congruency.saliency.metrics import Protocol, auc_borji, auc_judd, auc_shuffled, cc, information_gain, kl, nss, sim
 
 PAPER_METRICS = ("NSS", "sAUC", "AUC", "CC")
@@ -17,6 +19,9 @@ PAPER_METRICS = ("NSS", "sAUC", "AUC", "CC")
 
 METRICS = (*PAPER_METRICS, "AUC-Judd", "KL", "SIM", "IG")
 """All metrics; IG is the information gain over the fixations of the other images, in bits per fixation."""
+
+DENSITY_METRICS = ("CC", "KL", "SIM")
+"""The metrics that compare a map with a density."""
 
 MIT_IMAGES = 10
 """Number of other images that provide the negatives of the MIT benchmark's shuffled AUC."""
@@ -28,7 +33,7 @@ class GroundTruth:
 
     indices: tuple[int, ...]  # of the images in the data set
     fixations: Tensor  # counts
-    density: Tensor  # blurred counts
+    density: Tensor  # blurred counts, or the official maps
     others: Tensor  # counts of all other images' fixations, rescaled to this size
     negatives: Tensor  # of the shuffled AUC, by the protocol
     sigma: float
@@ -66,6 +71,7 @@ def ground_truths(
     protocol: Protocol = "exact",
     seed: int = 0,
     baseline: Tensor | None = None,
+    official: bool = False,
 ) -> Iterator[GroundTruth]:
     """Iterate over the ground truth of a data set in batches of images of one size.
 
@@ -79,7 +85,10 @@ def ground_truths(
     seen = [i for i, some in enumerate(points) if len(some) > 0]
     for frame in dict.fromkeys(frames):
         members = [i for i, other in enumerate(frames) if other == frame]
-        scaled = _scaled(points, frames, frame)
+        scaled = [
+            some if size == frame else Preprocessing(frame).points(some, size)
+            for some, size in zip(points, frames, strict=True)
+        ]
         everyone = fixation_counts([_joined(scaled, seen)], frame, device=device)[0]
         marked = _images_on_pixels(scaled, frame, device, batch) if protocol == "salicon" else None
         width = data.sigma(frame[1]) if sigma is None else sigma
@@ -92,10 +101,16 @@ def ground_truths(
             elif protocol == "mit":
                 chosen = [_joined(scaled, _some_others(i, seen, seed)) for i in indices]
                 negatives = fixation_counts(chosen, frame, device=device)
+            truth = _official([data[i] for i in indices]).to(counts.device) if official else density(counts, width)
             yield GroundTruth(
-                tuple(indices), counts, density(counts, width), others, negatives, width, max(0, len(seen) - 1),
+                tuple(indices), counts, truth, others, negatives, width, max(0, len(seen) - 1),
                 protocol, seed, given,
             )  # fmt: skip
+
+
+def _official(viewings: Sequence[Viewing]) -> Tensor:
+    """The official density of each image, 0 where it has no fixations."""
+    return torch.stack([official_density(v) if len(v.points) else torch.zeros(v.height, v.width) for v in viewings])
 
 
 def _checked(baseline: Tensor) -> Tensor:
@@ -106,16 +121,6 @@ def _checked(baseline: Tensor) -> Tensor:
             "to 52 bits; add a small constant (a picture's black is 0: store the values as .npy)"
         )
     return baseline
-
-
-def _scaled(points: Sequence[Tensor], frames: Sequence[tuple[int, int]], frame: tuple[int, int]) -> list[Tensor]:
-    """The fixations of all images, rescaled to one image size."""
-    height, width = frame
-    scaled = []
-    for some, (h, w) in zip(points, frames, strict=True):
-        scale = torch.tensor([width / w, height / h], dtype=torch.float64)
-        scaled.append((some.to(torch.float64) + 0.5) * scale - 0.5 if (h, w) != frame else some.to(torch.float64))
-    return scaled
 
 
 def _joined(points: Sequence[Tensor], indices: Sequence[int]) -> Tensor:
@@ -177,6 +182,7 @@ def score(
     protocol: Protocol = "exact",
     seed: int = 0,
     baseline: Tensor | None = None,
+    official: bool = False,
 ) -> dict[str, Tensor]:
     """The scores of every image, in the data set's order: metric -> (N,), nan for an image without fixations.
 
@@ -184,11 +190,15 @@ def score(
     deviation of the density's blur in pixels (default: the data set's). The protocol is that of the metrics; it also
     determines the shuffled negatives (:func:`ground_truths`), and the seed its random draws. ``baseline`` is a positive
     (h, w) map, such as the mean map of a training set, for the information gain of every image; by default it is the
-    density of the other images, with a uniform floor (:attr:`GroundTruth.baseline`).
+    density of the other images, with a uniform floor (:attr:`GroundTruth.baseline`). With ``official`` the densities of
+    CC, KL and SIM are those published with the data set.
     """
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
-    options = {"sigma": sigma, "device": device, "batch": batch, "protocol": protocol, "seed": seed}
-    for truth in ground_truths(data, baseline=baseline, **options):  # type: ignore[arg-type]
+    official = official and any(name in DENSITY_METRICS for name in metrics)
+    for truth in ground_truths(
+        data, sigma=sigma, device=device, batch=batch, protocol=protocol, seed=seed, baseline=baseline,
+        official=official,
+    ):  # fmt: skip
         height, width = truth.fixations.shape[-2:]
         maps = resized(predict(truth.indices).to(truth.fixations.device), (height, width))
         places = torch.tensor(truth.indices, device=maps.device)

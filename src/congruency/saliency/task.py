@@ -203,6 +203,15 @@ def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prep
     return first, second
 
 
+def describe(recipe: Recipe, train_set: Prepared, test_set: Prepared | None, seed: int) -> dict[str, object]:
+    """What a run's record says about it; a folder holds one run."""
+    sets = {"data": train_set.data} if test_set is None else {"data": train_set.data, "scored_on": test_set.data}
+    about: dict[str, object] = {"task": "saliency", "seed": seed, **asdict(recipe)}
+    for name, data in sets.items():
+        about |= {name: data.summary(), f"{name}_pixels_per_degree": data.pixels_per_degree}
+    return about
+
+
 def build_task(
     recipe: Recipe, prepared: Prepared, seed: int, *, held_out: Prepared | None = None, on_device: bool = True
 ) -> Build:
@@ -237,7 +246,7 @@ def build_task(
             schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.rate),
             head_loss=head_loss,
             evaluate=None if validation is None else lambda model: _validation_loss(model, validation, loss, place),
-            description={"task": "saliency", "data": prepared.data.summary(), **asdict(recipe)},
+            description=describe(recipe, prepared, held_out, seed),
         )
 
     return build
@@ -260,9 +269,7 @@ def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, pla
 
 
 @torch.no_grad()
-def scores_of(
-    model: nn.Module, prepared: Prepared, *, metrics: Sequence[str] = METRICS, precision: str = "32", batch: int = 25
-) -> dict[str, float]:
+def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") -> dict[str, float]:
     """Return the mean scores of a network on a set, at the images' own size, computed on the network's device."""
     device = next(model.parameters()).device
     model.eval()
@@ -274,7 +281,7 @@ def scores_of(
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
-    return mean_scores(score(predict, prepared.data, metrics, device=device, batch=batch), prepared.data)
+    return mean_scores(score(predict, prepared.data, METRICS, device=device), prepared.data)
 
 
 @dataclass(frozen=True)

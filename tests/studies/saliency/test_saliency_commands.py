@@ -59,6 +59,17 @@ def test_predict_writes_maps_and_overlays(tmp_path, checkpoint):
         assert (over.size, over.mode) == (size, "RGB")
 
 
+def test_a_network_that_diverged_predicts_nothing(tmp_path, checkpoint):
+    model = models.load_model(checkpoint)
+    torch.nn.init.constant_(model.readout.bias, torch.nan)
+    models.save_model(model, checkpoint)
+    image = picture(tmp_path / "a.jpg", 50, 70)
+    result = call("predict", image, "--checkpoint", checkpoint, "--out", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "has nan: its training diverged" in unboxed(result)
+    assert not (tmp_path / "out").exists()
+
+
 def test_maps_of_8_bits_without_overlays(tmp_path, checkpoint):
     image = picture(tmp_path / "a.jpg", 50, 70)
     arguments = (
@@ -205,9 +216,12 @@ def test_scores_against_the_sets_own_densities(tmp_path):
     assert list(content["means"]) == ["NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG"]
     assert content["means"]["CC"] == pytest.approx(1, abs=1e-3)
     assert content["means"]["SIM"] == pytest.approx(1, abs=1e-2)
+    uniform = content["references"]["uniform"]
+    assert list(uniform) == list(content["means"])
     assert call(*words).exit_code == 0
     blurred = json.loads((tmp_path / "s.json").read_text())
     assert blurred["means"]["CC"] < 0.5  # against a blur of 35 pixels
+    assert blurred["references"]["uniform"]["KL"] < uniform["KL"] - 1
     assert blurred["means"]["NSS"] == content["means"]["NSS"]
     save_grey(torch.rand(30, 40), tmp_path / "maps" / "1001.png")
     result = call("score", tmp_path / "maps", small_osie(tmp_path / "osie", images=1), "--density", "official")
@@ -428,6 +442,19 @@ def test_predictions_of_categories_are_scored_and_exported(tmp_path, checkpoint)
     assert (tmp_path / "out" / "overlays" / "Social" / "001.png").is_file()
     assert score_maps(maps, tmp_path / "CAT2000", ["NSS"]).scored == 2
     assert call("export", maps, images, tmp_path / "all.zip").exit_code == 0
+
+
+def test_the_folder_of_a_set_stands_for_its_images(tmp_path, checkpoint):
+    """MIT1003's maps of fixations are pictures too."""
+    for root in (small_osie(tmp_path / "osie"), small_mit1003(tmp_path / "mit1003")):
+        out = tmp_path / f"{root.name}-maps"
+        words = [root, "--checkpoint", checkpoint, "--npy", "--no-overlays", "--out", out, "--device", "cpu"]
+        assert call("predict", *words).exit_code == 0
+        assert score_maps(out / "values", root, ["NSS"]).unused == 0
+        assert call("export", out / "maps", root, tmp_path / "all.zip").exit_code == 0
+        outside = call("score", out, root, "--metric", "NSS", "--device", "cpu")
+        assert outside.exit_code == 2
+        assert f"{root.name}-maps/valueshassome" in "".join(unboxed(outside).split())
 
 
 def test_pictures_in_subfolders_are_not_images_of_a_folder_that_has_some(tmp_path, checkpoint):
@@ -751,7 +778,7 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
     assert again.exit_code == 0, again.output
     other = call(*words, "--seed", 1)
     assert other.exit_code == 2
-    assert "holds another finished run" in unboxed(other)
+    assert "holds another run (seed was 0 and is 1)" in unboxed(other)
     photo = picture(tmp_path / "a.jpg", 50, 70)
     assert (
         call(
@@ -759,6 +786,28 @@ def test_a_network_is_trained_scored_and_used_from_the_command_line(kind, tmp_pa
         ).exit_code
         == 0
     )
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_folder_holds_one_run_on_one_set(finished, tmp_path, monkeypatch):
+    """Neither a finished nor an interrupted run is taken for one of other images or of another learning rate."""
+    for images in (6, 7):
+        small_osie(tmp_path / str(images), images=images)
+    usual = ["--out", tmp_path / "run", "--backbone", "resnet10t", "--width", 32, "--height", 32, "--device", "cpu"]
+    usual += ["--epochs", 1, "--lr", 1e-4, "--holdout", 2]
+    assert call("train", tmp_path / "6", *usual).exit_code == 0
+    if not finished:
+        (tmp_path / "run" / "scores.json").unlink()
+    for words, reason in (
+        (["6", "--lr", 1e-3], "lr was 0.0001 and is 0.001"),
+        (["7"], "data was 'OSIE: 4 images"),
+        (["6", "--pixels-per-degree", 3], "data_pixels_per_degree was 24.0 and is 3.0"),
+        (["6", "--holdout", 1], "data was 'OSIE: 4 images"),
+    ):
+        refused = call("train", tmp_path / words[0], *usual, *words[1:])
+        assert refused.exit_code == 2
+        assert "holds another run" in unboxed(refused)
+        assert "".join(reason.split()) in "".join(unboxed(refused).split())
 
 
 def test_a_run_that_diverged_ends_the_command_with_1(tmp_path):

@@ -1,5 +1,6 @@
 """Saliency studies: their rows, the data sets they read, finished and interrupted runs, several processes."""
 
+import math
 import signal
 from dataclasses import asdict, replace
 
@@ -20,6 +21,7 @@ from congruency.studies.saliency.runner import (
     Sets,
     below_floor,
     conduct_saliency,
+    diverged,
     find_set,
     run_folder,
 )  # fmt: skip
@@ -78,6 +80,16 @@ def test_rows_below_the_centre_bias_are_named():
     assert sentence.startswith("bad is worse than the centre bias in NSS (0.8500, centre Gaussian 0.9500)")
 
 
+def test_a_run_that_diverged_is_named_and_the_others_go_on(osie_file, tmp_path):
+    wild = replace(QUICK, method="Cautious", lr=1e30, epochs=2)
+    assert carry_out([wild, QUICK], small_runner(osie_file, tmp_path), [0]) == 0
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert f"{wild.name} diverged with seed 0: its maps are nan, and it has no means" in text
+    several = {"other": {"seed": [0.0, 1.0, 2.0], "NSS": [math.nan, 1.0, math.nan]}, "uniform": {"NSS": [0.0]}}
+    (sentence,) = diverged(several)
+    assert sentence.startswith("other diverged with seeds 0, 2:")
+
+
 def test_results_are_the_same_in_several_processes(osie_file, tmp_path):
     recipes = [QUICK, Recipe(**{**asdict(QUICK), "method": "DCL-inf-1"})]
     assert carry_out(recipes, small_runner(osie_file, tmp_path / "here"), [0, 1], threads=1) == 0
@@ -119,6 +131,13 @@ def test_another_precision_is_refused_in_the_same_folder(osie_file, tmp_path):
     carry_out([QUICK], small_runner(osie_file, tmp_path), [0])
     with pytest.raises(ValueError, match="precision was '32' and is 'bf16'"):
         carry_out([QUICK], small_runner(osie_file, tmp_path, precision="bf16"), [0])
+
+
+def test_other_images_are_refused_in_the_same_folder(osie_file, tmp_path):
+    carry_out([QUICK], small_runner(osie_file, tmp_path), [0])
+    other = small_runner(osie_file, tmp_path)
+    with pytest.raises(ValueError, match=r"data was .*OSIE: 4 images.* and is .*OSIE: 3 images"):
+        carry_out([QUICK], replace(other, sets=replace(other.sets, train=3)), [0])
 
 
 @pytest.mark.parametrize(

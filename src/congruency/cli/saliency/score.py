@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -61,7 +61,7 @@ def score(
         if path is not None:
             check_file(path, name)
     place = device_named(device)
-    from congruency.files import write_together
+    from congruency.files import finite, write_together
     from congruency.saliency.baselines import reference_scores
     from congruency.saliency.data.images import read_map
     from congruency.saliency.data.points import check_sigma
@@ -79,15 +79,14 @@ def score(
         warn_of_invalid(result.invalid, names)
         for line in _lines(result, names, protocol):
             typer.echo(line)
-        official = ("CC", "KL", "SIM") if density == "official" else ()  # the references are scored on fixations
-        others = [name for name in names if name not in official]
         floors = {}
-        if references != "none" and others:
+        if references != "none":
             if references == "all":
                 typer.echo("scoring what to compare with; --references floors or none is quicker", err=True)
             floors = reference_scores(
-                data, None, others, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place,
-                baseline=None if baseline is None or "IG" not in others else read_map(baseline),
+                data, None, names, people=references == "all", sigma=sigma, protocol=protocol, seed=seed, device=place,
+                baseline=None if baseline is None or "IG" not in names else read_map(baseline),
+                official=density == "official",
             )  # fmt: skip
         for line in reference_lines(result.means, floors, "these maps"):
             typer.echo(line)
@@ -95,7 +94,7 @@ def score(
             content = {"means": result.means, "images": result.images, "data": result.data, "references": floors}
             content |= {"protocol": protocol, "density": density}
             content["invalid"] = {problem.file: problem.reason for problem in result.invalid}
-            write_together(json_out.parent, {json_out.name: json.dumps(_json(content), indent=2) + "\n"})
+            write_together(json_out.parent, {json_out.name: json.dumps(finite(content), indent=2) + "\n"})
         if csv_out is not None:
             write_together(csv_out.parent, {csv_out.name: _csv(result.images, names)})
 
@@ -116,7 +115,10 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     yield result.data
     yield f"{result.scored} images scored; metrics: {protocol}"
     if result.invalid:
-        yield f"{len(result.invalid)} maps with nan or negative values left out, see the warnings"
+        yield (
+            f"{len(result.invalid)} maps with nan or negative values left out, see the warnings; floors and people are "
+            "scored on all images"
+        )
     if result.without_fixations:
         yield f"{result.without_fixations} images without fixations left out"
     if result.resized:
@@ -138,10 +140,3 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     undefined = [name for name in metrics if name not in result.means]
     if undefined:
         yield f"undefined for these images, as sAUC is without the fixations of others: {', '.join(undefined)}"
-
-
-def _json(value: Any) -> Any:
-    """Replace nan, which JSON does not have, by null."""
-    if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from congruency.cli import options
 from congruency.cli.options import option
+from congruency.cli.runs import check_same
 from congruency.cli.saliency.options import (
     METHOD_HELP,
     AspectName,
@@ -22,6 +21,7 @@ from congruency.cli.saliency.options import (
     ModelName,
     PixelsPerDegree,
     Width,
+    device_named,
 )
 from congruency.cli.saliency.references import reference_lines
 from congruency.cli.terminal import check_accelerator, check_folder, interrupted, interruptible, plain_errors
@@ -78,10 +78,12 @@ def train(
     check_accelerator(device)
     with interruptible(lambda: interrupted(out, "the same command")), plain_errors():
         from congruency.pretrained import check_reachable
+        from congruency.saliency.baselines import kept_references
         from congruency.saliency.losses import make_loss
-        from congruency.saliency.task import Recipe, train_network
+        from congruency.saliency.task import Recipe, describe, train_network
         from congruency.studies.console import typed
         from congruency.training import STOPPED_EXIT_CODE, Origin
+        from congruency.training.record import RECORD_NAME
 
         recipe = Recipe(
             model=model, backbone=backbone, weights=None if pretrained in ("none", "download") else pretrained,
@@ -97,7 +99,8 @@ def train(
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
             raise ValueError(f"{dataset} was prepared at {prepared}; prepare it again for another size or aspect")
         recipe = recipe.seen_as(prepared)
-        _refuse_another(out, asdict(recipe), seed)
+        if (out / RECORD_NAME).is_file():
+            check_same(out, describe(recipe, train_set, test_set, seed))
         typer.echo(f"to train on: {train_set.data.summary()}")
         typer.echo(f"to score: {test_set.data.summary()}")
         typer.echo(f"images at {prepared}; loss {recipe.effective_loss}")
@@ -109,7 +112,11 @@ def train(
         typer.echo(f"stopped in {out}; the same command resumes from there")
         raise typer.Exit(STOPPED_EXIT_CODE)
     with interruptible("interrupted; the network is trained"), plain_errors():
-        for line in _scores(out, trained.scores or {}, train_set, test_set, device):
+        kept = out / REFERENCES_FILE
+        if not kept.is_file():
+            typer.echo("scoring floors and people to compare with, once per folder", err=True)
+        references = kept_references(kept, test_set.data, train_set.data, device=device_named(device))
+        for line in reference_lines(trained.scores or {}, references, "this network"):
             typer.echo(line)
     typer.echo(f"the network: {out / 'model.pt'}")
     if math.isnan((trained.scores or {}).get("NSS", 0.0)) and any(len(v.points) for v in test_set.data.viewings):
@@ -117,34 +124,6 @@ def train(
             "error: its training diverged, its maps are nan; train again with a lower --lr, in another folder", err=True
         )
         raise typer.Exit(1)
-
-
-def _scores(out: Path, scores: dict[str, float], train_set: Prepared, test_set: Prepared, device: str) -> Iterator[str]:
-    """The scores beside floors and people, which are computed once per folder."""
-    from congruency.cli.saliency.options import device_named
-    from congruency.files import write_together
-    from congruency.saliency.baselines import reference_scores
-
-    kept = out / REFERENCES_FILE
-    if not kept.is_file():
-        place = device_named(device)
-        typer.echo("scoring floors and people to compare with, once per folder", err=True)
-        found = reference_scores(test_set.data, train_set.data, list(scores), device=place)
-        write_together(out, {REFERENCES_FILE: json.dumps(found, indent=2) + "\n"})
-    yield from reference_lines(scores, json.loads(kept.read_text(encoding="utf-8")), "this network")
-
-
-def _refuse_another(out: Path, recipe: dict[str, Any], seed: int) -> None:
-    """A folder holds one run."""
-    from congruency._validate import changes
-    from congruency.saliency.task import SCORES_FILE
-
-    finished = out / SCORES_FILE
-    if finished.is_file():
-        found = json.loads(finished.read_text(encoding="utf-8"))
-        here = json.loads(json.dumps({"recipe": recipe, "seed": seed}))
-        if different := changes(found, here):
-            raise ValueError(f"{out} holds another finished run ({'; '.join(different)}); choose another --out")
 
 
 def _sets(

@@ -12,6 +12,7 @@ from torch import Tensor
 from congruency.saliency.data.viewings import DataError, Viewing
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+IMAGE_FOLDERS = ("stimuli", "Stimuli", "ALLSTIMULI", "images")  # of data sets, in their folder
 _MAX_PIXELS = 100_000_000
 _LARGE = 1e15
 
@@ -26,11 +27,15 @@ def image_files(folder: Path) -> list[Path]:
 def image_names(folder: Path) -> dict[str, Path]:
     """The images of a folder by name; where it holds none itself, those of its subfolders, as ``Action/001.jpg``.
 
-    The latter is the layout of CAT2000, whose folders ``Output`` are no images of the set.
+    The latter is the layout of CAT2000, whose folders ``Output`` are no images of the set. Of a data set's folder, the
+    images are those in the official place.
     """
     own = image_files(folder)
     if own:
         return {path.name: path for path in own}
+    for place in (folder / name for name in IMAGE_FOLDERS):
+        if place.is_dir():
+            return image_names(place)
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not hidden(path) and path.name != "Output")
     return {f"{place.name}/{path.name}": path for place in inside for path in image_files(place)}
 

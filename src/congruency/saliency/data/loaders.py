@@ -434,8 +434,8 @@ def _from_csv(path: Path) -> _Points:
             if None in row:  # where DictReader puts values beyond the header
                 raise DataError(f"{path}, line {rows.line_num}: more values than columns ({','.join(columns)})")
             try:
-                point = (float(row["x"]), float(row["y"]))
+                x, y = (float("nan" if row[axis] == "" else row[axis]) for axis in "xy")  # as pandas writes nan
             except (TypeError, ValueError):
                 raise DataError(f"{path}, line {rows.line_num}: x and y must be numbers, got {row}") from None
-            named[row["image"]][row.get("viewer") or ""].append(point)
+            named[row["image"]][row.get("viewer") or ""].append((x, y))
     return named

@@ -17,8 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from congruency.files import write_together
-from congruency.saliency.baselines import below_centre, reference_scores
+from congruency.saliency.baselines import below_centre, kept_references
 from congruency.saliency.data.images import read_image
 from congruency.saliency.data.loaders import is_osie, is_salicon, mit1003, osie, osie_split, salicon
 from congruency.saliency.data.points import blurred, fixation_counts
@@ -41,7 +40,7 @@ from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
-    "find_set", "read_bounds", "run_folder", "write_examples",
+    "diverged", "find_set", "read_bounds", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -203,16 +202,17 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     path = out / _BOUNDS
     if not path.is_file():
         Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
-        train_data, test_data = sets.data()
-        found = reference_scores(test_data, train_data, METRICS, device=device)
-        write_together(out, {_BOUNDS: json.dumps(found, indent=2) + "\n"})
-    return read_bounds(out)
+    train_data, test_data = sets.data()
+    return _rows(kept_references(path, test_data, train_data, device=device))
 
 
 def read_bounds(out: Path) -> Results:
     """Return the floor and ceiling that a folder holds."""
-    found: Mapping[str, Mapping[str, float]] = json.loads((out / _BOUNDS).read_text(encoding="utf-8"))
-    return {name: {metric: [value] for metric, value in scores.items()} for name, scores in found.items()}
+    return _rows(json.loads((out / _BOUNDS).read_text(encoding="utf-8")))
+
+
+def _rows(references: Mapping[str, Mapping[str, float]]) -> Results:
+    return {name: {metric: [value] for metric, value in scores.items()} for name, scores in references.items()}
 
 
 def conduct_saliency(
@@ -247,11 +247,31 @@ def conduct_saliency(
             )
         return {EXAMPLES: EXAMPLES_CAPTION} if (out / EXAMPLES).is_file() else {}
 
+    about = [[part.summary(), part.pixels_per_degree] for part in parts]
+    settings = {"study": study.name, "precision": runner.precision, "data": about}
     return conduct(
-        study, runner, seeds, out, place=place, settings={"study": study.name, "precision": runner.precision},
-        command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
-        pictures=pictures, remarks=below_floor, console=console,
+        study, runner, seeds, out, place=place, settings=settings, command=command,
+        made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
+        pictures=pictures, remarks=remarks, console=console,
     )  # fmt: skip
+
+
+def remarks(results: Results) -> list[str]:
+    """Return the study's further findings: runs that diverged, and rows below the centre bias."""
+    return [*diverged(results), *below_floor(results)]
+
+
+def diverged(results: Results) -> list[str]:
+    """Return a sentence for every row with runs whose networks predict nan, which leaves it without means."""
+    sentences = []
+    for name, row in results.items():
+        seeds = [f"{seed:.0f}" for seed, nss in zip(row.get("seed", ()), row["NSS"], strict=False) if math.isnan(nss)]
+        if seeds:
+            sentences.append(
+                f"{name} diverged with {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: its maps are nan, "
+                "and it has no means; a lower learning rate may help."
+            )
+    return sentences
 
 
 def below_floor(results: Results) -> list[str]:
