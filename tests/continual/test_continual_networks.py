@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_streams import digits, even_digits, plain
 from torch import nn
+from torch.nn import functional
 
 from congruency.constraints import EpisodicMemory
 from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
@@ -153,6 +154,36 @@ def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, maske
                 for parameter in model.parameters():
                     parameter += 0.02 * torch.randn_like(parameter)
         assert all(old.data_ptr() != new.data_ptr() for old, new in zip(kept, model.parameters(), strict=True))
+
+
+class Centred(nn.Module):
+    """Subtracts a running average that every forward pass updates first."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(3, dtype=torch.float64))
+        self.linear = nn.Linear(3, 2).double()
+
+    def forward(self, inputs):
+        self.average.mul_(0.5).add_(inputs.detach().mean(0), alpha=0.5)
+        return self.linear(inputs - self.average)
+
+
+@pytest.mark.parametrize("kind", [EpisodicMemory, LoopedMemory])
+def test_the_memory_of_a_task_starts_from_the_buffers_of_the_step(kind):
+    """Not from what the pass over an earlier task's memory has written."""
+    torch.manual_seed(0)
+    model = Centred()
+    memory = kind(model, size=5)
+    for task in range(4):
+        memory.observe(task + torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1]), task)
+    found = memory.gradients()
+    for task in memory.past:
+        twin, episode = copy.deepcopy(model), memory._episodes[task]
+        functional.cross_entropy(twin(episode.inputs), episode.targets).backward()
+        for name, parameter in twin.named_parameters():
+            torch.testing.assert_close(found[name][task], parameter.grad)
+    assert not model.average.any()
 
 
 def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():

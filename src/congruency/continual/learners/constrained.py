@@ -132,10 +132,10 @@ class LoopedMemory(EpisodicMemory):
         return self._found
 
     def _compute(self) -> None:
-        """Write every past task's gradients into ``_found``, with buffers that the passes may write to."""
-        for name, buffer in self._network.named_buffers():
-            self._buffers[name].copy_(buffer)
+        """Write every past task's gradients into ``_found``, with buffers that each pass may write to."""
         for i, episode in enumerate(self._kept):
+            for name, buffer in self._network.named_buffers():
+                self._buffers[name].copy_(buffer)
             parameters = {name: p.detach().requires_grad_() for name, p in self._network.named_parameters()
                           if p.requires_grad}  # fmt: skip
             outputs = functional_call(self._network, (parameters, self._buffers), (episode.inputs,))
