@@ -102,6 +102,15 @@ def test_masked_and_unmasked_tasks_side_by_side():
     assert_rows(memory, model)
 
 
+def test_tasks_of_images_of_different_sizes():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)).double()
+    memory = EpisodicMemory(model)
+    for task, side in enumerate((3, 5, 3, 4)):
+        memory.observe(torch.randn(6, 1, side, side, dtype=torch.float64), torch.randint(4, (6,)), task)
+    assert_rows(memory, model)
+
+
 def test_another_loss():
     model = perceptron()
 

@@ -159,7 +159,7 @@ class EpisodicMemory(ConstraintSource):
             return {}
         alike: dict[tuple[Any, ...], list[int]] = {}
         for i, episode in enumerate(episodes):
-            alike.setdefault((len(episode.inputs), episode.mask is None), []).append(i)
+            alike.setdefault((episode.inputs.shape, episode.targets.shape, episode.mask is None), []).append(i)
         parts = [self._batched([episodes[i] for i in places]) for places in alike.values()]
         order = torch.tensor([i for places in alike.values() for i in places]).argsort()
         if len(parts) == 1:
@@ -167,7 +167,7 @@ class EpisodicMemory(ConstraintSource):
         return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
 
     def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
-        """Gradients of memories of one size in one call."""
+        """Gradients of memories of one shape in one call."""
         parameters = {name: p.detach() for name, p in self._network.named_parameters() if p.requires_grad}
         buffers = {  # each task's own, since a forward pass may write to them
             name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self._network.named_buffers()
