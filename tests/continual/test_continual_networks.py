@@ -9,9 +9,11 @@ from small_streams import digits, even_digits, plain
 from torch import nn
 from torch.nn import functional
 
+from congruency.backends import TorchBackend, backend_for
 from congruency.constraints import EpisodicMemory
 from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
 from congruency.continual.learners.constrained import LoopedMemory
+from congruency.step.gather import Gather
 
 
 def test_perceptron_starts_xavier_uniform_with_zero_biases():
@@ -184,6 +186,24 @@ def test_the_memory_of_a_task_starts_from_the_buffers_of_the_step(kind):
         for name, parameter in twin.named_parameters():
             torch.testing.assert_close(found[name][task], parameter.grad)
     assert not model.average.any()
+
+
+@pytest.mark.parametrize("kind", ["gem", "dcl_memory"])
+def test_steps_of_a_task_write_memory_gradients_to_one_place(kind, monkeypatch):
+    """What is prepared for the compiled passes is used again, and the weights are those of steps prepared anew."""
+    made = []
+    prepare = Gather._make
+    monkeypatch.setattr(Gather, "_make", lambda self, *args: made.append(1) or prepare(self, *args))
+    settings = {"memory_margin": 0.5} | ({"window": 2} if kind == "dcl_memory" else {})
+    again, _ = learned(kind, 3, **settings)
+    few = len(made)
+    monkeypatch.setattr(LoopedMemory, "layout", None)
+    anew, _ = learned(kind, 3, **settings)
+    if backend_for("cpu") is not TorchBackend:
+        assert few <= 6 < len(made) - few
+    assert int(again.constraints.corrector.stats.corrected_steps)
+    for (name, found), wanted in zip(again.model.state_dict().items(), anew.model.state_dict().values(), strict=True):
+        assert torch.equal(found, wanted), name
 
 
 def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
+from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource
 from congruency.constraints.memory import Episode, EpisodicMemory, Policy, Stacks, joined
 from congruency.constraints.references import References
@@ -99,6 +100,16 @@ class LoopedMemory(EpisodicMemory):
 
     _key: tuple[int, ...] = ()
     _graph: torch.cuda.CUDAGraph | None = None
+    _rooms = 0  # how many times the gradients have got memory of their own
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        return id(self), self._rooms
+
+    def basis(self, parameter: Tensor) -> Basis:
+        if parameter not in self._bases:
+            self._bases[parameter] = super().basis(parameter)
+        return self._bases[parameter]
 
     def gradients(self) -> dict[str, Tensor]:
         episodes = [self._episodes[task] for task in self.past]
@@ -106,7 +117,8 @@ class LoopedMemory(EpisodicMemory):
         key = (int(self._network.training), *map(id, episodes), *map(Tensor.data_ptr, read))
         if key != self._key:  # a task has ended, or what a graph reads lies elsewhere
             self._key, self._kept, self._graph = key, episodes, None
-            self._found = self._room(len(episodes)) if episodes else {}
+            self._found, self._rooms = self._room(len(episodes)) if episodes else {}, self._rooms + 1
+            self._bases: dict[Tensor, Basis] = {}
             self._one_by_one(episodes, self._found)
         elif not episodes or not episodes[0].inputs.is_cuda:
             self._one_by_one(episodes, self._found)
