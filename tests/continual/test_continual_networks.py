@@ -107,7 +107,7 @@ def test_chunks_of_past_tasks_give_the_same():
 @pytest.mark.parametrize("kind", ["independent", "ewc", "icarl", "dcl_memory"])
 def test_learners_take_any_network(kind):
     made = incremental(*even_digits(train=60), tasks=2, samples=300)
-    lr = 0.03 if kind == "independent" else 0.1  # at 0.1 one of its networks may not learn, by rounding alone
+    lr = {"independent": 0.03, "ewc": 0.05}.get(kind, 0.1)  # at 0.1 a first task may not be learned, by rounding alone
     outcome = run(made, plain(kind, lr=lr), Setting(lambda share: tiny_resnet(filters=3).float(), 2, memory=10))
     assert outcome.matrix[0, 0].diagonal().mean() > 0.4  # of five classes
 
