@@ -65,6 +65,16 @@ def test_every_kind_learns(kind):
     assert ((outcome.matrix >= 0) & (outcome.matrix <= 1)).all()
 
 
+def test_a_run_without_agreement_differs_in_nothing_else():
+    stream = turned(40)
+    config, made = plain("gem", memory_margin=0.5), setting(stream, dtype=torch.float32)
+    measured, plainly = (run(stream, config, made, agreement=agreement) for agreement in (True, False))
+    assert not measured.agreement[..., 1:].isnan().any()
+    assert plainly.agreement.isnan().all()
+    assert torch.equal(plainly.matrix, measured.matrix)
+    assert torch.equal(plainly.losses, measured.losses)
+
+
 def test_gem_forgets_less_than_plain_sgd():
     streams = [turned(300, tasks=5, seed=seed) for seed in range(5)]
     methods = [plain("single"), plain("gem", memory_margin=0.5)]

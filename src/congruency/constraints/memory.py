@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,9 +25,11 @@ _EMPTY_STEPS = 1000
 Loss = Callable[[Tensor, Tensor], Tensor]
 Policy = Literal["ring", "first"]
 
+_LARGE = 1 << 24  # samples times weights of a task, from which on a CPU gains nothing by batching tasks
+
 
 @dataclass(frozen=True)
-class _Episode:
+class Episode:
     """What is kept of one task."""
 
     inputs: Tensor
@@ -34,11 +37,16 @@ class _Episode:
     mask: Tensor | None
 
 
+Stacks = list[tuple[list[int], Episode]]
+"""Memories of one shape in one, with the tasks as first dimension, and their places among all."""
+
+
 class EpisodicMemory(ConstraintSource):
     """One constraint per past task: the gradient of the mean loss on the samples kept of it.
 
-    The gradients of all past tasks come from one batched call (:mod:`torch.func`). Batch normalisation sees each task's
-    memory as a batch of its own, and its running averages are left alone. A model in ``DistributedDataParallel`` has a
+    The gradients of all past tasks come from one batched call (:mod:`torch.func`), or from one pass per task where a
+    batched call is not faster. Batch normalisation sees each task's memory as a batch of its own, and its running
+    averages are left alone. A model in ``DistributedDataParallel`` has a
     memory on every process, of what that process has seen; a constraint is the mean of their gradients.
 
     Args:
@@ -84,10 +92,12 @@ class EpisodicMemory(ConstraintSource):
         self._network: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._network.named_parameters()}
         _refuse_shards(self._names)
-        self._episodes: dict[int, _Episode] = {}
+        self._episodes: dict[int, Episode] = {}
         self._current: int | None = None
         self._gradients: dict[str, Tensor] = {}
         self._empty = 0  # steps without any sample
+        self._stacked: tuple[list[Episode], Stacks] = ([], [])
+        self._batches = True  # whether torch.func.vmap takes the model and the loss
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
         """Keep samples of the task that is being learned now; constraints come from the other tasks.
@@ -120,7 +130,7 @@ class EpisodicMemory(ConstraintSource):
             return
         before = (None, None) if old is None else (old.inputs, old.targets)
         kept = [self._joined(*pair) for pair in zip(before, (inputs, targets), strict=True)]
-        self._episodes[task] = _Episode(kept[0], kept[1], mask)
+        self._episodes[task] = Episode(kept[0], kept[1], mask)
 
     def _joined(self, old: Tensor | None, new: Tensor) -> Tensor:
         """What is kept of old and new samples together, in memory of its own."""
@@ -176,49 +186,79 @@ class EpisodicMemory(ConstraintSource):
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
-        episodes = [self._episodes[task] for task in self.past]
-        if not episodes:
-            return {}
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for i, episode in enumerate(episodes):
-            kind = (episode.inputs.shape, episode.targets.shape, episode.mask is None)
-            alike.setdefault(kind, []).append(i)
-        parts = [self._batched([episodes[i] for i in places]) for places in alike.values()]
-        order = torch.tensor([i for places in alike.values() for i in places]).argsort()
-        if len(parts) == 1:
-            return parts[0]
+        stacks = self._stacks()
+        parts = [self._batched(stack) for _, stack in stacks]
+        if len(parts) < 2:
+            return parts[0] if parts else {}
+        order = torch.tensor([i for places, _ in stacks for i in places]).argsort()
         return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
 
-    def _batched(self, episodes: Sequence[_Episode]) -> dict[str, Tensor]:
-        """Gradients of memories of one shape in one call."""
+    def _stacks(self) -> Stacks:
+        """What the gradients are computed from; made when a task has ended, not at every step."""
+        episodes = [self._episodes[task] for task in self.past]
+        if len(episodes) != len(self._stacked[0]) or not all(map(operator.is_, episodes, self._stacked[0])):
+            self._stacked = (episodes, self._make_stacks(episodes))
+        return self._stacked[1]
+
+    def _make_stacks(self, episodes: Sequence[Episode]) -> Stacks:
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for i, episode in enumerate(episodes):
+            alike.setdefault((episode.inputs.shape, episode.targets.shape, episode.mask is None), []).append(i)
+        return [(places, joined(torch.stack, [episodes[i] for i in places])) for places in alike.values()]
+
+    def _batched(self, stack: Episode) -> dict[str, Tensor]:
+        """The gradients of a stack of memories."""
+        count, size, mask = len(stack.inputs), len(stack.targets[0]), stack.mask
         parameters = {name: p.detach() for name, p in self._network.named_parameters() if p.requires_grad}
+        work = size * sum(p.numel() for p in parameters.values())
+        if count == 1 or not self._batches or (stack.inputs.device.type == "cpu" and work >= _LARGE):
+            found = self._room(count)
+            masks = [None] * count if mask is None else mask
+            self._one_by_one([Episode(*parts) for parts in zip(stack.inputs, stack.targets, masks, strict=True)], found)
+            return found
         buffers = {  # each task's own, since a forward pass may write to them
-            name: buffer.expand(len(episodes), *buffer.shape).clone() for name, buffer in self._network.named_buffers()
+            name: buffer.expand(count, *buffer.shape).clone() for name, buffer in self._network.named_buffers()
         }
-        inputs, targets = (torch.stack([getattr(e, kind) for e in episodes]) for kind in ("inputs", "targets"))
-        masks = None if episodes[0].mask is None else torch.stack([e.mask for e in episodes if e.mask is not None])
-
-        def task_loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-            outputs = functional_call(self._network, (p, b), (x,))
-            loss = self.loss(outputs if mask is None else outputs + mask, y)
-            if loss.ndim:
-                raise ValueError(f"loss must return one number, got shape {tuple(loss.shape)}; return its mean")
-            return loss
-
         batched = vmap(
-            grad(task_loss), in_dims=(None, 0, 0, 0, None if masks is None else 0), chunk_size=self.chunk,
+            grad(self._loss_of), in_dims=(None, 0, 0, 0, None if mask is None else 0), chunk_size=self.chunk,
             randomness="different",
         )  # fmt: skip
         try:
-            found: dict[str, Tensor] = batched(parameters, buffers, inputs, targets, masks)
+            return dict(batched(parameters, buffers, stack.inputs, stack.targets, mask))
         except RuntimeError as error:
             if not str(error).startswith("vmap"):
                 raise
-            raise RuntimeError(
-                "the gradients of past tasks come from one batched call (torch.func.vmap), which this model or loss "
-                "does not allow: forward() must not call .item() or branch on the values of its inputs"
-            ) from error
-        return found
+            self._batches = False  # forward() or the loss calls .item(), or branches on the values of its inputs
+            return self._batched(stack)
+
+    def _room(self, tasks: int) -> dict[str, Tensor]:
+        """Memory for the gradients of so many tasks, not written yet."""
+        named = self._network.named_parameters()
+        return {name: p.new_empty(tasks, *p.shape) for name, p in named if p.requires_grad}
+
+    def _one_by_one(self, episodes: Sequence[Episode], found: Mapping[str, Tensor]) -> None:
+        """Write the gradient of every task's loss into ``found``, one task after the other."""
+        if not found:  # a frozen model
+            return
+        parameters = {
+            name: p.detach().requires_grad_() for name, p in self._network.named_parameters() if p.requires_grad
+        }
+        wanted = list(parameters.values())
+        for i, episode in enumerate(episodes):
+            buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
+            loss = self._loss_of(parameters, buffers, episode.inputs, episode.targets, episode.mask)
+            gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+            torch._foreach_copy_([of_tasks[i] for of_tasks in found.values()], gradients)
+
+    def _loss_of(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        outputs = functional_call(self._network, (parameters, buffers), (inputs,))
+        loss = self.loss(outputs if mask is None else outputs + mask, targets)
+        if loss.ndim:
+            raise ValueError(f"loss must return one number, got shape {tuple(loss.shape)}; return its mean")
+        return loss
 
     def _warn_of_no_samples(self) -> None:
         self._empty += 1
@@ -232,7 +272,7 @@ class EpisodicMemory(ConstraintSource):
         return f"{len(self._episodes)} task{'' if len(self._episodes) == 1 else 's'}"
 
     def reset(self) -> None:
-        self._episodes, self._current, self._gradients = {}, None, {}
+        self._episodes, self._current, self._gradients, self._stacked = {}, None, {}, ([], [])
 
     def settings(self) -> dict[str, Any]:
         return {"source": "memory", "margin": self.margin, "size": self.size, "policy": self.policy}
@@ -279,9 +319,16 @@ class EpisodicMemory(ConstraintSource):
 
         self._current = state["current"]
         self._episodes = {
-            e["task"]: _Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
+            e["task"]: Episode(e["inputs"].to(device), e["targets"].to(device), moved(e["mask"]))
             for e in state["episodes"]
         }
+
+
+def joined(join: Callable[[list[Tensor]], Tensor], episodes: Sequence[Episode]) -> Episode:
+    """Several memories as one, by ``torch.stack`` or ``torch.cat``; they all have masks or none has."""
+    masks = [e.mask for e in episodes if e.mask is not None]
+    inputs, targets = join([e.inputs for e in episodes]), join([e.targets for e in episodes])
+    return Episode(inputs, targets, join(masks) if masks else None)
 
 
 def _sample(samples: Tensor) -> str:

@@ -24,6 +24,7 @@ def run(
     batch: int = 10,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    agreement: bool = True,
     progress: Callable[[int, int], Any] | None = None,
 ) -> Outcome:
     """Train one learner on one stream; an :class:`Outcome` with S = M = 1.
@@ -34,6 +35,7 @@ def run(
         setting: The network and the size of the memory; ``setting.make`` must build the network on ``device``.
         batch: Samples per step.
         device, dtype: Of the images.
+        agreement: Measure how far updates agree with the memory, which takes some time at every step.
         progress: Called with the number of finished tasks and of all tasks.
     """
     if config.has_episodes or config.kind == "icarl":
@@ -43,13 +45,13 @@ def run(
     tasks = len(stream)
     baseline, _ = runner.scores(one)
     matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
-    agreement = torch.full((tasks,), torch.nan, dtype=torch.float64)
+    cosines = torch.full((tasks,), torch.nan, dtype=torch.float64)
     for task in range(tasks):
-        agreement[task] = runner.learn(one, task, batch)
+        cosines[task] = runner.learn(one, task, batch, agreement)
         matrix[task], losses[task] = runner.scores(one)
         if progress is not None:
             progress(task + 1, tasks)
-    return Outcome(matrix[None, None], baseline[None], agreement[None, None], losses[None, None])
+    return Outcome(matrix[None, None], baseline[None], cosines[None, None], losses[None, None])
 
 
 class _Runner:
@@ -59,15 +61,16 @@ class _Runner:
         self.stream, self.device, self.dtype = stream, device, dtype
         self._tests = [tuple(part.to(device) for part in stream.testing(task)) for task in range(len(stream))]
 
-    def learn(self, one: Learner, task: int, batch: int) -> float:
-        """Train on a task; the mean agreement of its updates with the memory."""
+    def learn(self, one: Learner, task: int, batch: int, agreement: bool) -> float:
+        """Train on a task; the mean agreement of its updates with the memory, nan where it is not measured."""
         images, labels = (part.to(self.device) for part in self.stream.training(task))
         inputs = self._inputs(images)
         one.begin(task, self._mask(task))
         cosines = []
         for x, y in zip(inputs.split(batch), labels.split(batch), strict=True):
             one.observe(x, y)
-            cosines.append(one.agreement())
+            if agreement:
+                cosines.append(one.agreement())
         one.finish(inputs, labels)
         defined = [cosine for cosine in cosines if cosine is not None]
         return float(torch.stack(defined).nan_to_num(0.0).mean()) if defined else float("nan")

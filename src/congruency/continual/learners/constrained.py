@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
+from congruency.backends.base import Basis
 from congruency.constraints.base import ConstraintSource
-from congruency.constraints.memory import EpisodicMemory, Policy
+from congruency.constraints.memory import Episode, EpisodicMemory, Policy, Stacks, joined
 from congruency.constraints.references import References
 from congruency.continual.config import LearnerConfig
 from congruency.corrector import Corrector
@@ -82,19 +81,14 @@ class SampledMemory(EpisodicMemory):
     def active(self) -> int:
         return self.capacity
 
-    def gradients(self) -> dict[str, Any]:
-        if not self.past:
-            return {}
-        episodes = [self._episodes[task] for task in self.past]
-        inputs, targets = torch.cat([e.inputs for e in episodes]), torch.cat([e.targets for e in episodes])
-        drawn = torch.from_numpy(self._generator.randint(len(inputs), size=self.size)).to(inputs.device)
-        parameters = {
-            name: p.detach().requires_grad_() for name, p in self._network.named_parameters() if p.requires_grad
-        }
-        buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
-        outputs = functional_call(self._network, (parameters, buffers), (inputs[drawn],))
-        gradients = torch.autograd.grad(functional.cross_entropy(outputs, targets[drawn]), list(parameters.values()))
-        return {name: gradient.unsqueeze(0) for name, gradient in zip(parameters, gradients, strict=True)}
+    def _make_stacks(self, episodes: Sequence[Episode]) -> Stacks:
+        return [([0], joined(torch.cat, episodes))] if episodes else []
+
+    def _batched(self, stack: Episode) -> dict[str, Tensor]:
+        drawn = torch.from_numpy(self._generator.randint(len(stack.inputs), size=self.size)).to(stack.inputs.device)
+        found = self._room(1)
+        self._one_by_one([Episode(stack.inputs[drawn], stack.targets[drawn], None)], found)
+        return found
 
 
 class LoopedMemory(EpisodicMemory):
@@ -106,6 +100,16 @@ class LoopedMemory(EpisodicMemory):
 
     _key: tuple[int, ...] = ()
     _graph: torch.cuda.CUDAGraph | None = None
+    _rooms = 0  # how many times the gradients have got memory of their own
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        return id(self), self._rooms
+
+    def basis(self, parameter: Tensor) -> Basis:
+        if parameter not in self._bases:
+            self._bases[parameter] = super().basis(parameter)
+        return self._bases[parameter]
 
     def gradients(self) -> dict[str, Tensor]:
         episodes = [self._episodes[task] for task in self.past]
@@ -113,36 +117,17 @@ class LoopedMemory(EpisodicMemory):
         key = (int(self._network.training), *map(id, episodes), *map(Tensor.data_ptr, read))
         if key != self._key:  # a task has ended, or what a graph reads lies elsewhere
             self._key, self._kept, self._graph = key, episodes, None
-            self._found = {
-                name: p.new_empty(len(episodes), *p.shape)
-                for name, p in self._network.named_parameters() if p.requires_grad and episodes
-            }  # fmt: skip
-            self._buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
-            self._compute()
+            self._found, self._rooms = self._room(len(episodes)) if episodes else {}, self._rooms + 1
+            self._bases: dict[Tensor, Basis] = {}
+            self._one_by_one(episodes, self._found)
         elif not episodes or not episodes[0].inputs.is_cuda:
-            self._compute()
+            self._one_by_one(episodes, self._found)
         else:
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
                 with torch.cuda.device(episodes[0].inputs.device):  # whose stream is captured
                     stream = torch.cuda.Stream()
                     with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-                        self._compute()
+                        self._one_by_one(episodes, self._found)
             self._graph.replay()
         return self._found
-
-    def _compute(self) -> None:
-        """Write every past task's gradients into ``_found``, with buffers that the passes may write to."""
-        for name, buffer in self._network.named_buffers():
-            self._buffers[name].copy_(buffer)
-        for i, episode in enumerate(self._kept):
-            parameters = {name: p.detach().requires_grad_() for name, p in self._network.named_parameters()
-                          if p.requires_grad}  # fmt: skip
-            outputs = functional_call(self._network, (parameters, self._buffers), (episode.inputs,))
-            loss = self.loss(outputs if episode.mask is None else outputs + episode.mask, episode.targets)
-            for found, gradient in zip(
-                self._found.values(),
-                torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True),
-                strict=True,
-            ):
-                found[i].copy_(gradient)
