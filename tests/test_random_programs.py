@@ -79,22 +79,8 @@ class Program:
         """Change one thing between two steps."""
         draw, groups = self.draw, self.optimizer.param_groups
         source = draw.choice(self.corrector.sources)
-        kind = draw.choice(
-            [
-                "margin",
-                "floor",
-                "vectors",
-                "gate",
-                "rate",
-                "decay",
-                "freeze",
-                "moved",
-                "threads",
-                "group",
-                "copy",
-                "reset",
-            ]
-        )
+        kinds = "margin floor vectors gate rate decay freeze moved threads group copy reset"
+        kind = draw.choice(kinds.split())
         if kind == "margin" and not source.needs_update:
             source.margin = draw.choice([0.0, 0.2])
         elif kind == "floor" and source.floor is not None:
