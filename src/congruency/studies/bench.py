@@ -23,10 +23,9 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
-from congruency.report.page import render
 from congruency.report.tables import to_rich
 from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
-from congruency.studies.bench_report import page, tables
+from congruency.studies.bench_report import tables
 
 __all__ = ["QUESTIONS", "run"]
 
@@ -112,7 +111,7 @@ def run(
     networks: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``.
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` goes to ``out``.
 
     Args:
         networks, modes: Of the training steps, only these: how names of networks begin, and how steps are run.
@@ -143,7 +142,7 @@ def run(
             f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"
             for name, result in zip(devices, results, strict=True)
         }
-        for path in write_together(out, {**files, "bench.html": render(page(results))}):
+        for path in write_together(out, files):
             console.print(f"written to {path}")
 
 
