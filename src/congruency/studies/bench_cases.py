@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["HostDCL", "TrainingCase", "Workload", "resnet50_shapes", "training_cases", "workloads"]
-
 _SIZES = (1e4, 1e5, 1e6, 1e7, 2.5e7, 1e8, 3.5e8)
 
 

@@ -19,18 +19,6 @@ from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
 
-__all__ = [
-    "AGAINST",
-    "COMPARED",
-    "HELD_OUT",
-    "Tuned",
-    "ranked",
-    "ranking",
-    "tuned_study",
-    "tuning_seeds",
-    "tuning_study",
-]
-
 Tuned = Literal["single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1004))
 _RATES = (0.01, 0.03, 0.1)
