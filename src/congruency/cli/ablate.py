@@ -108,7 +108,6 @@ def ablate(
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
         from congruency.studies.network_runs import made_by
-        from congruency.studies.store import Store
         from congruency.training.processes import process_count
 
         if process_count() > 1:
@@ -147,7 +146,7 @@ def ablate(
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
             remembered=machine.remembered, command=command_line(), figures=curves,
-            made=lambda: made_by(Store(out).settings() or {**settings, **machine.remembered}),
+            made=made_by,
         )  # fmt: skip
     raise typer.Exit(code)
 

@@ -109,6 +109,6 @@ def classification(
         )
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), folder, place=place, settings=settings,
-            remembered=remembered, command=command_line(), made=made_by(settings | remembered), console=console,
+            remembered=remembered, command=command_line(), made=made_by, console=console,
         )  # fmt: skip
     raise typer.Exit(code)

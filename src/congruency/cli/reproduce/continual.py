@@ -90,7 +90,7 @@ def continual(
                 place=place,
                 settings=settings.described(),
                 command=command_line(),
-                made=f"computed on {device}",
+                made=lambda _: f"computed on {device}",
                 figures=continual_figures,
             )
 

@@ -249,7 +249,7 @@ def conduct_saliency(
 
     return conduct(
         study, runner, seeds, out, place=place, settings={"study": study.name, "precision": runner.precision},
-        command=command, made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
+        command=command, made=lambda _: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
         pictures=pictures, remarks=below_floor, console=console,
     )  # fmt: skip
 
