@@ -13,6 +13,7 @@ import typer
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
+    from congruency.studies.classification.runner import ImageSource
     from congruency.studies.executor import Place
     from congruency.training import Correction
 
@@ -198,7 +199,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     """Return a correction with the options that were given, not None; refuse one that would be without effect."""
     from dataclasses import replace
 
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = chosen(**given)
     changes |= {} if floor is None else {"floor": floor_of(floor)}
     found = replace(base, **changes)
     dcl, concentrates = found.name == "dcl", found.mode == "concentrate" and found.blocks != "element"
@@ -221,19 +222,26 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     return found if concentrates else replace(found, floor=None)
 
 
-def data_folder(data: Path | None) -> Path | None:
-    """Return the folder of data sets as a whole path: a worker on a cluster starts in another folder."""
+def chosen(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def image_source(folder: Path, place: Place, data: Path | None, dataset: str | None, **settings: Any) -> ImageSource:
+    """Return where a study in ``folder`` reads its images, by whole paths: a worker of a cluster starts elsewhere."""
     import os
 
-    found = data or os.environ.get("CONGRUENCY_DATA")
-    return Path(found).expanduser().absolute() if found else None
-
-
-def dataset_path(dataset: str | None) -> str | None:
-    """Return the name of a known set, or the whole path of another."""
     from congruency.datasets import SETS as KNOWN
+    from congruency.studies.classification.runner import ImageSource
 
-    return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+    found = data or os.environ.get("CONGRUENCY_DATA")
+    known = dataset is None or dataset in KNOWN
+    return ImageSource(
+        data=Path(found).expanduser().absolute() if found else None,
+        dataset=dataset if known else str(Path(str(dataset)).expanduser().absolute()),
+        cache=folder / "images" if place.elsewhere else None,
+        **settings,
+    )
 
 
 @contextmanager

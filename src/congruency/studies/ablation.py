@@ -49,7 +49,7 @@ class Base:
 
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     """Return an image set and a network, trained as ``congruency train`` would."""
-    settings = DEFAULTS | {name: value for name, value in changes.items() if value is not None}
+    settings = DEFAULTS | changes
     per_class = settings.pop("per_class", None)
     if images.known:
         augmented = AUGMENTATIONS[images.source]
