@@ -102,7 +102,8 @@ def ablate(
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
-        from congruency.studies.ablation import Axes, ablation_study, curves, from_options, from_recipe
+        from congruency.studies.ablation import ablation_study, curves, from_options, from_recipe
+        from congruency.studies.classification.cells import Axes
         from congruency.studies.classification.runner import ClassificationRunner
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
