@@ -16,7 +16,7 @@ Each program is used as its documentation says:
   ``<g, x> = |x|^2``, so that this adds no condition and the problem is the same. With a margin it is not, and is left
   out. Also with very little regularisation (``reg_eps=1e-12, norm_eps=0``);
 - Avalanche: ``GEMPlugin.solve_quadprog`` for accuracy, the hook that calls it (``after_backward``) for the time;
-- on the host: float64 numpy and quadprog (``congruency.studies.bench_cases``), a ridge of 1e-12 of the trace.
+- on the host: float64 numpy and quadprog, a ridge of 1e-12 of the trace.
 
 Results are compared with an active-set method in rational arithmetic, without rounding errors. Times are those of
 correcting the gradient of one vector of float32 parameters, all constraints already in memory, in turns, on one thread.
@@ -47,7 +47,6 @@ import congruency
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
 from congruency.studies.bench import machine
-from congruency.studies.bench_cases import HostDCL
 from congruency.studies.demo import one_thread
 from tests.oracles import project_exactly
 
@@ -210,7 +209,7 @@ def torchjd_of(problem: Problem, exactly: bool = False) -> tuple[Tensor, Callabl
 
 
 def by_host(problem: Problem) -> Tensor:
-    """On the host: constraints are references minus weights, and the weights are 0."""
+    """On the host, as the paper computes DCL."""
     weight, correct = host_of(problem)
     correct()
     assert weight.grad is not None
@@ -218,12 +217,26 @@ def by_host(problem: Problem) -> Tensor:
 
 
 def host_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
-    """A parameter with the gradient, and the function that corrects it."""
+    """A parameter with the gradient, and the function that corrects it: all copied to the host, float64 and quadprog.
+
+    Constraints are references minus weights, and the weights are 0.
+    """
+    import quadprog
+
     weight = nn.Parameter(torch.zeros_like(problem.gradient))
     weight.grad = problem.gradient.clone()
-    host = HostDCL([weight], len(problem.rows), problem.margin)
-    host.points = list(problem.rows.numpy().astype(np.float64))
-    return weight, host.correct
+    points = list(problem.rows.numpy().astype(np.float64))
+
+    def correct() -> None:
+        weights, gradient = (t.detach().cpu().numpy().astype(np.float64) for t in (weight, weight.grad))
+        rows = np.stack([point - weights for point in points])
+        gram, identity = rows @ rows.T, np.eye(len(points))
+        ridge = 1e-12 * np.trace(gram) * identity  # quadprog needs a positive definite matrix
+        bounds = np.full(len(points), problem.margin)
+        multipliers = quadprog.solve_qp(gram + ridge, -(rows @ gradient), identity, bounds)[0]
+        weight.grad.copy_(torch.from_numpy(gradient + rows.T @ multipliers))
+
+    return weight, correct
 
 
 class Avalanche:

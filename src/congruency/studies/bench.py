@@ -1,4 +1,4 @@
-"""What a correction costs: beside the optimizer's own step, DCL through the host, and the limit of the memory."""
+"""What a correction costs: beside the optimizer's own step, and the limit of the memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from torch import Tensor, nn
 import congruency
 from congruency.files import write_together
 from congruency.report.tables import to_rich
-from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
+from congruency.studies.bench_cases import TrainingCase, Workload, training_cases, workloads
 from congruency.studies.bench_report import tables
 
 RATES = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
 QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
-_HOST_LIMIT = 110_000_000  # parameters; HostDCL needs about 40 bytes each
 
 
 Programs = Mapping[str, Callable[[], Any]]
@@ -233,23 +232,18 @@ def measure_correction(workload: Workload, references: int, clock: Clock, memory
     congruent = congruency.DCL(optimizer, references=references, attach=False)
     # a margin, so that the gradient is rewritten every time, and stays congruent
     corrected = congruency.DCL(optimizer, references=references, margin=1e-6, floor=1.0, returning=False, attach=False)
-    host = None
-    if workload.parameters <= _HOST_LIMIT and references <= 3 and find_spec("quadprog"):
-        host = HostDCL(params, references, margin=1e-6)
     for _ in range(references):
-        for method in (congruent, corrected, host):
-            if method is not None:
-                method.correct()
+        congruent.correct()
+        corrected.correct()
         _move(params, gradients)
     programs: dict[str, Callable[[], Any]] = {
         "sgd": optimizer.step, "congruent": congruent.correct, "corrected": corrected.correct
     }  # fmt: skip
     times, rate = memory.around(programs)
-    host_time = clock.time({"host": host.correct})["host"] if host else None
     extra = _extra_bytes(optimizer, references, workload.parameters) if clock.device.type == "cuda" else None
     return _correction_row(workload, references, times, rate.limits(2 + references, workload.parameters)) | {
-        "host": host_time, "extra_bytes": extra
-    }  # fmt: skip
+        "extra_bytes": extra
+    }
 
 
 def measure_memory(workload: Workload, rows: int, clock: Clock, memory: MemoryClock) -> Row:
@@ -273,8 +267,7 @@ def _correction_row(
     return {
         "workload": workload.name, "tensors": len(workload.shapes), "parameters": workload.parameters,
         "references": references, "sgd_step": times["sgd"], "congruent": times["congruent"],
-        "corrected": times["corrected"], "host": None, "memory_limit": limits[1], "extra_bytes": None,
-        "congruent_limit": limits[0],
+        "corrected": times["corrected"], "memory_limit": limits[1], "congruent_limit": limits[0], "extra_bytes": None,
     }  # fmt: skip
 
 

@@ -29,11 +29,10 @@ def _limit_cells(row: Row) -> list[str]:
 
 
 def _step_cells(row: Row) -> list[str]:
-    sgd, host = row["sgd_step"], row["host"]
+    sgd = row["sgd_step"]
     return [
         row["workload"], _size(row["parameters"]), str(row["references"]), _duration(sgd),
         f"{row['congruent'] / sgd:.2f}", f"{row['corrected'] / sgd:.2f}",
-        f"{host / row['corrected']:.0f}" if host else "-",
     ]  # fmt: skip
 
 
@@ -106,9 +105,8 @@ _TABLES: tuple[tuple[str, str, str, tuple[str, ...], Callable[[Row], list[str]]]
     ),
     (
         "corrections", "One correction of all parameters, beside an SGD step",
-        "x: times an SGD-momentum step (foreach) on the same parameters. x host: how many times more the same through "
-        "the host costs (numpy float64 and quadprog).",
-        ("what", "size", "refs", "SGD", "x left alone", "x rewritten", "x host"), _step_cells,
+        "x: times an SGD-momentum step (foreach) on the same parameters.",
+        ("what", "size", "refs", "SGD", "x left alone", "x rewritten"), _step_cells,
     ),
     (
         "memory", "One correction by constraints that all change at every step (GEM)",
