@@ -247,23 +247,17 @@ def image_source(folder: Path, place: Place, data: Path | None, dataset: str | N
 @contextmanager
 def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
     """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
-    check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
-    place = place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
-        yield place
-
-
-def place_of(processes: int, threads: int | None, ray: str | None) -> Place:
-    """Return where runs are executed; a combination that makes no sense is refused."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
 
-    if ray is not None and ray != "local" and processes > 1:
+    check_folder(out, "--out")
+    if ray is None:
+        check_accelerator(device)
+    elif ray != "local" and processes > 1:
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
     if process_count() > 1 and (processes > 1 or ray is not None):
         raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
-    return Place(processes=processes, threads=threads, ray=ray)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        yield Place(processes=processes, threads=threads, ray=ray)
