@@ -227,7 +227,9 @@ def chosen(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def image_source(folder: Path, place: Place, data: Path | None, dataset: str | None, **settings: Any) -> ImageSource:
+def image_source(
+    folder: Path, place: Place, data: Path | None, dataset: str | None, *, cache: Path | None = None, **settings: Any
+) -> ImageSource:
     """Return where a study in ``folder`` reads its images, by whole paths: a worker of a cluster starts elsewhere."""
     import os
 
@@ -236,10 +238,12 @@ def image_source(folder: Path, place: Place, data: Path | None, dataset: str | N
 
     found = data or os.environ.get("CONGRUENCY_DATA")
     known = dataset is None or dataset in KNOWN
+    if cache is None and place.elsewhere:
+        cache = folder / "images"
     return ImageSource(
         data=Path(found).expanduser().absolute() if found else None,
         dataset=dataset if known else str(Path(str(dataset)).expanduser().absolute()),
-        cache=folder / "images" if place.elsewhere else None,
+        cache=None if cache is None else cache.absolute(),
         **settings,
     )
 

@@ -38,6 +38,9 @@ def classification(
         "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
         "N", min=0,
     )] = 0,
+    cache: Annotated[Path | None, options.option(
+        "Keep decoded images here. (default: in --out, for several processes)", "FOLDER",
+    )] = None,
     device: options.Device = "auto",
     precision: Annotated[options.PrecisionName | None, options.option(
         "bf16 and 16 are mixed precision. (default: 32; bf16 for the grids on a GPU)",
@@ -94,7 +97,7 @@ def classification(
         runner = ClassificationRunner(
             folder=folder,
             machine=machine,
-            images=options.image_source(folder, place, data, dataset),
+            images=options.image_source(folder, place, data, dataset, cache=cache),
             study=table,
             command=typed(),
             record_steps=record_steps,

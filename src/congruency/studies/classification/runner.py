@@ -53,7 +53,7 @@ class ImageSource:
         dataset: another set, a name or a path, instead of the jobs' own.
         channels: 3 for colour, as all of the paper's sets are; None for as they are.
         size: the side that images of a path are scaled to when they are read; None for as they are.
-        cache: a folder for decoded images, where other processes execute the runs and read them.
+        cache: a folder for decoded images, which the processes that execute the runs read.
     """
 
     data: Path | None = None
