@@ -102,7 +102,7 @@ bench-continual: $(READY) .venv-avalanche/.ready
 	  --out benchmarks/results/continual-peers-cpu.json
 
 bench-comparison: $(READY) .venv-avalanche/.ready
-	$(BIN)/python benchmarks/comparison.py --avalanche .venv-avalanche/bin/python \
+	$(BIN)/python -m benchmarks.comparison --avalanche .venv-avalanche/bin/python \
 	  --out benchmarks/results/comparison-cpu.json --page docs/comparison.md
 
 # Not editable: a module that was compiled for .venv would be found beside the sources, or in build.

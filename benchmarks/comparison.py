@@ -1,6 +1,6 @@
 r"""One projection, four programs: accuracy on ill-conditioned problems, and the time of a step.
 
-    python benchmarks/comparison.py --avalanche PYTHON --out benchmarks/results/comparison-cpu.json \
+    python -m benchmarks.comparison --avalanche PYTHON --out benchmarks/results/comparison-cpu.json \
         --page docs/comparison.md
     make bench-comparison                   # sets up Avalanche's environment, measures, writes the page's numbers
 
@@ -16,7 +16,7 @@ Each program is used as its documentation says:
   ``<g, x> = |x|^2``, so that this adds no condition and the problem is the same. With a margin it is not, and is left
   out. Also with very little regularisation (``reg_eps=1e-12, norm_eps=0``);
 - Avalanche: ``GEMPlugin.solve_quadprog`` for accuracy, the hook that calls it (``after_backward``) for the time;
-- on the host: float64 numpy and quadprog (``congruency.studies.bench_cases``), a ridge of 1e-12 of the trace.
+- on the host: float64 numpy and quadprog, a ridge of 1e-12 of the trace.
 
 Results are compared with an active-set method in rational arithmetic, without rounding errors. Times are those of
 correcting the gradient of one vector of float32 parameters, all constraints already in memory, in turns, on one thread.
@@ -35,7 +35,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,8 @@ import congruency
 from congruency.files import write_together
 from congruency.report.tables import Table, to_markdown
 from congruency.studies.bench import machine
-from congruency.studies.bench_cases import HostDCL
 from congruency.studies.demo import one_thread
+from tests.oracles import project_exactly
 
 TOLERANCES = (1e-2, 1e-4, 1e-6)
 AGAINST = 1e-3  # a result this far on the wrong side of a constraint, in units of |h|, violates it
@@ -160,58 +159,6 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# --- the exact solution
-
-
-def exact(problem: Problem) -> Tensor:
-    """The active-set method of Lawson and Hanson in rational arithmetic, its conditions checked at the end.
-
-    Free the most violated constraint, fit the multipliers u of the free ones, and if one of them is negative move only
-    until the first reaches 0 and fix it there. A violated constraint is no combination of the free ones, so that every
-    fit has one solution.
-    """
-    rows = [[Fraction(value) for value in row] for row in problem.rows.tolist()]
-    margin = Fraction(problem.margin)
-    h = [Fraction(g) + margin * sum(c) for g, c in zip(problem.gradient.tolist(), zip(*rows, strict=True), strict=True)]
-    norms = [_dot(row, row) for row in rows]
-    u: dict[int, Fraction] = {}
-    x = h
-    while True:
-        slopes = {i: _dot(row, x) for i, row in enumerate(rows) if i not in u and norms[i]}
-        worst = min(slopes, key=lambda i: slopes[i] * abs(slopes[i]) / norms[i], default=None)
-        if worst is None or slopes[worst] >= 0:
-            break
-        u[worst] = Fraction(0)
-        while True:
-            target = _fit(rows, h, list(u))
-            if all(target[i] > 0 for i in u):
-                u = target
-                break
-            fraction, first = min((u[i] / (u[i] - target[i]), i) for i in u if target[i] <= 0)
-            u = {i: u[i] + fraction * (target[i] - u[i]) for i in u if i != first}
-        x = [s + sum(v * rows[i][k] for i, v in u.items()) for k, s in enumerate(h)]
-    assert all(_dot(row, x) >= 0 for row in rows)
-    assert all(v >= 0 and _dot(rows[i], x) == 0 for i, v in u.items())
-    return torch.tensor([float(value) for value in x], dtype=torch.float64)
-
-
-def _fit(rows: Sequence[Sequence[Fraction]], h: Sequence[Fraction], free: Sequence[int]) -> dict[int, Fraction]:
-    """The multipliers that make the point orthogonal to every free row: Gauss-Jordan on their Gram matrix."""
-    system = [[*(_dot(rows[i], rows[j]) for j in free), -_dot(rows[i], h)] for i in free]
-    for k in range(len(free)):
-        pivot = next(r for r in range(k, len(free)) if system[r][k])
-        system[k], system[pivot] = system[pivot], system[k]
-        system[k] = [value / system[k][k] for value in system[k]]
-        for r in range(len(free)):
-            if r != k and system[r][k]:
-                system[r] = [a - system[r][k] * b for a, b in zip(system[r], system[k], strict=True)]
-    return {i: row[-1] for i, row in zip(free, system, strict=True)}
-
-
-def _dot(a: Sequence[Fraction], b: Sequence[Fraction]) -> Fraction:
-    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
-
-
 # --- the programs, one solution each
 
 
@@ -262,7 +209,7 @@ def torchjd_of(problem: Problem, exactly: bool = False) -> tuple[Tensor, Callabl
 
 
 def by_host(problem: Problem) -> Tensor:
-    """On the host: constraints are references minus weights, and the weights are 0."""
+    """On the host, as the paper computes DCL."""
     weight, correct = host_of(problem)
     correct()
     assert weight.grad is not None
@@ -270,12 +217,26 @@ def by_host(problem: Problem) -> Tensor:
 
 
 def host_of(problem: Problem) -> tuple[nn.Parameter, Callable[[], None]]:
-    """A parameter with the gradient, and the function that corrects it."""
+    """A parameter with the gradient, and the function that corrects it: all copied to the host, float64 and quadprog.
+
+    Constraints are references minus weights, and the weights are 0.
+    """
+    import quadprog
+
     weight = nn.Parameter(torch.zeros_like(problem.gradient))
     weight.grad = problem.gradient.clone()
-    host = HostDCL([weight], len(problem.rows), problem.margin)
-    host.points = list(problem.rows.numpy().astype(np.float64))
-    return weight, host.correct
+    points = list(problem.rows.numpy().astype(np.float64))
+
+    def correct() -> None:
+        weights, gradient = (t.detach().cpu().numpy().astype(np.float64) for t in (weight, weight.grad))
+        rows = np.stack([point - weights for point in points])
+        gram, identity = rows @ rows.T, np.eye(len(points))
+        ridge = 1e-12 * np.trace(gram) * identity  # quadprog needs a positive definite matrix
+        bounds = np.full(len(points), problem.margin)
+        multipliers = quadprog.solve_qp(gram + ridge, -(rows @ gradient), identity, bounds)[0]
+        weight.grad.copy_(torch.from_numpy(gradient + rows.T @ multipliers))
+
+    return weight, correct
 
 
 class Avalanche:
@@ -327,6 +288,11 @@ class Avalanche:
 
 
 # --- accuracy
+
+
+def exact(problem: Problem) -> Tensor:
+    """The solution in rational arithmetic, as the tests compute it."""
+    return torch.as_tensor(project_exactly(problem.gradient.tolist(), problem.rows.tolist(), problem.margin))
 
 
 def answered(program: Callable[[Problem], Tensor], problem: Problem) -> Tensor | str | None:
@@ -575,7 +541,7 @@ def main() -> None:
             versions |= {f"avalanche's {name}": what for name, what in avalanche.ask(do="about").items()}
             avalanche.close()
     result = {
-        "command": f"python benchmarks/comparison.py --problems {options.problems} --rounds {options.rounds} "
+        "command": f"python -m benchmarks.comparison --problems {options.problems} --rounds {options.rounds} "
         f"--seed {options.seed} --avalanche PYTHON",
         "machine": machine(torch.device("cpu")) | {"threads": 1},
         "versions": versions,

@@ -6,7 +6,7 @@
 Naive (plain SGD), ER, GEM, A-GEM and LwF have the same streams, network, initial weights, batches, memory and settings
 on both sides, and one thread each by default; both measure accuracy and loss on all tasks before training and after
 every task, and both times include that. Ours trains all seeds in one call, as a study does; Avalanche has no way
-to, and trains one after the other. ``--alone`` times ours one by one too. Both keep 256 random samples of each past
+to, and trains one after the other. Both keep 256 random samples of each past
 task, drawn differently, so that ER, GEM and A-GEM agree in distribution only: the paired difference of the final
 accuracies is reported with its standard error. A step of ER takes 10 samples of the task and 10 of the memory, both in
 shuffled passes over the memory (``replay_order="passes"``), as Avalanche's data loader does.
@@ -37,15 +37,12 @@ LEARNERS = {
 }
 
 
-def ours(streams: list[Stream], config: LearnerConfig, alone: bool) -> list[tuple[float, float]]:
-    """Seconds per run and final accuracy of each stream, all in one call or in one each."""
-    found = []
-    for chosen in [[stream] for stream in streams] if alone else [streams]:
-        began = time.perf_counter()
-        outcome = run_together(chosen, [config], batch=BATCH, memory=MEMORY, agreement=False)
-        seconds = (time.perf_counter() - began) / len(chosen)
-        found += [(seconds, accuracy) for accuracy in outcome.scores().accuracy[:, 0].tolist()]
-    return found
+def ours(streams: list[Stream], config: LearnerConfig) -> list[tuple[float, float]]:
+    """Seconds per run and final accuracy of each stream, all in one call."""
+    began = time.perf_counter()
+    outcome = run_together(streams, [config], batch=BATCH, memory=MEMORY, agreement=False)
+    seconds = (time.perf_counter() - began) / len(streams)
+    return [(seconds, accuracy) for accuracy in outcome.scores().accuracy[:, 0].tolist()]
 
 
 def theirs(streams: list[Stream], name: str, python: str, threads: int) -> list[tuple[float, float]]:
@@ -86,7 +83,6 @@ def main() -> None:
     parser.add_argument("--data", help="the folder of data sets (default: $CONGRUENCY_DATA)")
     parser.add_argument("--avalanche", metavar="PYTHON", help="a Python that has avalanche-lib 0.6")
     parser.add_argument("--orders", action="store_true", help="instead: ER's passes over its memory and random draws")
-    parser.add_argument("--alone", action="store_true", help="train our seeds one by one")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
@@ -110,13 +106,13 @@ def main() -> None:
         parser.error("give --avalanche PYTHON, or --orders")
     result = {
         "command": f"python benchmarks/continual_peers.py --threads {options.threads} --tasks {options.tasks} "
-        f"--first-seed {options.first_seed} --seeds {options.seeds} --test {options.test}" + " --alone" * options.alone,
+        f"--first-seed {options.first_seed} --seeds {options.seeds} --test {options.test}",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "learners": {},
     }
     for name in options.learner or LEARNERS:
-        mine = ours(streams, LEARNERS[name], options.alone)
+        mine = ours(streams, LEARNERS[name])
         pairs = list(zip(mine, theirs(streams, name, options.avalanche, options.threads), strict=True))
         result["learners"][name] = compared(pairs)
         print(name, json.dumps(result["learners"][name]), flush=True)

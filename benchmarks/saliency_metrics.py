@@ -2,14 +2,10 @@
 
     python benchmarks/saliency_metrics.py --device cuda --maps 1000
     python benchmarks/saliency_metrics.py --device cpu --maps 40 --threads 1
-    python benchmarks/saliency_metrics.py --sums --device cpu --maps 4 --height 768 --width 1024 --threads 1
 
 The numpy side handles one image at a time, vectorised within the image, with ranks by sorting. It runs on one thread in
 float64, numpy's default (``--numpy-dtype float32`` for the other). Both sides score the same maps, and their values are
 compared before anything is timed.
-
-With ``--sums`` the value-based metrics are compared with the same formulas summed in float32, in turn within one
-process: what do sums in float64 cost, and what is the error of either against float64 throughout.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ import torch
 from torch import Tensor
 
 from congruency.saliency import metrics
-from congruency.saliency.metrics.checks import by_parts
 
 EPSILON = 2.0**-52
 
@@ -96,66 +91,6 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., float], tuple[str, .
     "AUC-Borji": (metrics.auc_borji, numpy_auc_borji, ("fixations",)),
     "AUC shuffled": (metrics.auc_shuffled, numpy_auc_shuffled, ("fixations", "negatives")),
 }
-
-
-def _dot32(left: Tensor, right: Tensor) -> Tensor:
-    if left.device.type == "cpu":
-        return torch.bmm(left.unsqueeze(-2), right.unsqueeze(-1)).flatten()
-    return torch.linalg.vecdot(left, right)
-
-
-def _centred32(maps: Tensor) -> Tensor:
-    maps.amin(-1), maps.amax(-1)  # whether the map is constant
-    return maps - maps.mean(-1, keepdim=True)
-
-
-def float32_nss(saliency: Tensor, fixations: Tensor) -> Tensor:
-    """Mean z-score at the fixations."""
-    s = _centred32(saliency)
-    return _dot32(s, fixations) / (_dot32(s, s) / s.shape[-1]).sqrt() / _sum32(fixations).squeeze(-1)
-
-
-def float32_cc(saliency: Tensor, density: Tensor) -> Tensor:
-    """Pearson's correlation."""
-    s, q = _centred32(saliency), _centred32(density)
-    return _dot32(s, q) / (_dot32(s, s).sqrt() * _dot32(q, q).sqrt())
-
-
-def _sum32(maps: Tensor) -> Tensor:
-    maps.amin(-1)  # whether a value is negative
-    return maps.sum(-1, keepdim=True)
-
-
-def float32_kl(saliency: Tensor, density: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of the saliency from the density."""
-    total, mass = _sum32(saliency), _sum32(density)
-    ratio = saliency + EPSILON * total
-    ratio = torch.div(density, ratio, out=ratio).add_(EPSILON * mass / total)
-    return _dot32(density, ratio.log_()) / mass.squeeze(-1) + (total / mass).log().squeeze(-1)
-
-
-def float32_sim(saliency: Tensor, density: Tensor) -> Tensor:
-    """Overlap of the two distributions."""
-    mass = _sum32(density)
-    scaled = saliency * (mass / _sum32(saliency))
-    return torch.minimum(scaled, density, out=scaled).sum(-1) / mass.squeeze(-1)
-
-
-def float32_information_gain(saliency: Tensor, fixations: Tensor, baseline: Tensor) -> Tensor:
-    """Bits per fixation over the baseline."""
-    total, below = _sum32(saliency), _sum32(baseline)
-    ratio = (saliency + EPSILON * total).div_(baseline + EPSILON * below)
-    return _dot32(ratio.log2_(), fixations) / _sum32(fixations).squeeze(-1) + (below / total).log2().squeeze(-1)
-
-
-def _in_chunks(score: Callable[..., Tensor], *maps: Tensor) -> Tensor:
-    return by_parts(score, *(x.flatten(-2) for x in maps))
-
-
-FLOAT32 = {
-    "NSS": float32_nss, "CC": float32_cc, "KL": float32_kl, "SIM": float32_sim,
-    "information gain": float32_information_gain,
-}  # fmt: skip
 
 
 def make_maps(count: int, height: int, width: int, fixations: int) -> dict[str, Tensor]:
@@ -234,27 +169,6 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def measure_sums(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Of each value-based metric: milliseconds per map with sums in float64 and in float32, and the largest errors."""
-    device = torch.device(options.device)
-    maps = {
-        k: v.to(device) for k, v in make_maps(options.maps, options.height, options.width, options.fixations).items()
-    }
-    rows = {}
-    for name, plain in FLOAT32.items():
-        ours, _, needs = CASES[name]
-        plain = partial(_in_chunks, plain)
-        inputs = [maps[need] for need in ("saliency", *needs)]
-        exact = ours(*(x.double() for x in inputs))
-        pairs = [(seconds(partial(ours, *inputs), device, 1), seconds(partial(plain, *inputs), device, 1))
-                 for _ in range(options.repeats)]  # in turn: what disturbs one disturbs the other  # fmt: skip
-        fast, slow = (1e3 * min(times) / options.maps for times in zip(*pairs, strict=True))
-        errors = [(score(*inputs).double() - exact).abs().max().item() for score in (ours, plain)]
-        rows[name] = {"ours_ms": fast, "float32_ms": slow, "ratio": fast / slow,
-                      "error": errors[0], "float32_error": errors[1]}  # fmt: skip
-    return rows
-
-
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -267,18 +181,10 @@ def main() -> None:
     parser.add_argument("--fixations", type=int, default=200, help="fixations per image")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0, help="torch's threads on the CPU; 0 for the default")
-    parser.add_argument("--sums", action="store_true", help="compare with sums in float32; use 20 repeats or more")
     parser.add_argument("--out", type=Path, help="also write the result here, as JSON")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    if options.sums:
-        rows = measure_sums(options)
-        print(f"{'metric':<18}{'float64 sums':>14}{'float32 sums':>14}{'ratio':>8}{'error':>10}{'float32':>10}")
-        for name, row in rows.items():
-            times = f"{row['ours_ms']:>14.4f}{row['float32_ms']:>14.4f}{row['ratio']:>8.2f}"
-            print(f"{name:<18}{times}{row['error']:>10.1e}{row['float32_error']:>10.1e}")
-        return
     result = measure(options)
     print(f"{result['maps']} maps of {options.height}x{options.width} on {result['machine']}; milliseconds per map")
     print(f"{'metric':<18}{'ours':>10}{'numpy':>10}{'times':>9}")

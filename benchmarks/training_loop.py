@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,20 +172,14 @@ class _Watched:
         return self._stopwatch.watched(self._data, epoch, start)
 
 
-class switches:
+@contextmanager
+def switches(options: argparse.Namespace) -> Iterator[None]:
     """Torch's global settings as the loop sets them."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._cuda = options.device == "cuda"
-
-    def __enter__(self) -> None:
-        if self._cuda:
-            torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
-            torch.set_float32_matmul_precision("high")
-
-    def __exit__(self, *reason: object) -> None:
-        if self._cuda:
-            torch.set_float32_matmul_precision("highest")
+    if options.device == "cuda":
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
 
 
 def setup_of(options: argparse.Namespace, images: LabelledImages) -> Setup:

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 from congruency.saliency.task import Recipe
-from congruency.studies.ablation import Axes, cell_name, cells
 from congruency.studies.analysis.pairs import BETWEEN, SIMILAR, WITHIN
 from congruency.studies.analysis.runs import row_name
+from congruency.studies.classification.cells import Axes, cell_name, cells
 from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.classification.tuned import TUNED
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study

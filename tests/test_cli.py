@@ -161,15 +161,13 @@ def test_bench_measures(tmp_path):
     found = json.loads((tmp_path / "bench-cpu.json").read_text())
     assert [(row["parameters"], row["references"]) for row in found["corrections"]] == [(10_000, 1), (10_000, 3)]
     for row in found["corrections"]:
-        assert all(row[name] > 0 for name in ("sgd_step", "congruent", "corrected", "host", "memory_limit"))
+        assert all(row[name] > 0 for name in ("sgd_step", "congruent", "corrected", "memory_limit"))
     assert "One correction of all parameters" in result.output
     assert found["machine"]["torch"] == torch.__version__
     for kind in ("memory", "meter", "updates"):
         assert found[kind], kind
     assert found["training_steps"] == []  # a size was asked for, not networks
-    page = (tmp_path / "bench.html").read_text("utf-8")
-    assert "Cost against references" in page
-    assert "One update of a congruency meter" in page
+    assert "One update of a congruency meter" in result.output
 
 
 def test_bench_measures_the_chosen_networks(tmp_path):
@@ -189,12 +187,9 @@ def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
     stored = Path(__file__).parents[1] / "benchmarks" / "results" / f"bench-{device}.json"
     result = json.loads(stored.read_text("utf-8"))
     for row in result["training_steps"]:
-        row.setdefault("host", [1e-4, 3e-4])
-        row.setdefault("launches", [30.0, 34.0])
+        row["host"], row["launches"] = row["host"] or [1e-4, 3e-4], row["launches"] or [30.0, 34.0]
     made = bench_report.tables(result)
     assert len(made) >= 4
-    chart = next(f.chart for f in bench_report.page([result]).figures if f.title.startswith("Cost against size"))
-    assert {"2.5e7", "3.5e8"} <= set(re.findall(r"[\d.]+e\d", chart))
     for _, table in made:
         shown = io.StringIO()
         Console(width=80, file=shown).print(to_rich(table))

@@ -24,6 +24,13 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def undefined(value: Any) -> Any:
+    """Put nan in place of None, the inverse of :func:`finite`."""
+    if isinstance(value, Mapping):
+        return {name: undefined(item) for name, item in value.items()}
+    return [undefined(item) for item in value] if isinstance(value, list) else math.nan if value is None else value
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path``, safe from power failures, when the block ends without an error."""

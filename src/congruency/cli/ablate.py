@@ -94,21 +94,21 @@ def ablate(
     out = out.absolute()
     windows = _windows(window or ())
     _check(recipe, dataset, pretrained, size)
-    changes = {
-        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "weight_decay": weight_decay,
-        "per_class": per_class, "pretrained": pretrained,
-    }  # fmt: skip
+    changes = options.chosen(
+        model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, weight_decay=weight_decay,
+        per_class=per_class, pretrained=pretrained,
+    )  # fmt: skip
     with options.studying(out, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
-        from congruency.studies.ablation import Axes, ablation_study, curves, from_options, from_recipe
-        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.ablation import ablation_study, curves, from_options, from_recipe
+        from congruency.studies.classification.cells import Axes
+        from congruency.studies.classification.runner import ClassificationRunner
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
         from congruency.studies.network_runs import made_by
-        from congruency.studies.store import Store
         from congruency.training.processes import process_count
 
         if process_count() > 1:
@@ -129,25 +129,19 @@ def ablate(
         machine = choose_machine("ablation", device, precision)
         settings = {
             "recipe": base.name, "base": None if dataset is None else Path(dataset).name,
-            "changes": {name: value for name, value in changes.items() if value is not None},
-            "machine": asdict(machine), "threads": threads,
+            "changes": changes, "machine": asdict(machine), "threads": threads,
         }  # fmt: skip
-        source = options.dataset_path(dataset)
         runner = ClassificationRunner(
             folder=out,
             machine=machine,
-            images=ImageSource(
-                data=options.data_folder(data), dataset=None if source == base.name else source,
-                channels=None if recipe is None else 3, size=size,
-            ),
+            images=options.image_source(out, place, data, dataset, channels=None if recipe is None else 3, size=size),
             study="ablation",
             command=typed(),
-            elsewhere=ray is not None or processes > 1,
         )  # fmt: skip
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), out, place=place, settings=settings,
             remembered=machine.remembered, command=command_line(), figures=curves,
-            made=lambda: made_by(Store(out).settings() or {**settings, **machine.remembered}),
+            made=made_by,
         )  # fmt: skip
     raise typer.Exit(code)
 

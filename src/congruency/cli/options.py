@@ -13,6 +13,7 @@ import typer
 from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
+    from congruency.studies.classification.runner import ImageSource
     from congruency.studies.executor import Place
     from congruency.training import Correction
 
@@ -198,7 +199,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     """Return a correction with the options that were given, not None; refuse one that would be without effect."""
     from dataclasses import replace
 
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = chosen(**given)
     changes |= {} if floor is None else {"floor": floor_of(floor)}
     found = replace(base, **changes)
     dcl, concentrates = found.name == "dcl", found.mode == "concentrate" and found.blocks != "element"
@@ -221,41 +222,46 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     return found if concentrates else replace(found, floor=None)
 
 
-def data_folder(data: Path | None) -> Path | None:
-    """Return the folder of data sets as a whole path: a worker on a cluster starts in another folder."""
+def chosen(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def image_source(
+    folder: Path, place: Place, data: Path | None, dataset: str | None, *, cache: Path | None = None, **settings: Any
+) -> ImageSource:
+    """Return where a study in ``folder`` reads its images, by whole paths: a worker of a cluster starts elsewhere."""
     import os
 
-    found = data or os.environ.get("CONGRUENCY_DATA")
-    return Path(found).expanduser().absolute() if found else None
-
-
-def dataset_path(dataset: str | None) -> str | None:
-    """Return the name of a known set, or the whole path of another."""
     from congruency.datasets import SETS as KNOWN
+    from congruency.studies.classification.runner import ImageSource
 
-    return dataset if dataset is None or dataset in KNOWN else str(Path(dataset).expanduser().absolute())
+    found = data or os.environ.get("CONGRUENCY_DATA")
+    known = dataset is None or dataset in KNOWN
+    if cache is None and place.elsewhere:
+        cache = folder / "images"
+    return ImageSource(
+        data=Path(found).expanduser().absolute() if found else None,
+        dataset=dataset if known else str(Path(str(dataset)).expanduser().absolute()),
+        cache=None if cache is None else cache.absolute(),
+        **settings,
+    )
 
 
 @contextmanager
 def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
     """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
-    check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
-    place = place_of(processes, threads, ray)
-    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
-        yield place
-
-
-def place_of(processes: int, threads: int | None, ray: str | None) -> Place:
-    """Return where runs are executed; a combination that makes no sense is refused."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
 
-    if ray is not None and ray != "local" and processes > 1:
+    check_folder(out, "--out")
+    if ray is None:
+        check_accelerator(device)
+    elif ray != "local" and processes > 1:
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
     if process_count() > 1 and (processes > 1 or ray is not None):
         raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
-    return Place(processes=processes, threads=threads, ray=ray)
+    with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
+        yield Place(processes=processes, threads=threads, ray=ray)

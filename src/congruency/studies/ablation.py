@@ -5,9 +5,8 @@ What is varied is a row of a classification table without its method, or an imag
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from typing import Any
 from congruency.classification.augmentation import AUGMENTATIONS
 from congruency.classification.image_options import ImageOptions, augmentation, read_sets
 from congruency.classification.task import Setup
-from congruency.constraints.references import Mode
-from congruency.corrector import Blocks, Correct
 from congruency.report import charts
 from congruency.report.page import Figure
+from congruency.studies.classification.cells import Axes, cell_name, cells, variant_name, variant_of, window_name
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.conduct import Finished
@@ -27,9 +25,8 @@ from congruency.studies.image_tables import TITLES, named_study
 from congruency.studies.plan import Column, Row, Study, pick
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
-from congruency.training.config import LATER_FIELDS, Correction, Scope
+from congruency.training.config import Correction
 from congruency.training.methods import BASELINE
-from congruency.training.wording import in_words
 
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
@@ -49,7 +46,7 @@ class Base:
 
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
     """Return an image set and a network, trained as ``congruency train`` would."""
-    settings = DEFAULTS | {name: value for name, value in changes.items() if value is not None}
+    settings = DEFAULTS | changes
     per_class = settings.pop("per_class", None)
     if images.known:
         augmented = AUGMENTATIONS[images.source]
@@ -115,12 +112,6 @@ def _the_row(name: str) -> tuple[Study[ImageJob], Row[ImageJob]]:
     return study, next(iter(distinct.values()))
 
 
-MARGINS: dict[Mode, float] = {"concentrate": 0.0, "anchor": 0.5}
-"""The margin of each mode where none is given: the paper's equations, and its published code."""
-
-Variant = tuple[tuple[str, Any], ...]
-"""What stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
-
 _NOTES = (
     *CONSTRAINT_NOTES,
     (
@@ -131,54 +122,6 @@ _NOTES = (
     ),
     CORRECTED_NOTE,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axes:
-    """The values of the grid; every combination is a cell.
-
-    Attributes:
-        windows: None for infinity.
-        margins: of DCL; None takes that of each mode, :data:`MARGINS`.
-        floors: None for the paper's form; of mode concentrate alone, as is returning.
-    """
-
-    windows: tuple[int | None, ...] = (5, 10, 20, 50, None)
-    references: tuple[int, ...] = (1, 2, 3, 5)
-    modes: tuple[Mode, ...] = ("concentrate",)
-    margins: tuple[float, ...] | None = None
-    scopes: tuple[Scope, ...] = ("head",)
-    floors: tuple[float | None, ...] = (None,)
-    returning: tuple[bool, ...] = (True,)
-    corrects: tuple[Correct, ...] = ("gradient",)
-    blocks: tuple[Blocks, ...] = ("joint",)
-
-
-def cells(axes: Axes) -> list[Correction]:
-    """Return every combination once: references within windows within scopes, modes, margins and other settings.
-
-    The anchor records a reference after the step, as the paper's published code does (offset 1).
-    """
-    made = []
-    for scope, mode in itertools.product(axes.scopes, axes.modes):
-        margins = axes.margins or (MARGINS[mode],)
-        for margin, correct, blocks, floor, returning, window, references in itertools.product(
-            margins, axes.corrects, axes.blocks, axes.floors, axes.returning, axes.windows, axes.references
-        ):
-            floored = None if mode == "anchor" or blocks == "element" else floor
-            made.append(
-                Correction(
-                    name="dcl", window=window, references=references, mode=mode, margin=margin, scope=scope,
-                    floor=floored, returning=returning or floored is None, correct=correct, blocks=blocks,
-                    offset=int(mode == "anchor" and window != 1),  # a window of one step has no room for an offset
-                )
-            )  # fmt: skip
-    return list(dict.fromkeys(made))
-
-
-def cell_name(cell: Correction) -> str:
-    """As the paper writes it, with what it does not say."""
-    return f"DCL-{_window_name(cell.window)}-{cell.references}, {_variant_name(_variant(cell.settings()))}"
 
 
 def inactive(cell: Correction) -> str:
@@ -217,22 +160,13 @@ def _row(base: Base, cell: Correction) -> Row[ImageJob]:
     )  # fmt: skip
 
 
-def _window_name(window: int | None) -> str:
-    return "inf" if window is None else str(window)
-
-
-def _variant_name(variant: Variant) -> str:
-    (_, mode), (_, margin), (_, scope), *others = variant
-    return ", ".join([mode, f"margin {margin:g}", scope, *in_words(dict(others))])
-
-
 def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tuple[list[Figure], str]:
     """Return charts of every column and variant, by window and by number of references, and how to read them."""
     made = []
     rows = study.find(method="dcl")
     for column in study.columns:
-        for variant in dict.fromkeys(_variant(row.settings) for row in rows):
-            chosen = [row for row in rows if _variant(row.settings) == variant]
+        for variant in dict.fromkeys(variant_of(row.settings) for row in rows):
+            chosen = [row for row in rows if variant_of(row.settings) == variant]
             windows = sorted({row.settings["window"] for row in chosen}, key=lambda w: math.inf if w is None else w)
             counts = sorted({row.settings["references"] for row in chosen})
             by_cell = {(row.settings["window"], row.settings["references"]): row.name for row in chosen}
@@ -240,9 +174,9 @@ def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tupl
                 "1 reference" if count == 1 else f"{count} references": [by_cell.get((w, count)) for w in windows]
                 for count in counts
             }
-            by_count = {f"window {_window_name(w)}": [by_cell.get((w, count)) for count in counts] for w in windows}
-            of = f": {_variant_name(variant)}"
-            names = [_window_name(window) for window in windows]
+            by_count = {f"window {window_name(w)}": [by_cell.get((w, count)) for count in counts] for w in windows}
+            of = f": {variant_name(variant)}"
+            names = [window_name(window) for window in windows]
             made += _charts(by_window, results, column, names, "window, steps", f"by window{of}")
             made += _charts(by_count, results, column, list(map(str, counts)), "reference points", f"by references{of}")
     note = (
@@ -250,10 +184,6 @@ def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tupl
         "point to see its values."
     )
     return made, note
-
-
-def _variant(settings: Mapping[str, Any]) -> Variant:
-    return tuple((name, settings[name]) for name in ("mode", "margin", "scope", *LATER_FIELDS) if name in settings)
 
 
 def _charts(

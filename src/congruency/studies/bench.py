@@ -1,4 +1,4 @@
-"""What a correction costs: beside the optimizer's own step, DCL through the host, and the limit of the memory."""
+"""What a correction costs: beside the optimizer's own step, and the limit of the memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,83 +24,24 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
-from congruency.report.page import render
 from congruency.report.tables import to_rich
-from congruency.studies.bench_cases import HostDCL, TrainingCase, Workload, training_cases, workloads
-from congruency.studies.bench_report import page, tables
-
-__all__ = ["QUESTIONS", "run"]
+from congruency.studies.bench_cases import TrainingCase, Workload, training_cases, workloads
+from congruency.studies.bench_report import tables
 
 RATES = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
 QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
-_HOST_LIMIT = 110_000_000  # parameters; HostDCL needs about 40 bytes each
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the result; times are medians in seconds, None where not measured."""
+Programs = Mapping[str, Callable[[], Any]]
+Row = dict[str, Any]
+"""One line of the result as plain data; times are medians in seconds, None where not measured.
 
-    workload: str
-    tensors: int
-    parameters: int
-    references: int
-    sgd_step: float
-    congruent: float
-    corrected: float
-    host: float | None
-    memory_limit: float
-    """What moving the memory alone takes where the gradient is rewritten: see :meth:`Memory.limits`."""
-    extra_bytes: int | None
-    """On a GPU: the most memory DCL takes besides its reference points, a correction included."""
-    congruent_limit: float | None = None
-    """The same where it is left alone."""
-
-
-@dataclass(frozen=True)
-class MeterRow:
-    """One update of a congruency meter over all parameters; times are medians in seconds."""
-
-    workload: str
-    parameters: int
-    sgd_step: float
-    update: float
-    beside: float
-    """In place of ``update``, where DCL has measured the same step already."""
-    memory_limit: float
-
-
-@dataclass(frozen=True)
-class UpdateRow:
-    """An AdamW step (foreach) with its update corrected, and without; times are medians in seconds."""
-
-    workload: str
-    parameters: int
-    adamw_step: float
-    cautious: float
-    dcl_update: float
-    timm_cautious: float | None
-    """The cautious AdamW of timm, where it is installed."""
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """The cost within a whole training step; times are medians in seconds."""
-
-    network: str
-    scope: str
-    parameters: int
-    references: int
-    step: float
-    step_with_dcl: float
-    sgd_step: float
-    """The optimizer's own step: SGD with momentum for DCL, AdamW for Cautious."""
-    corrected_share: float
-    correction: str = "DCL"
-    mode: str = "eager"
-    host: tuple[float, float] | None = None
-    """On a GPU: the host's time in ``optimizer.step()``, without and with the correction."""
-    launches: tuple[float, float] | None = None
-    """On a GPU: kernels and copies in a whole step, without and with the correction."""
+Corrections: ``congruent`` is of a gradient that is left alone, ``corrected`` of one that is rewritten;
+``congruent_limit`` and ``memory_limit`` are what moving the memory alone takes (:meth:`Memory.limits`), ``extra_bytes``
+the most memory that DCL takes on a GPU besides its reference points. Training steps: ``host`` is the host's time in
+``optimizer.step()`` and ``launches`` the kernels and copies of a whole step, on a GPU, without and with the correction;
+``sgd_step`` is the optimizer's own step, SGD with momentum for DCL, AdamW for Cautious.
+"""
 
 
 def run(
@@ -112,7 +54,7 @@ def run(
     networks: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``.
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` goes to ``out``.
 
     Args:
         networks, modes: Of the training steps, only these: how names of networks begin, and how steps are run.
@@ -127,23 +69,19 @@ def run(
             f"{', '.join(sorted({case.name.split(',')[0] for case in known}))}, and the modes "
             f"{', '.join(sorted({case.mode for case in known}))}"
         )
-    results = []
+    files = {}
     for name in devices:
-        device = torch.device(name)
-        results.append(measure(device, sizes, references, only or QUESTIONS, quick, cases[name], console))
-        machine, rates = results[-1]["machine"], [results[-1][name] / 1e9 for name in RATES]
+        result = measure(torch.device(name), sizes, references, only or QUESTIONS, quick, cases[name], console)
+        machine, rates = result["machine"], [result[name] / 1e9 for name in RATES]
         where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
         speed = "reads {:.0f} GB/s, adds {:.0f} GB/s".format(*rates)
         console.print(f"[bold]{where}[/bold], torch {machine['torch']}; memory {speed}\n")
-        for title, table in tables(results[-1]):
+        for title, table in tables(result):
             console.print(title, style="bold")
             console.print(to_rich(table), "")
+        files[f"bench-{name.replace(':', '')}.json"] = json.dumps(result, indent=1) + "\n"
     if out is not None:
-        files = {
-            f"bench-{name.replace(':', '')}.json": json.dumps(result, indent=1) + "\n"
-            for name, result in zip(devices, results, strict=True)
-        }
-        for path in write_together(out, {**files, "bench.html": render(page(results))}):
+        for path in write_together(out, files):
             console.print(f"written to {path}")
 
 
@@ -160,7 +98,7 @@ def measure(
     cases: Sequence[TrainingCase], console: Console,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure on one device what answers these questions; return plain data."""
-    clock = _Clock(device, seconds=0.2 if quick else 1.0)
+    clock = Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
     cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
     for workload in chosen if sizes else ():
@@ -173,45 +111,37 @@ def measure(
             )
     if sizes and not cells:
         raise ValueError("nothing of this fits into the memory that is free here; give a smaller --size")
-    memory = MemoryClock(device, clock.seconds / 5, 1 << (22 if quick else 26 if device.type == "cpu" else 28))
+    memory = MemoryClock(clock, 1 << (22 if quick else 26 if device.type == "cpu" else 28))
     large = [w for w in chosen if _fits(w, 2, device)]
-    jobs: dict[str, list[tuple[str, Callable[[], Any]]]] = {name: [] for name in QUESTIONS}
-
-    def plan(what: str, description: str, function: Callable[..., Any], *arguments: Any) -> None:
-        if what in only:
-            jobs[what].append((description, lambda: function(*arguments)))
-
-    for w, n in cells:
-        plan("corrections", f"{w.name}, {n} reference(s)", measure_correction, w, n, device, clock, memory)
-    for w, n in ((w, n) for w in large[-2:] for n in references if n > 1):
-        plan("memory", f"{w.name}, {n} memory rows", measure_memory, w, n, device, clock, memory)
-    for w in large:
-        plan("meter", f"{w.name}, meter", measure_meter, w, device, clock, memory)
-        plan("updates", f"{w.name}, updates", measure_update, w, device, clock)
-    calls = 10 if device.type == "cuda" else 1
-    for case in cases:
-        steps = _Clock(device, clock.seconds * (1 if device.type == "cuda" else 3), calls)
-        plan("steps", f"{case.name}, {case.correction}, {case.mode}", measure_training_step, case, device, steps)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in QUESTIONS}
+    on_gpu = device.type == "cuda"
+    whole = Clock(device, clock.seconds * (1 if on_gpu else 3), calls=10 if on_gpu else 1)
+    jobs: list[tuple[str, str, Callable[[], Row]]] = [
+        *(("corrections", f"{w.name}, {n} reference(s)", partial(measure_correction, w, n, clock, memory))
+          for w, n in cells),
+        *(("memory", f"{w.name}, {n} memory rows", partial(measure_memory, w, n, clock, memory))
+          for w in large[-2:] for n in references if n > 1),
+        *(("meter", f"{w.name}, meter", partial(measure_meter, w, clock, memory)) for w in large),
+        *(("updates", f"{w.name}, updates", partial(measure_update, w, clock)) for w in large),
+        *(("steps", f"{case.name}, {case.correction}, {case.mode}", partial(measure_training_step, case, whole))
+          for case in cases),
+    ]  # fmt: skip
+    jobs = [job for job in jobs if job[0] in only]
+    found: dict[str, list[Row]] = {name: [] for name in QUESTIONS}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=sum(map(len, jobs.values())))
-        for what, listed in jobs.items():
-            for description, job in listed:
-                progress.update(task, description=description, advance=1)
-                found[what].append(asdict(job()))
+        task = progress.add_task("", total=len(jobs))
+        for what, description, job in jobs:
+            progress.update(task, description=description, advance=1)
+            found[what].append(job())
     return {
         "command": " ".join(["congruency", *sys.argv[1:]]),
         "machine": machine(device),
         **dict(zip(RATES, memory().bytes_per_second, strict=True)),
-        "corrections": found["corrections"],
-        "memory": found["memory"],
-        "meter": found["meter"],
-        "updates": found["updates"],
-        "training_steps": found["steps"],
+        "training_steps": found.pop("steps"),
+        **found,
     }
 
 
-class _Clock:
+class Clock:
     """Medians of repeated calls, several programs in turn so that drift affects all of them alike."""
 
     def __init__(self, device: torch.device, seconds: float, calls: int = 1) -> None:
@@ -219,7 +149,7 @@ class _Clock:
         self.seconds = seconds
         self.calls = calls  # in a row: as in training, the host may then run ahead of a GPU
 
-    def time(self, programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    def time(self, programs: Programs) -> dict[str, float]:
         """Return the median seconds of each program."""
         times: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(2):
@@ -230,6 +160,12 @@ class _Clock:
             for name, program in programs.items():
                 times[name].append(self._once(program))
         return {name: statistics.median(values) for name, values in times.items()}
+
+    def work(self, programs: Programs) -> dict[str, float]:
+        """The same, but on a GPU what it does: the host runs ahead of it in training."""
+        if self.device.type != "cuda":
+            return self.time(programs)
+        return {name: device_seconds(program) for name, program in programs.items()}
 
     def _once(self, program: Callable[[], Any]) -> float:
         self._wait()
@@ -268,114 +204,101 @@ class Memory:
 class MemoryClock:
     """Measures how fast memory is: anew each time on a CPU, whose memory others use too, once on a GPU."""
 
-    def __init__(self, device: torch.device, seconds: float, size: int) -> None:
-        self._clock = _Clock(device, seconds)
-        self._a, self._b = (torch.randn(size, device=device) for _ in range(2))
+    def __init__(self, clock: Clock, size: int) -> None:
+        self._main, self._clock = clock, Clock(clock.device, clock.seconds / 5)
+        self._a, self._b = (torch.randn(size, device=clock.device) for _ in range(2))
         self._known: Memory | None = None
 
     def __call__(self) -> Memory:
         if self._known is not None:
             return self._known
         a, b = self._a, self._b
-        programs: dict[str, Callable[[], Any]] = {
-            "sum": a.sum, "dot": lambda: torch.dot(a, b), "add": lambda: a.add_(b, alpha=1e-9)
-        }  # fmt: skip
-        on_gpu = self._clock.device.type == "cuda"
-        times = _device_times(programs) if on_gpu else self._clock.time(programs)
+        times = self._clock.work({"sum": a.sum, "dot": lambda: torch.dot(a, b), "add": lambda: a.add_(b, alpha=1e-9)})
         memory = Memory(min(times["sum"], times["dot"] / 2) / a.numel(), times["add"] / a.numel())
-        if on_gpu:
+        if self._clock.device.type == "cuda":
             self._known = memory
         return memory
 
-    def around(self, measured: Callable[[], dict[str, float]]) -> tuple[dict[str, float], Memory]:
-        """What is measured, with the mean of how fast memory was before and after."""
-        before, times, after = self(), measured(), self()
-        mean = ((a + b) / 2 for a, b in zip(astuple(before), astuple(after), strict=True))
-        return times, Memory(*mean)
+    def around(self, programs: Programs) -> tuple[dict[str, float], Memory]:
+        """Return the seconds of each program, with the mean of how fast memory was before and after."""
+        before, times, after = self(), self._main.work(programs), self()
+        return times, Memory((before.reading + after.reading) / 2, (before.adding + after.adding) / 2)
 
 
-def measure_correction(
-    workload: Workload, references: int, device: torch.device, clock: _Clock, memory: MemoryClock
-) -> Row:
+def measure_correction(workload: Workload, references: int, clock: Clock, memory: MemoryClock) -> Row:
     """Measure one correction of random gradients, congruent and incongruent ones."""
-    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
-    gradients = [torch.randn_like(p) for p in params]
-    for p, g in zip(params, gradients, strict=True):
-        p.grad = g.clone()
-    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    params, gradients = _parameters(workload, clock.device)
+    optimizer = _sgd(params)
     congruent = congruency.DCL(optimizer, references=references, attach=False)
     # a margin, so that the gradient is rewritten every time, and stays congruent
     corrected = congruency.DCL(optimizer, references=references, margin=1e-6, floor=1.0, returning=False, attach=False)
-    host = None
-    if workload.parameters <= _HOST_LIMIT and references <= 3 and find_spec("quadprog"):
-        host = HostDCL(params, references, margin=1e-6)
     for _ in range(references):
-        for method in (congruent, corrected, host):
-            if method is not None:
-                method.correct()
+        congruent.correct()
+        corrected.correct()
         _move(params, gradients)
     programs: dict[str, Callable[[], Any]] = {
-        "sgd": optimizer.step,
-        "congruent": congruent.correct,
-        "corrected": corrected.correct,
+        "sgd": optimizer.step, "congruent": congruent.correct, "corrected": corrected.correct
+    }  # fmt: skip
+    times, rate = memory.around(programs)
+    extra = _extra_bytes(optimizer, references, workload.parameters) if clock.device.type == "cuda" else None
+    return _correction_row(workload, references, times, rate.limits(2 + references, workload.parameters)) | {
+        "extra_bytes": extra
     }
-    # what a GPU does: the host runs ahead of it in training
-    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
-    host_time = clock.time({"host": host.correct})["host"] if host else None
-    extra = _extra_bytes(optimizer, references, workload.parameters) if device.type == "cuda" else None
-    limits = rate.limits(2 + references, workload.parameters)
-    return Row(
-        workload.name, len(params), workload.parameters, references,
-        times["sgd"], times["congruent"], times["corrected"], host_time, limits[1], extra, limits[0],
-    )  # fmt: skip
 
 
-def measure_memory(workload: Workload, rows: int, device: torch.device, clock: _Clock, memory: MemoryClock) -> Row:
+def measure_memory(workload: Workload, rows: int, clock: Clock, memory: MemoryClock) -> Row:
     """Measure a correction by constraints that all change at every step, as those of an episodic memory do."""
-    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+    params, gradients = _parameters(workload, clock.device)
+    optimizer = _sgd(params)
     programs: dict[str, Callable[[], Any]] = {"sgd": optimizer.step}
-    vectors = [[torch.randn_like(p) + g / 10 for p, g in _with_gradients(params)] for _ in range(rows)]
+    vectors = [[torch.randn_like(p) + g / 10 for p, g in zip(params, gradients, strict=True)] for _ in range(rows)]
     for name, margin in (("congruent", 0.0), ("corrected", 1e-6)):
         directions = congruency.Directions(margin)
         directions.set(vectors, params)
         corrector = congruency.Corrector(optimizer, constraints=[directions], attach=False)
         programs[name] = corrector.correct
-    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
-    limits = rate.limits(1 + rows, workload.parameters)
-    return Row(
-        workload.name, len(params), workload.parameters, rows,
-        times["sgd"], times["congruent"], times["corrected"], None, limits[1], None, limits[0],
-    )  # fmt: skip
+    times, rate = memory.around(programs)
+    return _correction_row(workload, rows, times, rate.limits(1 + rows, workload.parameters))
 
 
-def _with_gradients(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [(p, p.grad) for p in params if p.grad is not None]
+def _correction_row(
+    workload: Workload, references: int, times: Mapping[str, float], limits: tuple[float, float]
+) -> Row:
+    return {
+        "workload": workload.name, "tensors": len(workload.shapes), "parameters": workload.parameters,
+        "references": references, "sgd_step": times["sgd"], "congruent": times["congruent"],
+        "corrected": times["corrected"], "memory_limit": limits[1], "congruent_limit": limits[0], "extra_bytes": None,
+    }  # fmt: skip
 
 
-def measure_meter(workload: Workload, device: torch.device, clock: _Clock, memory: MemoryClock) -> MeterRow:
-    """Measure an update of a congruency meter, alone and beside DCL on the same parameters."""
-    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
-    for p in params:
-        p.grad = torch.randn_like(p)
-    optimizer = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
+def measure_meter(workload: Workload, clock: Clock, memory: MemoryClock) -> Row:
+    """Measure an update of a congruency meter, alone and beside DCL, which has measured the same step already."""
+    params, _ = _parameters(workload, clock.device)
+    optimizer = _sgd(params)
     dcl = congruency.DCL(optimizer)
     alone, beside = congruency.CongruencyMeter(params), congruency.CongruencyMeter(params, beside=dcl)
     for _ in range(2):
         alone.update()
         optimizer.step()
         beside.update()
-    plain = torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
-    programs = {"sgd": plain.step, "update": alone.update, "beside": beside.update}
-    times, rate = memory.around(lambda: _device_times(programs) if device.type == "cuda" else clock.time(programs))
-    limit, _ = rate.limits(3, workload.parameters)
-    return MeterRow(workload.name, workload.parameters, times["sgd"], times["update"], times["beside"], limit)
+    times, rate = memory.around({"sgd": _sgd(params).step, "update": alone.update, "beside": beside.update})
+    return {
+        "workload": workload.name, "parameters": workload.parameters, "sgd_step": times["sgd"],
+        "update": times["update"], "beside": times["beside"], "memory_limit": rate.limits(3, workload.parameters)[0],
+    }  # fmt: skip
 
 
-def _device_times(programs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    return {name: device_seconds(program) for name, program in programs.items()}
+def _parameters(workload: Workload, device: torch.device) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """Random parameters with random gradients, and copies of these."""
+    params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
+    gradients = [torch.randn_like(p) for p in params]
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = g.clone()
+    return params, gradients
+
+
+def _sgd(params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=1e-9, momentum=0.9, foreach=True)
 
 
 def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
@@ -390,14 +313,11 @@ def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: 
     return int(peak - before - 4 * references * parameters)
 
 
-def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> UpdateRow:
-    """Measure AdamW steps on random gradients: plain, cautious, with DCL on the update, and cautious by timm."""
+def measure_update(workload: Workload, clock: Clock) -> Row:
+    """Measure AdamW steps on random gradients: plain, cautious, with DCL on the update, and timm's cautious AdamW."""
 
     def optimizer(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> torch.optim.Optimizer:
-        params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
-        for p in params:
-            p.grad = torch.randn_like(p)
-        return make(params, lr=1e-6, weight_decay=0.1, foreach=True, **settings)
+        return make(_parameters(workload, clock.device)[0], lr=1e-6, weight_decay=0.1, foreach=True, **settings)
 
     plain, cautious, dcl = (optimizer(torch.optim.AdamW) for _ in range(3))
     congruency.Cautious(cautious)
@@ -408,9 +328,11 @@ def measure_update(workload: Workload, device: torch.device, clock: _Clock) -> U
         from timm.optim.adamw import AdamWLegacy
 
         programs["timm"] = optimizer(AdamWLegacy, caution=True).step
-    times = _device_times(programs) if device.type == "cuda" else clock.time(programs)
-    named = (times["adamw"], times["cautious"], times["dcl"], times.get("timm"))
-    return UpdateRow(workload.name, workload.parameters, *named)
+    times = clock.work(programs)
+    return {
+        "workload": workload.name, "parameters": workload.parameters, "adamw_step": times["adamw"],
+        "cautious": times["cautious"], "dcl_update": times["dcl"], "timm_cautious": times.get("timm"),
+    }  # fmt: skip
 
 
 @torch.no_grad()
@@ -420,12 +342,12 @@ def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         p.sub_(g + 0.3 * torch.randn_like(g), alpha=1e-3)
 
 
-def measure_training_step(case: TrainingCase, device: torch.device, clock: _Clock) -> StepRow:
+def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
     """Measure a whole step, forward to update, with and without a correction that changes every step it can."""
     programs: dict[str, Callable[[], Any]] = {}
     optimizers: dict[str, torch.optim.Optimizer] = {}
     corrector: congruency.Corrector | None = None
-    on_gpu, captured = device.type == "cuda", case.mode == "graph"
+    on_gpu, captured = clock.device.type == "cuda", case.mode == "graph"
     kind: dict[str, Any] = {"fused": True} if on_gpu else {"foreach": True}
     for name in ("plain", "corrected"):
         model = case.make()
@@ -440,27 +362,25 @@ def measure_training_step(case: TrainingCase, device: torch.device, clock: _Cloc
             corrector = congruency.DCL(
                 optimizers[name], chosen, references=case.references, mode="anchor", margin=1e-6, capturable=captured
             )
-        programs[name] = _stepper(case, model, optimizers[name], device)
+        programs[name] = _stepper(case, model, optimizers[name], clock.device)
     assert corrector is not None
     for program in programs.values():  # gradients for the optimizer's own step, and references
         for _ in range(3 + case.references):
             program()
-    host: tuple[float, float] | None = None
-    launches: tuple[float, float] | None = None
     own = optimizers["plain"].step
-    if on_gpu and not captured:
-        host = (_host_seconds(optimizers["plain"].step), _host_seconds(optimizers["corrected"].step))
+    host = [_host_seconds(each.step) for each in optimizers.values()] if on_gpu and not captured else None
     if captured:
         programs = {name: _captured(program) for name, program in programs.items()}
-    if on_gpu:
-        launches = (device_launches(programs["plain"]), device_launches(programs["corrected"]))
+    launches = [device_launches(program) for program in programs.values()] if on_gpu else None
     times = clock.time({**programs, "optimizer": own})
     corrected, taken = int(corrector.stats.corrected_steps), int(corrector.stats.steps)
-    share = min(1.0, corrected / taken)  # of Cautious the host counts no replayed step
-    return StepRow(
-        case.name, case.scope, sum(p.numel() for p in chosen), case.references,
-        times["plain"], times["corrected"], times["optimizer"], share, case.correction, case.mode, host, launches,
-    )  # fmt: skip
+    return {
+        "network": case.name, "scope": case.scope, "parameters": sum(p.numel() for p in chosen),
+        "references": case.references, "step": times["plain"], "step_with_dcl": times["corrected"],
+        "sgd_step": times["optimizer"],
+        "corrected_share": min(1.0, corrected / taken),  # of Cautious the host counts no replayed step
+        "correction": case.correction, "mode": case.mode, "host": host, "launches": launches,
+    }  # fmt: skip
 
 
 def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch.device) -> Callable[[], None]:

@@ -1,128 +1,38 @@
-"""What the benchmark measured as tables, one per question and no wider than 80 columns, and as a page with charts."""
+"""What the benchmark measured as tables, one per question and no wider than 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from congruency.report import charts
-from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 
-__all__ = ["page", "tables"]
-
-Result = dict[str, Any]  # of studies.bench.measure: plain data, also of older files
-Row = dict[str, Any]
+Row = dict[str, Any]  # see congruency.studies.bench
 
 
-def tables(result: Result) -> list[tuple[str, Table]]:
+def tables(result: dict[str, Any]) -> list[tuple[str, Table]]:
     """The tables of one device with their titles: those that something was measured for."""
     made = []
     for what, title, caption, columns, cells in _TABLES:
-        rows = [cells(row) for row in result.get(what, ()) if cells(row)]
+        rows = [cells(row) for row in result[what] if cells(row)]
         if rows:
             made.append((title, Table(caption, columns, rows)))
     return made
 
 
-def page(results: Sequence[Result]) -> Page:
-    """All devices on one page: cost against the number of parameters and of references, then the tables."""
-    listed = [(f"{_where(result)}: {title}", table) for result in results for title, table in tables(result)]
-    machines = [[_where(r), r["machine"]["torch"], *_rates(r)] for r in results]
-    figures = []
-    for result in results:
-        figures += [figure for figure in (_by_size(result), _by_references(result)) if figure is not None]
-    return Page(
-        title="What a correction costs",
-        lead="One correction of all parameters beside the optimizer's own step and beside the time that moving the "
-        "memory alone takes, and what it adds to whole training steps.",
-        command=results[0]["command"],
-        table=Table("Where it was measured.", ("machine", "torch", "reading, GB/s", "adding, GB/s"), machines),
-        findings=(),
-        figures=figures,
-        figures_title="Cost against size and references",
-        tables=listed,
-        notes=(
-            ("left alone", "A step whose gradient agrees: one pass that reads."),
-            ("rewritten", "The worst case: the gradient is changed in every step, in a second pass."),
-            ("limit", "The time that moving the memory alone takes, as a share of the time measured."),
-        ),
-    )
-
-
-def _by_size(result: Result) -> Figure | None:
-    rows = [row for row in result["corrections"] if row["workload"] == "one tensor"]
-    sizes = sorted({row["parameters"] for row in rows})
-    counts = sorted({row["references"] for row in rows})
-    if len(sizes) < 2:
-        return None
-    return _figure(
-        result, "Cost against size", "parameters", [_size(size) for size in sizes],
-        [(f"{n} reference{'s' * (n > 1)}", [_find(rows, size, n) for size in sizes]) for n in counts],
-    )  # fmt: skip
-
-
-def _by_references(result: Result) -> Figure | None:
-    rows = [row for row in result["corrections"] if row["workload"] == "one tensor"]
-    counts = sorted({row["references"] for row in rows})
-    sizes = [size for size in sorted({row["parameters"] for row in rows}) if _find(rows, size, counts[-1])]
-    if len(counts) < 2:
-        return None
-    return _figure(
-        result, "Cost against references", "references", [str(n) for n in counts],
-        [(f"{_size(size)} parameters", [_find(rows, size, n) for n in counts]) for size in sizes],
-    )  # fmt: skip
-
-
-def _figure(
-    result: Result, title: str, x_label: str, names: Sequence[str], lines: Sequence[tuple[str, Sequence[Row | None]]]
-) -> Figure:
-    """Rewritten at every step, in steps of SGD with momentum."""
-    series = [
-        charts.Series(
-            name,
-            list(range(len(names))),
-            [float("nan") if row is None else row["corrected"] / row["sgd_step"] for row in rows],
-        )
-        for name, rows in lines
-    ]
-    title = f"{title}, {_where(result)}"
-    chart = charts.line_chart(series, title=title, x_label=x_label, y_label="SGD steps", log=True, x_names=names)
-    return Figure(title, chart, "A correction that rewrites the gradient, beside an SGD-momentum step.")
-
-
-def _find(rows: Sequence[Row], parameters: int, references: int) -> Row | None:
-    found = [row for row in rows if (row["parameters"], row["references"]) == (parameters, references)]
-    return found[0] if found else None
-
-
-def _where(result: Result) -> str:
-    machine = result["machine"]
-    name: str = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
-    return name
-
-
-def _rates(result: Result) -> list[str]:
-    """Of a pass that reads, which older files do not have, and of an in-place addition."""
-    names = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
-    return [f"{result[name] / 1e9:.0f}" if name in result else "-" for name in names]
-
-
 def _limit_cells(row: Row) -> list[str]:
-    left = row.get("congruent_limit")
     return [
         row["workload"], _size(row["parameters"]), str(row["references"]),
-        _duration(row["congruent"]), "-" if left is None else f"{left / row['congruent']:.0%}",
+        _duration(row["congruent"]), f"{row['congruent_limit'] / row['congruent']:.0%}",
         _duration(row["corrected"]), f"{row['memory_limit'] / row['corrected']:.0%}",
     ]  # fmt: skip
 
 
 def _step_cells(row: Row) -> list[str]:
-    sgd, host = row["sgd_step"], row["host"]
+    sgd = row["sgd_step"]
     return [
         row["workload"], _size(row["parameters"]), str(row["references"]), _duration(sgd),
         f"{row['congruent'] / sgd:.2f}", f"{row['corrected'] / sgd:.2f}",
-        f"{host / row['corrected']:.0f}" if host else "-",
     ]  # fmt: skip
 
 
@@ -141,17 +51,17 @@ def _update_cells(row: Row) -> list[str]:
 def _training_cells(row: Row) -> list[str]:
     more = row["step_with_dcl"] - row["step"]
     return [
-        _network(row), row["scope"], correction(row), row.get("mode", "eager"),
+        _network(row), row["scope"], _correction(row), row["mode"],
         _duration(row["step"]), f"{more / row['step']:+.1%}", f"{more / row['sgd_step']:.2f}",
     ]  # fmt: skip
 
 
 def _host_cells(row: Row) -> list[str]:
-    host, launches = row.get("host"), row.get("launches")
+    host, launches = row["host"], row["launches"]
     if launches is None:
         return []
     return [
-        _network(row), row["scope"], correction(row), row.get("mode", "eager"),
+        _network(row), row["scope"], _correction(row), row["mode"],
         *(("-", "-") if host is None else (f"{1e6 * host[0]:.0f}", f"{1e6 * (host[1] - host[0]):+.0f}")),
         f"{launches[0]:.0f}", f"{launches[1] - launches[0]:+.0f}",
     ]  # fmt: skip
@@ -164,9 +74,9 @@ def _network(row: Row) -> str:
     return f"{widths[0]}-..-{widths[-1]}" if len(name) > _LONGEST_NAME else name
 
 
-def correction(row: Row) -> str:
-    """Return which correction a row measured; older files know only DCL."""
-    name: str = row.get("correction", "DCL")
+def _correction(row: Row) -> str:
+    """Which correction, of DCL with the number of references."""
+    name: str = row["correction"]
     return f"{name} {row['references']}" if name == "DCL" else name
 
 
@@ -195,9 +105,8 @@ _TABLES: tuple[tuple[str, str, str, tuple[str, ...], Callable[[Row], list[str]]]
     ),
     (
         "corrections", "One correction of all parameters, beside an SGD step",
-        "x: times an SGD-momentum step (foreach) on the same parameters. x host: how many times more the same through "
-        "the host costs (numpy float64 and quadprog).",
-        ("what", "size", "refs", "SGD", "x left alone", "x rewritten", "x host"), _step_cells,
+        "x: times an SGD-momentum step (foreach) on the same parameters.",
+        ("what", "size", "refs", "SGD", "x left alone", "x rewritten"), _step_cells,
     ),
     (
         "memory", "One correction by constraints that all change at every step (GEM)",

@@ -40,7 +40,7 @@ def conduct(
     settings: Mapping[str, Any],
     command: str,
     remembered: Mapping[str, Any] | None = None,
-    made: str | Callable[[], str] = "",
+    made: Callable[[Mapping[str, Any]], str] = lambda settings: "",
     figures: Figures[JobT] | None = None,
     derived: Derived[JobT] | None = None,
     bounds: Results | None = None,
@@ -55,7 +55,7 @@ def conduct(
         out: The folder; what is finished there is not run again.
         settings: What all runs of the folder must share.
         remembered: Written down beside the settings the first time.
-        made: How and on what the runs were computed, for the page; a function is called after the runs.
+        made: Says how and on what the runs were computed, from the folder's settings.
         figures: The family's own charts; those of the paired differences where None.
         derived: Adds columns that depend on several runs.
         bounds: Rows without runs that the table ends with.
@@ -88,7 +88,7 @@ def conduct(
     results = {**(results if derived is None else derived(study, results, finished)), **(bounds or {})}
     charts, note = (None, "") if figures is None else figures(study, results, finished)
     page = compose(
-        study, results, command=command, made=made if isinstance(made, str) else made(), figures=charts,
+        study, results, command=command, made=made(store.settings() or {}), figures=charts,
         figures_note=note, failures=store.failures(), repeated=store.repeated_attempts(),
     )  # fmt: skip
     page = replace(page, findings=[*page.findings, *([] if remarks is None else remarks(results))])

@@ -78,6 +78,11 @@ class Place:
             return self.threads
         return 1 if self.ray is not None else max(1, torch.get_num_threads() // self.processes)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other processes than this one execute the runs."""
+        return self.ray is not None or self.processes > 1
+
 
 def execute(
     runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None = None

@@ -7,13 +7,14 @@ import math
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
 
+from congruency.files import undefined
 from congruency.studies.executor import Batch, Stopped, Within
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import RunResult
@@ -141,9 +142,5 @@ def curves_of(record: RunRecord, **evaluated: str) -> dict[str, list[float]]:
     curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}
     for kept, name in evaluated.items():
         curves[kept] = [(line["evaluation"] or {}).get(name) for line in lines]
-    return {name: defined(values) for name, values in curves.items()}
-
-
-def defined(values: Iterable[float | None]) -> list[float]:
-    """Return the values with nan in place of None, as records have it."""
-    return [math.nan if value is None else value for value in values]
+    found: dict[str, list[float]] = undefined(curves)
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from congruency._validate import changes
-from congruency.files import finite, lock, write_together
+from congruency.files import finite, lock, undefined, write_together
 from congruency.studies.plan import Job, JobT, Run
 
 _SETTINGS, _FINISHED, _FAILED, _ATTEMPTS = "settings.json", "finished.jsonl", "failed.json", "attempts.jsonl"
@@ -59,8 +58,8 @@ class Store:
         for number, line in enumerate(self._lines(_FINISHED), start=1):
             try:
                 read = json.loads(line)
-                figures = {name: float(value) for name, value in _undefined(read["figures"]).items()}
-                found[read["job"], int(read["seed"])] = RunResult(figures, _undefined(read.get("arrays", {})))
+                figures = {name: float(value) for name, value in undefined(read["figures"]).items()}
+                found[read["job"], int(read["seed"])] = RunResult(figures, undefined(read.get("arrays", {})))
             except (ValueError, KeyError, TypeError, AttributeError):
                 path = self.folder / _FINISHED
                 warnings.warn(f"line {number} of {path} is damaged; that run is repeated", stacklevel=2)
@@ -160,13 +159,6 @@ class Store:
 
 def _described(run: Run[Job]) -> dict[str, Any]:
     return {"row": run.row, "label": run.job.label, "seed": run.seed, "job": run.job.digest()}
-
-
-def _undefined(value: Any) -> Any:
-    """Put nan in place of None, in nested lists too: JSON has no nan."""
-    if isinstance(value, dict):
-        return {name: _undefined(part) for name, part in value.items()}
-    return [_undefined(part) for part in value] if isinstance(value, list) else math.nan if value is None else value
 
 
 def _same(held: Any, wanted: Any) -> bool:

@@ -319,13 +319,12 @@ def conduct_tuned(
     if process_count() > 1:
         raise ValueError("this study shares its work by --processes; leave torchrun out")
     tuning, searched = tuned.tuning(), range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds)
-    remembered = runner.machine.remembered
 
     def stage(study: Study[JobT], own: Sequence[int], folder: Path) -> int:
         first = study is tuning
         return conduct(
-            study, replace(runner, folder=folder), own, folder, place=place, settings=settings, remembered=remembered,
-            command=command, made=lambda: made_by(Store(folder).settings() or {**settings, **remembered}),
+            study, replace(runner, folder=folder), own, folder, place=place, settings=settings,
+            remembered=runner.machine.remembered, command=command, made=made_by,
             figures=tuned.rate_curves if first else tuned.learning_curves,
             derived=None if first else tuned.with_steps_saved,
         )  # fmt: skip

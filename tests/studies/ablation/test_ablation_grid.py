@@ -9,16 +9,8 @@ from chart_data import chart_data, lines
 
 import congruency
 from congruency.classification.image_options import ImageOptions
-from congruency.studies.ablation import (
-    Axes,
-    ablation_study,
-    cell_name,
-    cells,
-    curves,
-    from_options,
-    from_recipe,
-    inactive,
-)
+from congruency.studies.ablation import ablation_study, curves, from_options, from_recipe, inactive
+from congruency.studies.classification.cells import Axes, cell_name, cells
 from congruency.studies.page import compose
 from congruency.studies.results import comparisons
 from congruency.studies.statistics import holm
@@ -213,7 +205,7 @@ def test_a_recipe_is_a_row_of_a_table_without_its_method(name, model, sets):
 
 
 def test_a_recipe_with_changes():
-    changes = {"epochs": 2, "learning_rate": None, "per_class": 7}
+    changes = {"epochs": 2, "per_class": 7}
     base = from_recipe("cifar/DenseNet-100-12 SGD", "digits", changes)
     assert {(job.setup.epochs, job.data.per_class, job.setup.model) for job in base.jobs} == {(2, 7, "densenet100_12")}
     assert base.title.endswith(", digits instead of its images")

@@ -243,7 +243,7 @@ def test_a_row_of_the_paper_is_trained_as_the_paper_says():
 
 
 def test_rows_are_picked_and_runs_changed():
-    table = changed(pick(named_study("cifar"), ["DenseNet-100-12 SGD DCL-90-1"]), epochs=30, learning_rate=None)
+    table = changed(pick(named_study("cifar"), ["DenseNet-100-12 SGD DCL-90-1"]), epochs=30)
     assert [len(row.jobs) for row in table.rows] == [2, 2]
     assert table.rows[0].jobs[0].setup.milestones == (15, 22)
     assert "epochs 30" in table.lead

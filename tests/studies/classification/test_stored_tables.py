@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from congruency.classification.image_options import ImageOptions
-from congruency.studies.ablation import Axes, ablation_study, from_options
+from congruency.studies.ablation import ablation_study, from_options
+from congruency.studies.classification.cells import Axes
 from congruency.studies.image_tables import study_of
 from congruency.studies.network_runs import made_by
 from congruency.studies.page import compose, to_page_markdown

@@ -16,7 +16,7 @@ from congruency.studies.continual import tuning as tuning_module
 from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.runner import ContinualRunner, network, outcome_of
 from congruency.studies.continual.tables import AGREEMENT, StreamSettings, continual_study
-from congruency.studies.continual.tuning import COMPARED, ranking, tuned_study, tuning_seeds, tuning_study
+from congruency.studies.continual.tuning import COMPARED, best_settings, tuned_study, tuning_seeds, tuning_study
 from congruency.studies.executor import Place, execute
 from congruency.studies.results import collect
 from congruency.studies.store import Store
@@ -225,19 +225,21 @@ def test_seeds_whose_classes_differ_in_size_are_batched_apart(tmp_path):
 def test_tuning_searches_held_out_seeds(tmp_path):
     result = invoke("mnist_r", *SMALL, "--tune", "ewc", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "tuning-ewc.json").read_text())
-    assert found["seeds"] == [1000, 1001, 1002, 1003]
-    accuracies = [entry["accuracy"] for entry in found["grid"]]
-    assert accuracies == sorted(accuracies, reverse=True)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert all(row["seed"] == [1000, 1001, 1002, 1003] for row in found.values())
+    accuracies = {name: math.fsum(row["accuracy"]) / 4 for name, row in found.items()}
+    best = max(accuracies, key=lambda name: accuracies[name])
+    assert f"Highest accuracy of ewc: {best}, {100 * accuracies[best]:.2f} %." in (tmp_path / "table.md").read_text()
 
 
-def test_margins_are_ranked_by_accuracy(tmp_path):
+def test_margins_are_ranked_by_accuracy():
     assert tuning_seeds(small()) == tuple(range(1000, 1004))
     study = tuning_study(["gem"], small(samples=20, memory=5))
     assert {row.jobs[0].method.kind for row in study.rows} == {"gem"}
     results = {row.name: {"seed": [1000.0], "accuracy": [1 - row.jobs[0].method.memory_margin]} for row in study.rows}
-    _, path = ranking("gem", study, results, tmp_path)
-    assert json.loads(path.read_text())["grid"][0] == {"memory_margin": 0.1, "accuracy": 0.9}
+    assert best_settings(study, results) == ["Highest accuracy of gem: GEM, margin 0.1, 90.00 %."]
+    del results["GEM, margin 0.1"]  # a run that failed
+    assert best_settings(study, results) == ["Highest accuracy of gem: GEM, margin 0.2, 80.00 %."]
 
 
 def test_methods_are_compared_at_the_settings_that_tuning_ranks_first():
@@ -271,8 +273,12 @@ def test_the_tuned_part_tunes_compares_and_resumes(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "results.json").read_text())
     assert {name: len(row["accuracy"]) for name, row in found.items()} == {"plain SGD": 2, "GEM": 2}
     assert (tmp_path / "tuning" / "table.md").exists()
-    ranks = json.loads((tmp_path / "tuning-gem.json").read_text())["grid"]
-    assert f"GEM margin {ranks[0]['memory_margin']:g} (of 6)" in (tmp_path / "table.md").read_text()
+    grid = json.loads((tmp_path / "tuning" / "results.json").read_text())
+    accuracies = {row.name: math.fsum(grid[row.name]["accuracy"]) for row in tuning_study(["gem"], small()).rows}
+    best = max(accuracies, key=lambda name: accuracies[name])
+    assert f"Highest accuracy of gem: {best}, " in (tmp_path / "tuning" / "table.md").read_text()
+    margin = 0.5 if best == "GEM" else float(best.removeprefix("GEM, margin "))
+    assert f"GEM margin {margin:g} (of 6)" in (tmp_path / "table.md").read_text()
     assert "methods at their best settings" in (tmp_path / "table.md").read_text()
     before = (tmp_path / "finished.jsonl").read_text()
     assert invoke(*words).exit_code == 0
@@ -323,12 +329,11 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         "--out", str(tmp_path),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / f"tuning-{kind}.json").read_text())
-    assert found["seeds"] == [1000]
-    cells = {(entry["lr"], entry["strength"]) for entry in found["grid"]}
-    rates, strengths = (sorted({cell[i] for cell in cells}) for i in (0, 1))
-    assert cells == {(rate, strength) for rate in rates for strength in strengths}
-    assert len(found["grid"]) == len(cells)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert all(row["seed"] == [1000] for row in found.values())
+    cells = [tuple(re.findall(r"lr (\S+) strength (\S+)", name)[0]) for name in found]
+    rates, strengths = ({cell[i] for cell in cells} for i in (0, 1))
+    assert set(cells) == {(rate, strength) for rate in rates for strength in strengths}
 
 
 @pytest.mark.parametrize(

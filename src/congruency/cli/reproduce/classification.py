@@ -38,7 +38,9 @@ def classification(
         "Keep the line of every N-th step in the runs' records, for the curves within epochs of congruency report.",
         "N", min=0,
     )] = 0,
-    cache: Annotated[Path | None, options.option("Keep decoded images here, to start faster.", "FOLDER")] = None,
+    cache: Annotated[Path | None, options.option(
+        "Keep decoded images here. (default: in --out, for several processes)", "FOLDER",
+    )] = None,
     device: options.Device = "auto",
     precision: Annotated[options.PrecisionName | None, options.option(
         "bf16 and 16 are mixed precision. (default: 32; bf16 for the grids on a GPU)",
@@ -56,59 +58,52 @@ def classification(
     congruency reproduce classification cifar10_grid --data FOLDER --seeds 10
     """
     folder = (out or Path(f"congruency-{table}")).absolute()
-    changes = {
-        "model": model, "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "per_class": per_class,
-        "pretrained": pretrained,
-    }  # fmt: skip
+    changes = options.chosen(
+        model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, per_class=per_class, pretrained=pretrained
+    )
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from rich.console import Console
 
         from congruency.studies.classification.jobs import describe_changes
-        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.classification.runner import ClassificationRunner
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line, typed
-        from congruency.studies.image_tables import choose_machine, remarks, sets_of, study_of
+        from congruency.studies.image_tables import choose_machine, named_study, remarks, sets_of, study_of
         from congruency.studies.network_runs import made_by
         from congruency.studies.plan import pick
         from congruency.studies.store import Store
         from congruency.training.processes import first_process
 
         console = Console(quiet=not first_process())
-        held = Store(folder).settings()
         machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
-            "table": table, "base": Path(dataset).name if dataset else None,
-            "changes": {name: value for name, value in changes.items() if value is not None},
+            "table": table, "base": Path(dataset).name if dataset else None, "changes": changes,
             "machine": asdict(machine),
         }  # fmt: skip
-        study = pick(study_of(settings), row or ())
+        remembered = Store(folder).settings() or {
+            "command": command_line(), **machine.remembered,
+            "remarks": [] if dataset else remarks(sets_of(named_study(table)), data),
+        }  # fmt: skip
+        study = pick(study_of(remembered | settings), row or ())
         if dataset and not sets_of(study):
             raise ValueError(f"{table} is measured on random images; leave --dataset out")
         if record_steps and all(job.short for each in study.rows for job in each.jobs):
             raise ValueError(f"--record-steps is for runs whose records are kept, which those of {table} are not")
-        remembered = held or {
-            "command": command_line(), **machine.remembered,
-            "remarks": [] if dataset else remarks(sets_of(study), data),
-        }  # fmt: skip
-        study = pick(study_of(settings | {"remarks": remembered.get("remarks", [])}), row or ())
-        for sentence in [*remembered.get("remarks", []), describe_changes(settings["changes"])]:
+        for sentence in [*remembered.get("remarks", []), describe_changes(changes)]:
             if sentence:
                 console.print(sentence, markup=False, highlight=False)
         runner = ClassificationRunner(
             folder=folder,
             machine=machine,
-            images=ImageSource(
-                data=options.data_folder(data), dataset=options.dataset_path(dataset), cache=cache and cache.absolute()
-            ),
+            images=options.image_source(folder, place, data, dataset, cache=cache),
             study=table,
             command=typed(),
             record_steps=record_steps,
-            elsewhere=ray is not None or processes > 1,
         )
         code = conduct(
             study, runner, range(first_seed, first_seed + seeds), folder, place=place, settings=settings,
-            remembered=remembered, command=command_line(), made=made_by(settings | remembered), console=console,
+            remembered=remembered, command=command_line(), made=made_by, console=console,
         )  # fmt: skip
     raise typer.Exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -69,10 +70,9 @@ def continual(
         from congruency.studies.continual.parts import part_study
         from congruency.studies.continual.runner import ContinualRunner
         from congruency.studies.continual.tables import AGREEMENT, ContinualJob, StreamSettings
-        from congruency.studies.continual.tuning import COMPARED, ranking, tuned_study, tuning_seeds, tuning_study
+        from congruency.studies.continual.tuning import COMPARED, best_settings, tuned_study, tuning_seeds, tuning_study
         from congruency.studies.plan import Study, pick
-        from congruency.studies.results import Results, collect
-        from congruency.studies.store import Store
+        from congruency.studies.results import Results
         from congruency.studies.tuned import conduct_stages
 
         settings = StreamSettings(
@@ -90,27 +90,17 @@ def continual(
                 place=place,
                 settings=settings.described(),
                 command=command_line(),
-                made=f"computed on {device}",
+                made=lambda _: f"computed on {device}",
                 figures=continual_figures,
+                remarks=partial(best_settings, study) if chosen == held_out else None,
             )
 
         if tune is not None:
-            from rich.console import Console
-
-            from congruency.report.tables import to_rich
-
-            study = tuning_study([tune], settings)
-            code = carry_out(study, held_out, folder)
-            if code == 0:
-                found, path = ranking(tune, study, collect(study, Store(folder).load()), folder)
-                Console().print(to_rich(found))
-                typer.echo(f"written to {path}")
+            code = carry_out(tuning_study([tune], settings), held_out, folder)
         elif part == "tuned":
             tuning = tuning_study(list(COMPARED.values()), settings)
 
             def comparison(results: Results) -> Study[ContinualJob]:
-                for kind in COMPARED.values():
-                    ranking(kind, tuning, results, folder)
                 return pick(tuned_study(settings, tuning, results), rows or ())
 
             code = conduct_stages(tuning, held_out, comparison, own, carry_out, folder)

@@ -56,11 +56,11 @@ def tuned(
     for all. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-tuned-{table}")).absolute()
-    changes = {"model": model, "epochs": epochs, "batch_size": batch_size, "pretrained": pretrained}
+    changes = options.chosen(model=model, epochs=epochs, batch_size=batch_size, pretrained=pretrained)
     with options.studying(folder, device, processes, threads, ray) as place:
         from dataclasses import asdict, replace
 
-        from congruency.studies.classification.runner import ClassificationRunner, ImageSource
+        from congruency.studies.classification.runner import ClassificationRunner
         from congruency.studies.classification.tuned import TUNED, tuned_study
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine, remarks
@@ -71,27 +71,23 @@ def tuned(
         machine = choose_machine(table, device, precision, compile)
         settings: dict[str, Any] = {
             "study": "tuned", "table": table, "base": Path(dataset).name if dataset else None,
-            "changes": {name: value for name, value in changes.items() if value is not None},
-            "machine": asdict(machine),
+            "changes": changes, "machine": asdict(machine),
             **({"screen": True} if screen else {}),
         }  # fmt: skip
         if not screen and (Store(folder).settings() or {}).get("screen"):
             raise ValueError(f"{folder} holds a comparison of families; give --screen, or another --out")
         own = TUNED[table]
         methods: Methods = choose_families(rows or own.families) if screen else choose_methods(rows or own.rows)
-        study = tuned_study(table, methods, tuple(dict.fromkeys(rate or ())), settings["changes"])
-        notes = [] if dataset else remarks([own.data.name], options.data_folder(data))
+        study = tuned_study(table, methods, tuple(dict.fromkeys(rate or ())), changes)
+        notes = [] if dataset else remarks([own.data.name], data)
         instead = f", {settings['base']} instead of its images" if dataset else ""
         study = replace(study, title=f"{study.title}{instead}", lead=" ".join([study.lead, *notes]))
         runner = ClassificationRunner(
             folder=folder,
             machine=machine,
-            images=ImageSource(
-                data=options.data_folder(data), dataset=options.dataset_path(dataset), cache=folder / "images"
-            ),
+            images=options.image_source(folder, place, data, dataset),
             study=f"tuned {table}",
             command=typed(),
-            elsewhere=ray is not None or processes > 1,
         )
         code = conduct_tuned(
             study, runner, seeds=range(first_seed, first_seed + seeds), tuning_seeds=tuning_seeds, place=place,

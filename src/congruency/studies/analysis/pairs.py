@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from congruency.report.charts import heat_map
 from congruency.report.numbers import fixed, listed
 from congruency.report.page import Figure, Page, render
 from congruency.report.pictures import picture
-from congruency.report.tables import Table
 from congruency.studies.analysis.samples import Samples
 from congruency.studies.page import compose as compose_study
 from congruency.studies.page import to_page_markdown
@@ -35,7 +33,6 @@ WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between
 ANY = "between any two"
 """The pairs of samples without classes."""
 _MEASURES = ("congruency", "similarity")
-_KINDS = 30  # lines of a table
 _REFERENCES, _ACROSS = 4, 5  # references with pictures, and pictures beside each
 
 
@@ -53,56 +50,11 @@ class Pairs:
     labels: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The pairs of two labels: how many, and mean and standard deviation of both cosines."""
-
-    first: str
-    second: str
-    count: int
-    congruency: tuple[float, float]
-    similarity: tuple[float, float]
-
-
 def compare(samples: Samples) -> Pairs:
     """Both cosines of every pair, gradients by the last layer's parameters, as in the paper."""
     chosen = list(head(samples.model).parameters())
     nu = pairwise_congruency(samples.model, samples.loss, samples.inputs, samples.targets, chosen)
     return Pairs(nu, pairwise_similarity(samples.seen), samples.labels)
-
-
-def kinds(pairs: Pairs) -> list[Kind]:
-    """Pairs within each label, and between every two; a sample is no pair with itself."""
-    labels = list(dict.fromkeys(pairs.labels))
-    if len(labels) == len(pairs.labels):
-        labels = []  # samples without classes: all pairs are of one kind
-    of = torch.tensor([labels.index(label) if labels else 0 for label in pairs.labels])
-    made = []
-    for a, b in combinations_with_replacement(range(max(1, len(labels))), 2):
-        mask = ((of[:, None] == a) & (of == b)).triu(1) | ((of[:, None] == b) & (of == a)).triu(1)
-        nu, similarity = pairs.congruency[mask], pairs.similarity[mask]
-        names = (labels[a], labels[b]) if labels else ("any image", "any other")
-        made.append(Kind(*names, int(mask.sum()), _mean_and_deviation(nu), _mean_and_deviation(similarity)))
-    return sorted(made, key=lambda kind: kind.first != kind.second)
-
-
-def _mean_and_deviation(values: Tensor) -> tuple[float, float]:
-    kept = values[~values.isnan()].double()
-    mean = float(kept.mean()) if len(kept) else float("nan")
-    return mean, float(kept.std()) if len(kept) > 1 else float("nan")
-
-
-def summary(pairs: Pairs) -> Table:
-    """Return one line per kind of pair; of many classes, the first kinds."""
-    rows = [
-        [f"{kind.first} - {kind.second}", str(kind.count), *(fixed(v, 4) for v in (*kind.congruency, *kind.similarity))]
-        for kind in kinds(pairs)[:_KINDS]
-    ]
-    caption = (
-        "Congruency: the cosine of two samples' gradients in the last layer. Similarity: that of the images as the "
-        "network sees them. Means and standard deviations over the pairs."
-    )
-    return Table(caption, ["Pair", "Pairs", "Congruency", "std", "Similarity", "std"], rows)
 
 
 def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dict[str, float]]:
@@ -251,6 +203,5 @@ def write(
     results = results_of(every, similar)
     lead = f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."
     page = compose(lead, results, "\n    ".join([*trained, command]), _figures(samples, every[0]))
-    page = replace(page, tables=[("Pairs by class, in the first network", summary(every[0]))])
     contents = {"index.html": render(page), RESULTS_FILE: to_json(results), "table.md": to_page_markdown(page)}
     return page, write_together(out, contents)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
 from congruency.constraints.references import Mode
+from congruency.studies.classification.cells import Axes, cell_name, cells
 from congruency.studies.classification.jobs import Data, ImageJob, Measured, extras, settings_of
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
@@ -125,30 +126,24 @@ def tiny_scratch_setup() -> Setup:
 
 
 def _methods(
-    variants: Iterable[Variant], windows: Iterable[int | None], scopes: Iterable[Scope]
-) -> dict[str, dict[str, Any]]:
+    variants: Iterable[Variant], windows: tuple[int | None, ...], scopes: Iterable[Scope]
+) -> dict[str, Correction]:
     """Baseline, GEM, and DCL in every combination, by name."""
-    methods: dict[str, dict[str, Any]] = {"baseline": {}, "GEM, margin 0.5, head": {"name": "gem"}}
-    variants, windows = tuple(variants), tuple(windows)
-    for scope in scopes:
-        for mode, margin in variants:
-            for window in windows:
-                name = f"DCL-{'inf' if window is None else window}-1, {mode}, margin {margin:g}, {scope}"
-                methods[name] = {
-                    "name": "dcl", "scope": scope, "mode": mode, "margin": margin, "window": window,
-                    "offset": int(mode == "anchor"),
-                }  # fmt: skip
-    return methods
+    found = [
+        cell
+        for scope, (mode, margin) in itertools.product(scopes, variants)
+        for cell in cells(Axes(windows=windows, references=(1,), modes=(mode,), margins=(margin,), scopes=(scope,)))
+    ]
+    named = {cell_name(cell): cell for cell in found}
+    return {"baseline": Correction(), "GEM, margin 0.5, head": Correction(name="gem"), **named}
 
 
-def _rows(
-    methods: Mapping[str, dict[str, Any]], setup: Setup, data: Data, prefix: str = ""
-) -> tuple[Row[ImageJob], ...]:
+def _rows(methods: Mapping[str, Correction], setup: Setup, data: Data, prefix: str = "") -> tuple[Row[ImageJob], ...]:
     begin = f"{prefix}, " if prefix else ""
     rows = []
-    for name, settings in methods.items():
+    for name, method in methods.items():
         columns: dict[str, Measured] = {TEST_ERROR.key: "error"}
-        job = ImageJob(setup=setup, method=Correction(**settings), data=data, columns=columns, short=True)
+        job = ImageJob(setup=setup, method=method, data=data, columns=columns, short=True)
         against = None if name == "baseline" else f"{begin}baseline"
         rows.append(Row(name=f"{begin}{name}", jobs=(job,), against=against, settings=settings_of([job])))
     return tuple(rows)

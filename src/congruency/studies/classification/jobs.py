@@ -125,18 +125,14 @@ def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
 
 
 def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
-    """Return the study with other settings in all its runs: attributes of the setup, or the images ``per_class``.
-
-    None changes nothing.
-    """
-    given = {name: value for name, value in changes.items() if value is not None}
-    if not given:
+    """Return the study with other settings in all its runs: attributes of the setup, or the images ``per_class``."""
+    if not changes:
         return study
     rows = []
     for row in study.rows:
-        jobs = tuple(changed_job(job, given) for job in row.jobs)
+        jobs = tuple(changed_job(job, changes) for job in row.jobs)
         rows.append(replace(row, jobs=jobs, settings={**row.settings, **settings_of(jobs)}))
-    return replace(study, rows=tuple(rows), lead=f"{study.lead} {describe_changes(given)}".strip())
+    return replace(study, rows=tuple(rows), lead=f"{study.lead} {describe_changes(changes)}".strip())
 
 
 def describe_changes(given: Mapping[str, Any]) -> str:

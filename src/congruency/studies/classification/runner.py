@@ -53,7 +53,7 @@ class ImageSource:
         dataset: another set, a name or a path, instead of the jobs' own.
         channels: 3 for colour, as all of the paper's sets are; None for as they are.
         size: the side that images of a path are scaled to when they are read; None for as they are.
-        cache: a folder for decoded images.
+        cache: a folder for decoded images, which the processes that execute the runs read.
     """
 
     data: Path | None = None
@@ -113,12 +113,10 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
 
     Attributes:
         record_steps: keep the line of every n-th step in the records; 0 for none.
-        elsewhere: the runs are executed by other processes, which read the images from a cache.
     """
 
     images: ImageSource = ImageSource()
     record_steps: int = 0
-    elsewhere: bool = False
 
     def prepare(self, runs: Sequence[Run[ImageJob]]) -> None:
         """Check every network and its settings, and read the images of all runs."""
@@ -126,7 +124,7 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
             run.job.setup.check()
             training_config(run.job, self.machine, run.seed)
         for data in dict.fromkeys(run.job.data for run in runs if not run.job.data.synthetic):
-            if self.elsewhere:
+            if self.images.cache is not None:
                 replace(self._source, device="cpu").read(data)  # writes the cache
             else:
                 _held_sets(self._source, data)
@@ -136,9 +134,7 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
 
     @property
     def _source(self) -> ImageSource:
-        """Other processes read what one has decoded, not the same files all over again."""
-        source = replace(self.images, device=self.machine.device)
-        return replace(source, cache=self.folder / "images") if self.elsewhere and source.cache is None else source
+        return replace(self.images, device=self.machine.device)
 
     def train(self, run: Run[ImageJob], folder: Path, within: Within) -> tuple[RunResult, bool]:
         images = self._source.sets(run.job)

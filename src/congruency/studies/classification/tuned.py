@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from congruency.classification.augmentation import AUGMENTATIONS
@@ -147,21 +148,21 @@ def tuned_study(
     name: str,
     methods: Methods,
     rates: Sequence[float] = (),
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> TunedStudy[ImageJob]:
     """Return a table of :data:`TUNED`; ``changes`` are other attributes of its setup, by option."""
-    table, given = TUNED[name], {key: value for key, value in (changes or {}).items() if value is not None}
+    table = TUNED[name]
 
     def job(method: Correction, rate: float) -> ImageJob:
         made = ImageJob(
             setup=replace(table.setup, learning_rate=rate), method=method, data=table.data,
             columns={TEST_ERROR.key: "error"}, short=table.short, curves=True,
         )  # fmt: skip
-        return changed_job(made, given)
+        return changed_job(made, changes)
 
-    others = describe_changes({key: value for key, value in given.items() if key != "epochs"})
+    others = describe_changes({key: value for key, value in changes.items() if key != "epochs"})
     lead = (
-        table.lead, f"{given.get('epochs', table.setup.epochs)} epochs.", others,
+        table.lead, f"{changes.get('epochs', table.setup.epochs)} epochs.", others,
         "Within a seed all methods begin with the same weights and see the same batches.",
     )  # fmt: skip
     return TunedStudy(

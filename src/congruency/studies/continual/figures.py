@@ -17,8 +17,6 @@ from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
 from congruency.studies.store import RunResult
 
-__all__ = ["continual_figures"]
-
 _LINES_PER_CHART = 6
 _NOTE = "Means over the seeds. Bands: 95 % intervals. Point at a chart for its values."
 _SO_FAR = "After each task: the mean over all tasks seen by then."

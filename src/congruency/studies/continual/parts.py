@@ -10,16 +10,6 @@ from congruency.continual.config import Kind, LearnerConfig
 from congruency.studies.continual.tables import TUNED, ContinualJob, StreamSettings, TableRow, continual_study
 from congruency.studies.plan import Study
 
-__all__ = [
-    "FURTHER_MARGINS",
-    "MARGINS",
-    "WINDOWS",
-    "Part",
-    "gem_with_margin",
-    "part_study",
-    "with_margins_apart",
-]
-
 Part = Literal["paper", "margins", "peers", "all"]
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.5)
 FURTHER_MARGINS = (0.7, 1.0)  # tried in tuning, run on request

@@ -24,8 +24,6 @@ from congruency.studies.executor import Batch, Within
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 
-__all__ = ["ContinualRunner", "network", "outcome_of", "result_of"]
-
 _CLEAN_SHARE = 0.8  # of the clean images of each class, for training
 _BATCH_BYTES = {"cpu": 3 << 30, "cuda": 40 << 30}  # that the runs of one batch may take
 _HIDDEN = 100

@@ -19,11 +19,6 @@ from congruency.continual import Scenario
 from congruency.continual.config import Kind, LearnerConfig
 from congruency.studies.plan import Column, Row, Study, pick
 
-__all__ = [
-    "AGREEMENT", "COLUMNS", "FIGURES", "FORGETTING", "SCORES", "SPLITS", "TABLES", "TUNED", "ContinualJob", "Labels",
-    "StreamSettings", "StreamTable", "TableRow", "continual_study",
-]  # fmt: skip
-
 MODES: tuple[Mode, ...] = ("concentrate", "anchor")
 Labels = Literal["clean", "noisy", "given"]
 Numbers = tuple[float, float, float]  # accuracy in percent, backward and forward transfer

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from congruency.continual.config import LearnerConfig
-from congruency.files import write_together
 from congruency.report.numbers import fixed
-from congruency.report.tables import Table
 from congruency.studies.continual.parts import FURTHER_MARGINS, MARGINS, gem_with_margin, with_margins_apart
 from congruency.studies.continual.tables import SCORES, ContinualJob, StreamSettings, continual_study
 from congruency.studies.plan import Row, Study
 from congruency.studies.results import Results
 from congruency.studies.statistics import mean_interval
-
-__all__ = [
-    "AGAINST",
-    "COMPARED",
-    "HELD_OUT",
-    "Tuned",
-    "ranked",
-    "ranking",
-    "tuned_study",
-    "tuning_seeds",
-    "tuning_study",
-]
 
 Tuned = Literal["single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory"]
 HELD_OUT = tuple(range(1000, 1004))
@@ -89,24 +73,15 @@ def tuning_study(kinds: Sequence[Tuned], settings: StreamSettings) -> Study[Cont
 def ranked(kind: Tuned, study: Study[ContinualJob], results: Results) -> dict[LearnerConfig, float]:
     """Return the mean accuracy of a kind's settings on the held-out seeds, best first; what diverged is last."""
     methods = [(row.name, row.jobs[0].method) for row in study.rows if row.jobs[0].method.kind == kind]
-    found = {method: mean_interval(results[name]["accuracy"]).mean for name, method in methods}
+    found = {method: mean_interval(results[name]["accuracy"]).mean for name, method in methods if name in results}
     return dict(sorted(found.items(), key=lambda item: -item[1] if math.isfinite(item[1]) else 1.0))
 
 
-def ranking(kind: Tuned, study: Study[ContinualJob], results: Results, out: Path) -> tuple[Table, Path]:
-    """Return a kind's grid, best first, as a table; also written as JSON."""
-    accuracies = ranked(kind, study, results)
-    seeds = [int(seed) for seed in results[next(iter(accuracies)).name]["seed"]]
-    varied = [name for name in _FIELDS if len({getattr(method, name) for method in accuracies}) > 1]
-    grid = [{**{name: getattr(m, name) for name in varied}, "accuracy": found} for m, found in accuracies.items()]
-    content = json.dumps({"seeds": seeds, "grid": grid}, indent=1) + "\n"
-    (path,) = write_together(out, {f"tuning-{kind}.json": content})
-    table = Table(
-        f"Mean accuracy over the held-out seeds {', '.join(map(str, seeds))}, best first.",
-        [", ".join(varied), "accuracy, %"],
-        [[", ".join(f"{getattr(m, name):g}" for name in varied), fixed(100 * a)] for m, a in accuracies.items()],
-    )
-    return table, path
+def best_settings(study: Study[ContinualJob], results: Results) -> list[str]:
+    """Return a sentence on each kind of a tuning study: its settings with the highest mean accuracy."""
+    grids = [ranked(kind, study, results) for kind in get_args(Tuned)]
+    best = [next(iter(grid.items())) for grid in grids if grid]
+    return [f"Highest accuracy of {method.kind}: {method.name}, {fixed(100 * found)} %." for method, found in best]
 
 
 COMPARED: dict[str, Tuned] = {

@@ -251,7 +251,7 @@ def conduct_saliency(
     settings = {"study": study.name, "precision": runner.precision, "data": about}
     return conduct(
         study, runner, seeds, out, place=place, settings=settings, command=command,
-        made=lambda: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
+        made=lambda _: _made(study, out), bounds=bounds(runner.sets, out, runner.device),
         pictures=pictures, remarks=remarks, console=console,
     )  # fmt: skip
 
