@@ -167,7 +167,9 @@ def test_bench_measures(tmp_path):
     for kind in ("memory", "meter", "updates"):
         assert found[kind], kind
     assert found["training_steps"] == []  # a size was asked for, not networks
-    assert "One update of a congruency meter" in result.output
+    page = (tmp_path / "bench.html").read_text("utf-8")
+    assert "Cost against references" in page
+    assert "One update of a congruency meter" in page
 
 
 def test_bench_measures_the_chosen_networks(tmp_path):
@@ -187,9 +189,12 @@ def test_tables_of_the_stored_benchmark_fit_a_terminal(device):
     stored = Path(__file__).parents[1] / "benchmarks" / "results" / f"bench-{device}.json"
     result = json.loads(stored.read_text("utf-8"))
     for row in result["training_steps"]:
-        row["host"], row["launches"] = row["host"] or [1e-4, 3e-4], row["launches"] or [30.0, 34.0]
+        row.setdefault("host", [1e-4, 3e-4])
+        row.setdefault("launches", [30.0, 34.0])
     made = bench_report.tables(result)
     assert len(made) >= 4
+    chart = next(f.chart for f in bench_report.page([result]).figures if f.title.startswith("Cost against size"))
+    assert {"2.5e7", "3.5e8"} <= set(re.findall(r"[\d.]+e\d", chart))
     for _, table in made:
         shown = io.StringIO()
         Console(width=80, file=shown).print(to_rich(table))

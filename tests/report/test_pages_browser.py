@@ -1,5 +1,6 @@
 """Every kind of page in a real browser: on a wide screen and on a phone, in light and dark colours."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from congruency import cli
 from congruency.language import read_corpus
 from congruency.report.page import render
-from congruency.studies import demo
+from congruency.studies import bench_report, demo
 from congruency.studies.continual.tables import StreamSettings, continual_study
 from congruency.studies.image_tables import study_of
 from congruency.studies.page import compose
@@ -36,7 +37,7 @@ COMMANDS = {  # pages that a command makes in a second or two
     "illustrate/index.html": ["illustrate", "--optimizer", "gd"],
     "bound/index.html": ["bound"],
 }  # fmt: skip
-STORED = ("classification", "cost", "continual_table", "saliency")
+STORED = ("classification", "cost", "continual_table", "saliency", "bench")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,8 @@ def test_pages_of_single_runs(browser, tmp_path):
 
 def stored_page(kind):
     """The page of a large study, from what docs/results has of it."""
+    if kind == "bench":
+        return bench_report.page([json.loads((ROOT / "benchmarks" / "results" / "bench-cpu.json").read_text())])
     folder = {"classification": "cifar10_grid", "continual_table": "mnist_r", "saliency": "osie"}.get(kind, kind)
     if kind == "saliency":
         recipes = osie_recipes(

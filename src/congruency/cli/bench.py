@@ -33,7 +33,7 @@ def bench(
         "Of the training steps, only those that run so; may be repeated. (default: all)", "eager", "graph", "compile",
     )] = None,
     out: Annotated[Path | None, option(
-        "A folder to write the measurements to, as JSON.", "FOLDER",
+        "A folder to write the measurements to, as JSON, and a page with charts.", "FOLDER",
     )] = None,
     quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip

@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 import congruency
 from congruency.files import write_together
+from congruency.report.page import render
 from congruency.report.tables import to_rich
 from congruency.studies.bench_cases import TrainingCase, Workload, training_cases, workloads
-from congruency.studies.bench_report import tables
+from congruency.studies.bench_report import page, tables
 
 RATES = ("reading_bytes_per_second", "bandwidth_bytes_per_second")
 QUESTIONS = ("corrections", "memory", "meter", "updates", "steps")
@@ -54,7 +55,7 @@ def run(
     networks: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` goes to ``out``.
+    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``.
 
     Args:
         networks, modes: Of the training steps, only these: how names of networks begin, and how steps are run.
@@ -69,9 +70,11 @@ def run(
             f"{', '.join(sorted({case.name.split(',')[0] for case in known}))}, and the modes "
             f"{', '.join(sorted({case.mode for case in known}))}"
         )
-    files = {}
+    results = {}
     for name in devices:
-        result = measure(torch.device(name), sizes, references, only or QUESTIONS, quick, cases[name], console)
+        results[name] = result = measure(
+            torch.device(name), sizes, references, only or QUESTIONS, quick, cases[name], console
+        )
         machine, rates = result["machine"], [result[name] / 1e9 for name in RATES]
         where = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
         speed = "reads {:.0f} GB/s, adds {:.0f} GB/s".format(*rates)
@@ -79,9 +82,11 @@ def run(
         for title, table in tables(result):
             console.print(title, style="bold")
             console.print(to_rich(table), "")
-        files[f"bench-{name.replace(':', '')}.json"] = json.dumps(result, indent=1) + "\n"
     if out is not None:
-        for path in write_together(out, files):
+        files = {
+            f"bench-{name.replace(':', '')}.json": json.dumps(each, indent=1) + "\n" for name, each in results.items()
+        }
+        for path in write_together(out, {**files, "bench.html": render(page(list(results.values())))}):
             console.print(f"written to {path}")
 
 

@@ -1,16 +1,19 @@
-"""What the benchmark measured as tables, one per question and no wider than 80 columns."""
+"""What the benchmark measured as tables, one per question and no wider than 80 columns, and as a page with charts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from congruency.report import charts
+from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 
-Row = dict[str, Any]  # see congruency.studies.bench
+Result = dict[str, Any]  # of studies.bench.measure
+Row = dict[str, Any]
 
 
-def tables(result: dict[str, Any]) -> list[tuple[str, Table]]:
+def tables(result: Result) -> list[tuple[str, Table]]:
     """The tables of one device with their titles: those that something was measured for."""
     made = []
     for what, title, caption, columns, cells in _TABLES:
@@ -18,6 +21,88 @@ def tables(result: dict[str, Any]) -> list[tuple[str, Table]]:
         if rows:
             made.append((title, Table(caption, columns, rows)))
     return made
+
+
+def page(results: Sequence[Result]) -> Page:
+    """All devices on one page: cost against the number of parameters and of references, then the tables."""
+    listed = [(f"{_where(result)}: {title}", table) for result in results for title, table in tables(result)]
+    machines = [[_where(r), r["machine"]["torch"], *_rates(r)] for r in results]
+    figures = []
+    for result in results:
+        figures += [figure for figure in (_by_size(result), _by_references(result)) if figure is not None]
+    return Page(
+        title="What a correction costs",
+        lead="One correction of all parameters beside the optimizer's own step and beside the time that moving the "
+        "memory alone takes, and what it adds to whole training steps.",
+        command=results[0]["command"],
+        table=Table("Where it was measured.", ("machine", "torch", "reading, GB/s", "adding, GB/s"), machines),
+        findings=(),
+        figures=figures,
+        figures_title="Cost against size and references",
+        tables=listed,
+        notes=(
+            ("left alone", "A step whose gradient agrees: one pass that reads."),
+            ("rewritten", "The worst case: the gradient is changed in every step, in a second pass."),
+            ("limit", "The time that moving the memory alone takes, as a share of the time measured."),
+        ),
+    )
+
+
+def _by_size(result: Result) -> Figure | None:
+    rows = [row for row in result["corrections"] if row["workload"] == "one tensor"]
+    sizes = sorted({row["parameters"] for row in rows})
+    counts = sorted({row["references"] for row in rows})
+    if len(sizes) < 2:
+        return None
+    return _figure(
+        result, "Cost against size", "parameters", [_size(size) for size in sizes],
+        [(f"{n} reference{'s' * (n > 1)}", [_find(rows, size, n) for size in sizes]) for n in counts],
+    )  # fmt: skip
+
+
+def _by_references(result: Result) -> Figure | None:
+    rows = [row for row in result["corrections"] if row["workload"] == "one tensor"]
+    counts = sorted({row["references"] for row in rows})
+    sizes = [size for size in sorted({row["parameters"] for row in rows}) if _find(rows, size, counts[-1])]
+    if len(counts) < 2:
+        return None
+    return _figure(
+        result, "Cost against references", "references", [str(n) for n in counts],
+        [(f"{_size(size)} parameters", [_find(rows, size, n) for n in counts]) for size in sizes],
+    )  # fmt: skip
+
+
+def _figure(
+    result: Result, title: str, x_label: str, names: Sequence[str], lines: Sequence[tuple[str, Sequence[Row | None]]]
+) -> Figure:
+    """Rewritten at every step, in steps of SGD with momentum."""
+    series = [
+        charts.Series(
+            name,
+            list(range(len(names))),
+            [float("nan") if row is None else row["corrected"] / row["sgd_step"] for row in rows],
+        )
+        for name, rows in lines
+    ]
+    title = f"{title}, {_where(result)}"
+    chart = charts.line_chart(series, title=title, x_label=x_label, y_label="SGD steps", log=True, x_names=names)
+    return Figure(title, chart, "A correction that rewrites the gradient, beside an SGD-momentum step.")
+
+
+def _find(rows: Sequence[Row], parameters: int, references: int) -> Row | None:
+    found = [row for row in rows if (row["parameters"], row["references"]) == (parameters, references)]
+    return found[0] if found else None
+
+
+def _where(result: Result) -> str:
+    machine = result["machine"]
+    name: str = machine["gpu"] or f"{machine['processor']}, {machine['threads']} threads"
+    return name
+
+
+def _rates(result: Result) -> list[str]:
+    """Of a pass that reads, and of an in-place addition."""
+    return [f"{result[name] / 1e9:.0f}" for name in ("reading_bytes_per_second", "bandwidth_bytes_per_second")]
 
 
 def _limit_cells(row: Row) -> list[str]:
