@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,9 @@ FORMS: dict[str, Attach | None] = {
 }
 
 
-def final_ratios(optimizer_name: str, form: Attach | None, window: int, noise: bool) -> list[float]:
+def final_ratios(
+    optimizer_name: str, form: Attach | None, window: int, noise: bool, dimensions: Sequence[int] = DIMENSIONS
+) -> list[float]:
     """Final loss over first loss, one per condition and dimension.
 
     The problems are tensors of one optimizer, and every tensor is corrected for itself.
@@ -66,7 +68,7 @@ def final_ratios(optimizer_name: str, form: Attach | None, window: int, noise: b
     generator = torch.Generator().manual_seed(window)
     curvatures, weights = [], []
     for condition in CONDITIONS:
-        for size in DIMENSIONS:
+        for size in dimensions:
             curvatures.append(torch.logspace(0, -math.log10(condition), size, dtype=torch.float64))
             weights.append(torch.randn(size, dtype=torch.float64, generator=generator).requires_grad_())
     optimizer = OPTIMIZERS[optimizer_name](weights)
@@ -135,10 +137,15 @@ def main() -> None:
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     if options.page:
-        before, _, rest = options.page.read_text("utf-8").partition("<!-- measured: stability -->\n")
-        after = rest.partition("<!-- end -->")[2]
-        text = f"{before}<!-- measured: stability -->\n\n{table(found)}\n\n<!-- end -->{after}"
-        options.page.write_text(text, "utf-8")
+        put_on_page(options.page, "stability", table(found))
+
+
+def put_on_page(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the markers of a name."""
+    marker = f"<!-- measured: {name} -->\n"
+    before, _, rest = page.read_text("utf-8").partition(marker)
+    after = rest.partition("<!-- end -->")[2]
+    page.write_text(f"{before}{marker}\n{text}\n\n<!-- end -->{after}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The documentation: its code runs, its commands exist, its site builds without a warning, its links lead somewhere."""
 
+import copy
 import importlib
 import importlib.util
 import json
@@ -24,6 +25,7 @@ from learning import SEEDS, run_block
 from typer.testing import CliRunner
 
 import congruency
+from benchmarks import floors
 from congruency import cli
 from congruency.report.numbers import p_value, with_margin
 from congruency.studies.results import paired, read_results
@@ -336,6 +338,34 @@ def test_stability_page_shows_what_was_measured():
         assert f"| {form} | {' | '.join(cells)} |" in page
     assert not any(any(c["unstable"].values()) for c in measured["DCL, the default: both"].values())
     assert any(measured["DCL, `floor=None`: the paper's form"]["without noise"]["unstable"].values())
+
+
+def test_floors_of_the_stability_page_are_what_was_measured():
+    """The table is that of the stored study, and the text's claims hold in it."""
+    measured = json.loads((ROOT / "benchmarks" / "results" / "floors.json").read_text("utf-8"))
+    table = floors.table(measured)
+    assert f"<!-- measured: floors -->\n\n{table}\n\n<!-- end -->" in (DOCS / "stability.md").read_text("utf-8")
+    assert "**" not in table  # no clear difference
+    stable = {
+        rule: not any(column["unstable"] for column in columns.values())
+        for rule, columns in measured["quadratics"].items()
+    }
+    for rule in floors.RULES:
+        assert stable[rule.name] == (rule == floors.PLAIN or rule.number is not None), rule
+
+
+def test_rules_for_floors():
+    """A small slice of the study: floors of every kind, and a run that learns and is corrected."""
+    found = {rule.name: rule.floor(10_000, [0.1, 0.2, 0.3]) for rule in floors.RULES}
+    assert found["0.3"] == found["0.3 and `returning`: the default"] == 0.3
+    assert found["3/√n"] == pytest.approx(0.03)
+    assert found["quantile 0.5"] == pytest.approx(0.2)
+    assert found[floors.PLAIN.name] is None
+    rule = next(rule for rule in floors.RULES if rule.name == "0.3")
+    run = floors.trained("digits, SGD", rule, 0.3, 0.4, 0)
+    assert run["result"] < 10  # percent of errors
+    assert run["corrected"] > 10
+    assert floors.trained("digits, SGD", copy.copy(floors.PLAIN), None, 0.4, 0)["corrected"] == 0
 
 
 def test_the_advice_for_a_cautious_run_that_diverges_is_what_was_measured():
