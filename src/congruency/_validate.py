@@ -22,11 +22,16 @@ _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer
 
 
 def warn(message: str) -> None:
-    """Warn at the line that led here of a program that uses the package: neither ours nor torch's."""
-    level, frame = 2, sys._getframe(1)
+    """Warn at the line that led here of a program that uses the package: neither ours nor torch's.
+
+    For filters it is a warning of the module that calls this.
+    """
+    frame = sys._getframe(1)
+    module: str = frame.f_globals["__name__"]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("congruency", "torch"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def installing(extra: str) -> str:

@@ -109,6 +109,11 @@ def test_a_window_longer_than_the_run_warns_before_training(tmp_path):
     assert "UserWarning" not in result.output
 
 
+def test_a_warning_of_the_core_is_shown_though_it_names_the_line_of_a_caller(tmp_path):
+    result = trained(tmp_path, "--method", "dcl", "--window", "2", "--references", "2", epochs=1)
+    assert "warning: a window of 2 steps with 2 reference(s) never corrects anything" in said(result)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Two classes of coloured images, no test split."""
