@@ -280,7 +280,7 @@ CATALOGUE: tuple[Entry, ...] = (
             "", size, f"a byte-level GPT of {parameters} million parameters: AdamW with each correction, rates tuned",
             "language", folder=f"language_{size}", seeds=seeds,
         )
-        for size, parameters, seeds in (("10m", "10.8", 8), ("100m", "99.7", 3))
+        for size, parameters, seeds in (("tiny", "0.1", 12), ("10m", "10.8", 8), ("100m", "99.7", 3))
     ),
 )  # fmt: skip
 """In the order of the paper, tables first; our own last."""

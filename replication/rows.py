@@ -85,7 +85,7 @@ def _rows(folder: str) -> Rows:
     if table is not None:
         screened = folder.endswith(SCREENED)
         return _tuned(choose_families(table.families) if screened else choose_methods(table.rows))
-    if folder in ("language_10m", "language_100m"):
+    if folder in ("language_tiny", "language_10m", "language_100m"):
         return _tuned(choose_methods())
     if folder in _ABLATIONS:
         return _ablation(_ABLATIONS[folder])

@@ -50,6 +50,7 @@ _HELD = {
     "validation_loss": Held(
         ("validation_loss_tiny", "validation_loss_salicon", "icifar100"), ("icifar100_clean",)
     ),
+    "tiny": Held(("language_tiny",)),
     "10m": Held(("language_10m",)),
     "100m": Held(("language_100m",)),
     "osie_study": Held(("osie",)),
