@@ -49,11 +49,13 @@ def bench(
         check_folder(out, "--out")
     with interruptible("stopped; nothing was written"), plain_errors():
         from congruency.studies import bench
+        from congruency.studies.console import plain_warnings
 
-        bench.run(
-            devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], only=only or None, out=out,
-            quick=quick, networks=network or None, modes=mode or None,
-        )  # fmt: skip
+        with plain_warnings(shown=False):  # of runs that train nothing
+            bench.run(
+                devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], only=only or None,
+                out=out, quick=quick, networks=network or None, modes=mode or None,
+            )  # fmt: skip
 
 
 def _devices() -> list[str]:
