@@ -213,18 +213,22 @@ def _moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(N, P): ``a maps + b`` for some a > 0 and b of each map; then (N,) each: its mean, its variance, and whether the
     map is constant.
 
-    On the CPU, where checking is free, these are the maps themselves if their variance is not small beside the square
-    of the mean, so that their difference is exact enough. Otherwise a map is far from 0 or its squares may be out of
-    range: its mean is subtracted first, which is known only after rounding and so computed again, and it is divided by
-    its range. A map is constant if that is 0: by rounding, its variance need not be.
+    On the CPU, where checking is free, these are the maps themselves, or the maps minus their mean, if their variance
+    is not small beside the square of their mean, so that their difference is exact enough. Otherwise, and on a device,
+    a map is also divided by its range, as its squares may be out of range. Its mean is computed again, being known only
+    after rounding. A map is constant if the range is 0: by rounding, its variance need not be.
     """
     pixels, on_device = maps.shape[-1], maps.device.type != "cpu"
     mean = _sum(maps) / pixels
     if not on_device:
-        square = mean**2
-        variance = _sum_of_squares(maps) / pixels - square
-        if bool(((variance > 0.25 * square) & (variance > 1e-18) & (variance < 1e18)).all()):
-            return maps, mean, variance, torch.zeros_like(mean, dtype=torch.bool)
+        for attempt in range(2):
+            square = mean**2
+            variance = _sum_of_squares(maps) / pixels - square
+            if bool(((variance > 0.25 * square) & (variance > 1e-18) & (variance < 1e18)).all()):
+                return maps, mean, variance, torch.zeros_like(mean, dtype=torch.bool)
+            if attempt == 0:
+                maps = maps - _column(mean, maps)
+                mean = _sum(maps) / pixels
     low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
     centred = (maps - _column(mean, maps)).div_(high - low)
     mean = _sum(centred) / pixels
