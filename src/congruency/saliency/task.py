@@ -56,8 +56,8 @@ _FORMS: dict[str | None, Correction] = {
 }
 _RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
 _OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
-_MODEL_NAMES = {"salicon": "", "dinet": "published DINet ", "dinet4": "DINet "}  # SALICON by its backbone, as the paper
-_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "SALICON VGG-16"}
+_MODEL_NAMES = {"salicon": "SALICON", "dinet": "published DINet", "dinet4": "DINet"}
+_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "VGG-16"}
 _EVALUATION_PIXELS = 40 * 240 * 320  # of the images of one batch, which bounds the memory of large inputs
 _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
 
@@ -151,9 +151,10 @@ class Recipe:
 
     @property
     def network(self) -> str:
-        """Model and backbone, as rows name them."""
+        """Model and backbone, as rows name them; SALICON on a ResNet-50 by that alone, as the paper does."""
         backbone = _BACKBONE_NAMES.get(str(self.backbone), self.backbone)
-        return f"{_MODEL_NAMES[self.model]}{backbone}{'' if self.from_scratch else ' pretrained'}"
+        model = "" if (self.model, self.backbone) == ("salicon", "resnet50") else f"{_MODEL_NAMES[self.model]} "
+        return f"{model}{backbone}{'' if self.from_scratch else ' pretrained'}"
 
     @property
     def paper_row(self) -> str:
