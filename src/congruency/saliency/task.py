@@ -304,6 +304,7 @@ def train_network(
     precision: Precision = "32",
     capture: bool | None = None,
     keep_model: bool = True,
+    evaluate_every: int = 1,
     progress: bool = False,
     notice: Notice | None = None,
     origin: Origin | None = None,
@@ -312,7 +313,8 @@ def train_network(
 
     A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
     have one only after SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where that is possible.
-    The network sees images as both sets were prepared, whatever the recipe says.
+    The loss on ``test_set`` is recorded every so many epochs (``evaluate_every``), and after the last. The network sees
+    images as both sets were prepared, whatever the recipe says.
     """
     if test_set.preprocessing != train_set.preprocessing:
         raise ValueError(
@@ -327,7 +329,7 @@ def train_network(
     short = recipe.epochs * len(train_set.images) <= _SHORT
     config = TrainingConfig(
         epochs=recipe.epochs, seed=seed, method=recipe.correction, accelerator=device, precision=precision,
-        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress,
+        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress, evaluate_every=evaluate_every,
         capture=cuda and precision != "16" and process_count() == 1 if capture is None else capture,
         checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
     )  # fmt: skip

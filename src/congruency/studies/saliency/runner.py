@@ -185,8 +185,9 @@ class SaliencyRunner:
 
         trained = train_network(
             recipe, run.seed, *self.sets.read(recipe.preprocessing), run_folder(self.out, run.job, run.seed),
-            device=self.accelerator,
-            precision=self.precision, capture=self.capture, keep_model=run.seed in self.keep_models, notice=notice,
+            device=self.accelerator, precision=self.precision, capture=self.capture,
+            keep_model=run.seed in self.keep_models, notice=notice,
+            evaluate_every=recipe.epochs if self.sets.study == "osie_study" else 1,  # by epoch: the paper's Figure 14
             origin=replace(self.origin, row=recipe.paper_row if self.origin.table else recipe.name),
         )  # fmt: skip
         gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
