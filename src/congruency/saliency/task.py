@@ -31,16 +31,9 @@ Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 METHODS: dict[str, Correction] = {
     "baseline": Correction(),
     "GEM": Correction(name="gem"),
-    "DCL-inf-1": Correction(name="dcl"),
-    "DCL-500-1": Correction(name="dcl", window=500),
-    "DCL-120-1": Correction(name="dcl", window=120),
-    "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
-    "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
-    "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
     "Cautious": Correction(name="cautious", scope="all"),
 }
-"""The methods of the paper's tables: its equations, and (anchor) what its published code computes; and Cautious, which
-corrects the updates of all layers.
+"""The methods besides DCL; Cautious corrects the updates of all layers.
 
 GEM keeps the features of one sample before the last layer, the first of each epoch (the paper's section 5.1.5).
 """
@@ -65,14 +58,15 @@ _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less ti
 def method_named(name: str) -> Correction:
     """Return a method by its name: one of :data:`METHODS`, or ``"DCL-W-N"`` with any window W and N references.
 
-    After it may stand ``anchor``, ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update``
-    (the step of the optimizer is projected instead of the gradient).
+    That is DCL by the paper's equations. After it may stand ``anchor`` (what the paper's published code computes),
+    ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update`` (the step of the optimizer is
+    projected instead of the gradient).
     """
     if name in METHODS:
         return METHODS[name]
     found = _DCL.fullmatch(name)
     if found is None:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N, such as DCL-inf-1, got {name!r}")
     window, references, form = found.groups()
     return replace(_FORMS[form], window=None if window == "inf" else int(window), references=int(references))
 

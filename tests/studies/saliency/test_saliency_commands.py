@@ -406,7 +406,7 @@ def test_any_set_takes_its_pixels_per_degree_and_a_baseline(tmp_path):
     assert "must be one map, positive at every pixel" in unboxed(refused)
     prepared = ["prepare", tmp_path / "osie", tmp_path / "osie.pt", "--width", 32, "--height", 32]
     assert call(*prepared, "--pixels-per-degree", 5).exit_code == 0
-    assert data.load_prepared(tmp_path / "osie.pt").data.sigma(40) == 5
+    assert data.load_prepared(tmp_path / "osie.pt").data[0].sigma == 5
 
 
 def test_hidden_files_are_not_maps(tmp_path):

@@ -11,7 +11,7 @@ from saliency_data import small_mit1003, small_osie, small_salicon
 from congruency.saliency import data
 from congruency.saliency import task as saliency_task
 from congruency.saliency.models import load_model
-from congruency.saliency.task import METHODS, Recipe
+from congruency.saliency.task import Recipe
 from congruency.studies.executor import Place
 from congruency.studies.plan import Run
 from congruency.studies.results import read_results
@@ -239,7 +239,6 @@ def test_the_papers_rows():
     with pytest.raises(ValueError, match="got 'mnist'"):
         paper_recipes("mnist")
     assert paper_recipes("osie")[0].name == "ResNet-50 pretrained RMSP"
-    assert METHODS["DCL-inf-1 anchor"].margin == 0.5
     assert paper_numbers("osie", Recipe(method="DCL-120-1 anchor"))["NSS"] == (2.4566, 0.0007)
     assert paper_numbers("osie", Recipe(method="DCL-7-1")) == paper_numbers("osie_study", Recipe()) == {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
-    "diverged", "find_set", "read_bounds", "run_folder", "write_examples",
+    "diverged", "find_set", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -204,15 +203,7 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     if not path.is_file():
         Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
     train_data, test_data = sets.data()
-    return _rows(kept_references(path, test_data, train_data, device=device))
-
-
-def read_bounds(out: Path) -> Results:
-    """Return the floor and ceiling that a folder holds."""
-    return _rows(json.loads((out / _BOUNDS).read_text(encoding="utf-8")))
-
-
-def _rows(references: Mapping[str, Mapping[str, float]]) -> Results:
+    references = kept_references(path, test_data, train_data, device=device)
     return {name: {metric: [value] for metric, value in scores.items()} for name, scores in references.items()}
 
 
