@@ -276,7 +276,8 @@ def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") ->
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
-    return mean_scores(score(predict, prepared.data, METRICS, device=device), prepared.data)
+    batch = 25 if device.type == "cpu" else 64  # what fills a GPU
+    return mean_scores(score(predict, prepared.data, METRICS, device=device, batch=batch), prepared.data)
 
 
 @dataclass(frozen=True)
