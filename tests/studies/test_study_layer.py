@@ -171,6 +171,7 @@ def test_runs_that_diverged_are_not_identical():
     table = summary_table(study, results)
     assert [row[0] for row in table.rows] == ["plain", "better", "same"]
     assert not any("identical" in cell or "same as" in cell for row in table.rows for cell in row)
+    assert difference_charts(study, results) == []
 
 
 def test_comparisons_are_corrected_by_holm_and_name_what_is_identical():
