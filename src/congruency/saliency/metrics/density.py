@@ -38,7 +38,7 @@ def nss(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact") ->
     check_protocol(protocol)
 
     def score(saliency: Tensor, fixations: Tensor) -> Tensor:
-        total = _total(fixations)
+        total = _mass(fixations)
         if protocol == "mit":
             fixations = fixations.sign()
             total = torch.where(total.isnan(), total, fixations.sum(-1).double())
@@ -138,7 +138,7 @@ def information_gain(
     check_protocol(protocol)
 
     def score(saliency: Tensor, fixations: Tensor, baseline: Tensor) -> Tensor:
-        count = _total(fixations)
+        count = _mass(fixations)
         if protocol == "mit":
             saliency, baseline, fixations = _from_zero(saliency), _from_zero(baseline), fixations.sign()
             count = torch.where(count.isnan(), count, fixations.sum(-1).double())
@@ -181,12 +181,6 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like.dtype).unsqueeze(-1)
 
 
-def _total(fixations: Tensor) -> Tensor:
-    """(N,): the number of fixations, nan if there are none or a count is negative."""
-    low, total = fixations.amin(-1), fixations.sum(-1).double()  # of integers, so exact
-    return total.masked_fill_((total == 0) | (low < 0), _NAN)
-
-
 def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) each: an offset and a total such that ``(maps + offset) / total`` are distributions.
 
@@ -198,9 +192,9 @@ def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
     return empty, total.masked_fill_(empty, float(maps.shape[-1])).masked_fill_(low < 0, _NAN)
 
 
-def _mass(density: Tensor) -> Tensor:
-    """(N,): the sum of a density, nan if it is 0 or some value is negative."""
-    low, mass = density.amin(-1), _sum(density)
+def _mass(maps: Tensor) -> Tensor:
+    """(N,): the sum of a density or of counts, nan if it is 0 or some value is negative."""
+    low, mass = maps.amin(-1), _sum(maps)
     return mass.masked_fill_((mass == 0) | (low < 0), _NAN)
 
 
