@@ -378,7 +378,7 @@ def test_the_advice_for_a_cautious_run_that_diverges_is_what_was_measured():
     page = " ".join((DOCS / "troubleshooting.md").read_text("utf-8").split())
     (advice,) = re.findall(r"- \*\*`Cautious` with (.*?)(?= - |\n\n)", page)
     assert advice.startswith("Nesterov momentum at a high rate, or with momentum 0.99.")
-    assert "leave it out, `Cautious(optimizer, rescale=False)`" in advice
+    assert "Turn it off with `Cautious(optimizer, rescale=False)`" in advice
 
 
 def test_pictures_are_small():
