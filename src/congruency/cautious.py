@@ -19,8 +19,8 @@ __all__ = ["Cautious"]
 
 _UNUSED = (
     "Cautious changed nothing in {steps} steps: no element of an update opposed its gradient. An optimizer without "
-    "momentum, such as RMSprop, Adagrad or Adafactor by default, only rescales the gradient. Use one with momentum, such "
-    "as AdamW, or remove Cautious (docs/troubleshooting.md)"
+    "momentum, such as RMSprop, Adagrad or Adafactor by default, only rescales the gradient. Use one with momentum, "
+    "such as AdamW, or remove Cautious (docs/troubleshooting.md)"
 )
 
 

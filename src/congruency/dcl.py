@@ -28,8 +28,8 @@ class DCL(Corrector):
         window: Number of steps after which the references are recorded again, the paper's beta_w. With None they are
             kept for the whole run (the paper's infinity).
         offset: Step of the window at which recording starts, the paper's beta_o.
-        mode: ``"concentrate"``, the paper's equations; or ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)`` of
-            the paper's published code (which uses ``margin=0.5``, ``offset=1``). ``"anchor"`` pulls the weights back
+        mode: ``"concentrate"``, the paper's equations; or ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)``
+            of the paper's published code (which uses ``margin=0.5``, ``offset=1``). ``"anchor"`` pulls the weights back
             toward the references.
         margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin always adds at least
             ``margin * c_i`` to the gradient.

@@ -77,17 +77,17 @@ class ConstraintSource(ABC):
 
     @property
     def layout(self) -> object | None:
-        """A value that is equal as long as :meth:`basis` returns the same memory for the same parameters; None: unknown.
+        """A value that stays equal while :meth:`basis` returns the same memory for the same parameters; None: unknown.
 
-        What is prepared of a step, such as tables of addresses, is used again while it stays equal.
+        Preparations of a step, such as tables of addresses, are reused while it stays equal.
         """
         return None
 
     @property
     def recorded(self) -> object | None:
-        """A value that is equal as long as the first :attr:`Basis.fixed` vectors of every basis do not change.
+        """A value that stays equal while the first :attr:`Basis.fixed` vectors of no basis change; None: unknown.
 
-        Their inner products are computed when it changes, and not at every step.
+        Their inner products are computed only when it changes.
         """
         return None
 
