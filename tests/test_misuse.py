@@ -236,7 +236,7 @@ def test_parameters_that_were_read_already_are_empty():
 
 
 def test_a_bound_of_no_rescaling_is_refused():
-    with pytest.raises(ValueError, match="rescale=False leaves out"):
+    with pytest.raises(ValueError, match="no effect with rescale=False"):
         congruency.Cautious(made()[1], rescale=False, max_rescale=2.0)
 
 

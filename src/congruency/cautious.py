@@ -75,9 +75,9 @@ class Cautious(Corrector):
             if not max_rescale >= 1.0:
                 raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
             if rescale is False:
-                raise ValueError("max_rescale bounds the rescaling, which rescale=False leaves out; give one of them")
+                raise ValueError("max_rescale has no effect with rescale=False; pass only one of them")
         self.rescale = check_flag("rescale", rescale, "; max_rescale bounds the factor")
-        self.decay = check_flag("decay", decay, "; how strong the decay is, the optimizer's weight_decay says")
+        self.decay = check_flag("decay", decay, "; the optimizer's weight_decay sets its strength")
         self.max_rescale = max_rescale
         self._masking = Masking(strict=True, mask_decay=decay, rescale=rescale, max_rescale=max_rescale)
         super().__init__(optimizer, params, constraints=[Descent()], correct="update", blocks="element")

@@ -189,8 +189,8 @@ def test_other_errors_pass_unchanged(problem):
     ("params", "error", "message"),
     [
         ([], ValueError, "no parameters selected"),
-        (["fc.wait"], ValueError, "params holds 'fc.wait', which is no parameter of Net"),
-        ([torch.ones(2, 3)], ValueError, r"a tensor of shape \(2, 3\), which is no parameter of Net"),
+        (["fc.wait"], ValueError, "params holds 'fc.wait', which is not a parameter of Net"),
+        ([torch.ones(2, 3)], ValueError, r"a tensor of shape \(2, 3\), which is not a parameter of Net"),
         ("fc.weight", TypeError, "iterable of parameters or names, got str"),
         (nn.Sequential(nn.Linear(2, 2)), TypeError, "got Sequential"),
     ],

@@ -221,7 +221,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
         needs, has = wanted[name]
         if not has:
             flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-            raise typer.BadParameter(f"requires {needs}; choose another --method, or omit the option", param_hint=flag)
+            raise typer.BadParameter(f"needs {needs}; choose another --method, or omit the option", param_hint=flag)
     return found if concentrates else replace(found, floor=None)
 
 

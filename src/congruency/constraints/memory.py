@@ -148,7 +148,7 @@ class EpisodicMemory(ConstraintSource):
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if not any(parameter in self._names for group in optimizer.param_groups for parameter in group["params"]):
             raise ValueError(
-                "none of the optimizer's parameters is in the memory's model, so that its gradients constrain nothing; "
+                "none of the optimizer's parameters is in the memory's model, so its gradients constrain nothing; "
                 "pass the model that the optimizer trains"
             )
         # where the optimizer maximizes, an update is the gradient turned around
@@ -303,7 +303,7 @@ class EpisodicMemory(ConstraintSource):
                 if _sample(episode[kind]) != _sample(first[kind]):
                     raise ValueError(
                         f"the state's {kind} of task {episode['task']} are {_sample(episode[kind])}, and those of task "
-                        f"{first['task']} {_sample(first[kind])}; they are not of one stream"
+                        f"{first['task']} {_sample(first[kind])}; they are not from the same stream"
                     )
             if len(episode["inputs"]) > self.size:
                 raise ValueError(
@@ -342,8 +342,8 @@ def _refuse_real_targets(targets: Tensor) -> None:
         return
     if targets.ndim < 2 or targets.shape[1] < 2 or bool(((targets.sum(1) - 1).abs() > 0.01).any()):
         raise ValueError(
-            "targets are real numbers and no probabilities of classes, and the loss is the cross entropy because none "
-            "was given; give yours, such as loss=torch.nn.functional.mse_loss"
+            "targets are real numbers but not class probabilities, and the default loss is the cross entropy; pass "
+            "another loss, such as loss=torch.nn.functional.mse_loss"
         )
 
 

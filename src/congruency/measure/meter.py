@@ -247,7 +247,7 @@ class CongruencyMeter:
         if reason:
             raise ValueError(
                 "beside= needs a DCL with one reference, window=None and offset=0 on the gradients of the meter's "
-                f"parameters: {reason}; leave beside= out, and the meter makes a pass of its own"
+                f"parameters: {reason}; omit beside= to let the meter make its own pass"
             )
 
     def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:

@@ -74,7 +74,7 @@ def pairwise_congruency(
         if not isinstance(samples, Tensor):
             raise TypeError(f"{name} must be a tensor, got a {type(samples).__name__}")
     if len(inputs) != len(targets):
-        raise ValueError(f"inputs and targets must be as many, got {len(inputs)} and {len(targets)}")
+        raise ValueError(f"inputs and targets must have the same length, got {len(inputs)} and {len(targets)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be a positive number of samples, got {chunk_size}")
     chosen = _chosen(model, params)
@@ -195,7 +195,7 @@ def _resolved(params: Iterable[Tensor | str], model: nn.Module) -> Iterator[Tens
         parameter = known.get(param) if isinstance(param, str) else param
         if parameter is None or id(parameter) not in identities:
             what = repr(param) if isinstance(param, str) else f"a tensor of shape {tuple(param.shape)}"
-            raise ValueError(f"params holds {what}, which is no parameter of {type(model).__name__}")
+            raise ValueError(f"params holds {what}, which is not a parameter of {type(model).__name__}")
         yield parameter
 
 
