@@ -203,7 +203,7 @@ def test_errors_about_params(problem, params, error, message):
 
 def test_errors_about_samples(problem):
     model, x, y = problem
-    with pytest.raises(ValueError, match="as many, got 7 and 6"):
+    with pytest.raises(ValueError, match="the same length, got 7 and 6"):
         pairwise_congruency(model, F.cross_entropy, x, y[1:])
     with pytest.raises(ValueError, match="chunk_size must be a positive"):
         pairwise_congruency(model, F.cross_entropy, x, y, chunk_size=0)

@@ -57,21 +57,19 @@ def train(
         "The seed of the order of --order fixed. (default: 0)", "N", min=0,
     )] = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
-        "baseline: no correction; dcl: correct gradients by the accumulated gradient; gem: correct gradients by those "
-        "of stored samples; cautious: correct updates by the current gradient.",
+        "No correction (baseline), correct gradients (dcl, gem), or correct updates (cautious).",
     )] = "baseline",
     scope: Annotated[options.Scope, _method(
         "Correct the whole network, or the last layer (head), as in the paper.",
     )] = "all",
     window: Annotated[int | None, _method(
-        "Number of steps after which DCL records new reference points, such as 50. (default: record once)", "STEPS",
-        min=1,
+        "Steps after which DCL records new references, such as 50. (default: record once)", "STEPS", min=1,
     )] = None,
     references: Annotated[int, _method("Number of DCL's reference points.", "N", min=1)] = 1,
     offset: Annotated[int, _method("Number of steps before DCL records its first reference.", "STEPS", min=0)] = 0,
     mode: Annotated[options.Mode, _method(
-        "DCL's constraints. concentrate: the paper's equations, no step opposes the accumulated gradient; anchor: the "
-        "paper's published code, which pulls the weights back (with --margin 0.5 --offset 1).",
+        "DCL's constraints: the paper's equations, or its published code, which pulls the weights back (use it with "
+        "--margin 0.5 --offset 1).",
     )] = "concentrate",
     margin: Annotated[float | None, _method(
         "Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)", "NUMBER", min=0.0,
