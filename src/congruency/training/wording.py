@@ -27,7 +27,7 @@ _OF_METHODS = {setting.name: setting.default for setting in fields(Correction)}
 
 # A setting in words; first by its value, then whatever it is.
 _WORDS = {
-    "scope all": "whole network", "scope head": "last layer", "returning False": "returning or not",
+    "scope all": "whole network", "scope head": "last layer", "returning False": "returning off",
     "cautious True": "cautious", "rescale False": "not rescaled", "mask_decay True": "masked decay",
     "trigger": "{value}", "accumulate": "accumulating {value}", "correct": "corrects the {value}",
     "blocks": "by {value}", "max_rescale": "rescaled at most {value}",

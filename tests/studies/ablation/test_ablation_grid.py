@@ -37,10 +37,10 @@ def test_further_settings_make_cells_where_they_have_an_effect():
     assert list(named) == [
         "DCL-5-1, concentrate, margin 0, head",
         "DCL-5-1, concentrate, margin 0, head, floor 0.1",
-        "DCL-5-1, concentrate, margin 0, head, floor 0.1, returning or not",
+        "DCL-5-1, concentrate, margin 0, head, floor 0.1, returning off",
         "DCL-5-1, anchor, margin 0.5, head",
     ]
-    chosen = named["DCL-5-1, concentrate, margin 0, head, floor 0.1, returning or not"]
+    chosen = named["DCL-5-1, concentrate, margin 0, head, floor 0.1, returning off"]
     assert (chosen.floor, chosen.returning) == (0.1, False)
     others = cells(Axes(**one, corrects=("gradient", "update"), blocks=("joint", "row", "element"), floors=(0.1,)))
     assert {(c.correct, c.blocks, c.floor) for c in others} == {

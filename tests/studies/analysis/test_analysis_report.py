@@ -108,7 +108,7 @@ def test_names_are_as_short_as_distinguishes_groups(tmp_path):
          "DCL-∞-2 anchor, margin 0.5, offset 1"),
         ({**DCL, "floor": 0.3}, "DCL-5-1 concentrate, floor 0.3"),
         ({**DCL, "floor": 0.1, "returning": False, "correct": "update", "blocks": "row", "cautious": True},
-         "DCL-5-1 concentrate, floor 0.1, returning or not, corrects the update, by row, cautious"),
+         "DCL-5-1 concentrate, floor 0.1, returning off, corrects the update, by row, cautious"),
         ({**DCL, "returning": False, "rescale": False, "mask_decay": True}, "DCL-5-1 concentrate"),
         ({"name": "gem", "cautious": True, "rescale": False, "floor": 0.3}, "GEM, cautious, not rescaled"),
         ({"name": "l2sp", "scope": "all", "strength": 0.1}, "L2-SP, strength 0.1"),

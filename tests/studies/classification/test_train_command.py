@@ -278,7 +278,7 @@ def test_the_record_has_what_was_asked_for(tmp_path):
         (["--method", "dcl", "--floor", "0.1", "--no-returning", "--correct", "update", "--blocks", "row",
           "--cautious"],
          {"floor": 0.1, "returning": False, "correct": "update", "blocks": "row", "cautious": True},
-         "floor 0.1, returning or not, corrects the update, by row, cautious."),
+         "floor 0.1, returning off, corrects the update, by row, cautious."),
         (["--method", "gem", "--cautious", "--max-rescale", "4"], {"cautious": True, "max_rescale": 4.0},
          "with GEM, whole network, cautious, rescaled at most 4.0."),
         (["--method", "cautious", "--no-rescale"], {"rescale": False}, "with Cautious, not rescaled."),

@@ -197,7 +197,7 @@ def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
     result = train_lm("--corpus", texts, "--method", "dcl-10", *words, "--out", tmp_path / "dcl")
     assert result.exit_code == 0, result.output
     described = (
-        "(DCL-10-1 concentrate, whole network, floor 0.1, returning or not, corrects the update, by row, cautious, "
+        "(DCL-10-1 concentrate, whole network, floor 0.1, returning off, corrects the update, by row, cautious, "
         "masked decay)"
     )
     assert described in said(result)
