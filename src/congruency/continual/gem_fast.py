@@ -149,9 +149,9 @@ class _Sparse:
     def __init__(self, matrix: Tensor) -> None:
         entries = matrix.flatten()
         places = (entries != 0).nonzero().squeeze(1)
-        counts = (matrix != 0).sum(1)
-        self._values, self._columns = entries[places], places % matrix.shape[1]
-        self._starts = counts.cumsum(0) - counts
+        rows, columns = matrix.shape
+        self._values, self._columns = entries[places], places % columns
+        self._starts = torch.searchsorted(places, torch.arange(0, rows * columns, columns))
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         return functional.embedding_bag(
