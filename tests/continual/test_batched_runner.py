@@ -316,9 +316,11 @@ def test_streams_whose_masks_differ_in_kind_are_refused():
         run_together([one, other], [plain("single")])
 
 
-def test_no_streams_are_refused():
-    with pytest.raises(ValueError, match="give at least one stream"):
-        run_together([], [plain("single")])
+@pytest.mark.parametrize("learners", [[plain("single")], []], ids=["no stream", "no learner"])
+def test_nothing_to_learn_is_refused(learners):
+    streams = [] if learners else [rotations(*digits(), tasks=2, samples=20)]
+    with pytest.raises(ValueError, match="give at least one stream and one learner"):
+        run_together(streams, learners)
 
 
 @pytest.mark.parametrize("settings", [{"batch": 0}, {"hidden": (0,)}, {"hidden": (5, -1)}], ids=str)

@@ -10,8 +10,9 @@ from congruency.continual.config import memory_slice
     ("settings", "error", "message"),
     [
         ({"kind": "sgd"}, ValueError, "kind must be one of 'single', 'independent', .*, 'dcl_memory', got 'sgd'"),
-        ({"lr": 0.0}, ValueError, "lr must be positive, got 0.0"),
-        ({"lr": float("nan")}, ValueError, "lr must be positive, got nan"),
+        ({"lr": 0.0}, ValueError, "lr must be positive and finite, got 0.0"),
+        ({"lr": float("nan")}, ValueError, "lr must be positive and finite, got nan"),
+        ({"lr": float("inf")}, ValueError, "lr must be positive and finite, got inf"),
         ({"trigger": "sometimes"}, ValueError, "trigger must be one of 'always', 'violated', got 'sometimes'"),
         ({"memory_margin": -0.5}, ValueError, "margin must be finite and at least 0, got -0.5"),
         ({"reference_margin": -0.5}, ValueError, "margin must be finite and at least 0, got -0.5"),

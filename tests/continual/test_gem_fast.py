@@ -7,9 +7,9 @@ import torch
 from small_streams import digits, even_digits, setting, weights
 from torch.nn import functional
 
-from congruency.continual import LearnerConfig, incremental, learner, permutations, rotations, run_together
+from congruency.continual import LearnerConfig, gem_fast, incremental, learner, permutations, rotations, run_together
 from congruency.continual.batched_runner import BatchedRunner
-from congruency.continual.gem_fast import FastGEM, _in_sets, _Pass
+from congruency.continual.gem_fast import FastGEM, _matrix, _Pass, _Sparse
 
 HIDDEN = (12, 9)
 
@@ -19,6 +19,17 @@ def stream_of(kind, samples=85):
         return incremental(*even_digits(), tasks=5, samples=samples, seed=3)
     make = {"rotations": rotations, "permutations": permutations}[kind]
     return make(*digits(), tasks=4, samples=samples, seed=3)
+
+
+@pytest.fixture
+def choose_products(monkeypatch):
+    """Sparse or dense products with the inputs, whatever suits these."""
+
+    def choose(form):
+        monkeypatch.setattr(gem_fast, "_SPARSE", {torch.float32, torch.float64})
+        monkeypatch.setattr(gem_fast, "_FEW", 1.0 if form == "sparse" else -1.0)
+
+    return choose
 
 
 def trained(stream, config, batch=10, memory=17, policy="first"):
@@ -49,12 +60,15 @@ def both(stream, config, **settings):
     ids=["GEM", "DCL", "anchors"],
 )
 @pytest.mark.parametrize("kind", ["rotations", "permutations", "incremental"])
-def test_weights_equal_those_of_the_learner_of_one_run(kind, constraints, margin, policy):
+def test_weights_equal_those_of_the_learner_of_one_run(kind, constraints, margin, policy, choose_products):
     """After every task, the last batch of each smaller; some steps violate a constraint and some do not."""
     stream, config, memory = stream_of(kind), LearnerConfig("fast", memory_margin=margin, **constraints), 17
-    found = trained(stream, config, memory=memory, policy=policy)
+    found = []
+    for form in ("sparse", "dense"):
+        choose_products(form)
+        found.append(trained(stream, config, memory=memory, policy=policy))
     slow = learner(config, setting(stream, HIDDEN, memory=memory, policy=policy))
-    for task, after in enumerate(found):
+    for task, after in enumerate(zip(*found, strict=True)):
         images, labels = stream.training(task)
         mask = stream.mask(task)
         slow.begin(task, None if mask is None else mask.double())
@@ -62,7 +76,8 @@ def test_weights_equal_those_of_the_learner_of_one_run(kind, constraints, margin
             slow.observe(x.double() / 255, y)
         slow.finish(images.flatten(1).double() / 255, labels)
         wanted = weights(slow.model)
-        torch.testing.assert_close(after[: len(wanted)], wanted, rtol=0, atol=1e-9)
+        for each in after:
+            torch.testing.assert_close(each[: len(wanted)], wanted, rtol=0, atol=1e-9)
     corrected = int(slow.constraints.corrector.stats.corrected_steps)
     assert 0 < corrected < 9 * (len(stream) - (config.kind == "gem"))  # GEM alone leaves the first task as it is
 
@@ -80,7 +95,9 @@ def test_memory_gradients_are_computed_only_if_a_constraint_is_violated(monkeypa
     assert counts["written"] == 2 * counts["corrected"]
 
 
-def test_inner_products_equal_those_of_autograd_gradients():
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+def test_inner_products_equal_those_of_autograd_gradients(form, choose_products):
+    choose_products(form)
     torch.manual_seed(0)
     sizes = (6, 5, 4, 3)
     layers = [
@@ -100,14 +117,13 @@ def test_inner_products_equal_those_of_autograd_gradients():
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)])
 
     wanted = torch.stack([gradient(part) @ gradient(parts[0]) for part in parts[1:]])
-    joined = [torch.cat([weight, bias.unsqueeze(1)], 1) for weight, bias in layers]
-    batch, memory = functional.pad(inputs, (0, 0, 0, 1), value=1.0).split([3, 14], 1)
+    joined = [torch.cat([weight.T, bias.unsqueeze(0)]) for weight, bias in layers]
+    batch, *memory = functional.pad(inputs.T, (0, 1), value=1.0).split([3, 7, 7])
     own, past = _Pass(joined, 1, 3), _Pass(joined, 2, 7)
-    for one, samples, targets in ((own, batch, labels[:3]), (past, memory, labels[3:])):
-        sets = len(one.first)
-        one.enter(_in_sets(samples, sets))
-        one.run(targets.view(sets, 1, -1), None)
-    torch.testing.assert_close(own.products(past, _in_sets(batch.T @ memory, 2)), wanted)
+    for one, samples, targets in ((own, [batch], labels[:3]), (past, memory, labels[3:])):
+        one.enter([(_matrix(each), _matrix(each.T)) for each in samples])
+        one.run(targets.view(len(samples), 1, -1), None)
+    torch.testing.assert_close(own.products(past, batch @ torch.stack(memory).mT), wanted)
 
 
 @pytest.mark.parametrize("kind", ["rotations", "incremental"])
@@ -197,26 +213,23 @@ def test_a_diverging_run_ends():
     assert not outcome.losses.isfinite().all()
 
 
-def test_inputs_that_are_zero_in_a_task_and_the_memory_are_left_out():
-    stream, config = stream_of("rotations"), LearnerConfig("GEM", "gem", memory_margin=0.5)
-    runner = BatchedRunner([stream], HIDDEN, 10, 17, "first", torch.device("cpu"), torch.float64)
-    one = FastGEM(runner.network, [config], runner.initial_weights(), [stream.seed], 17)
-    inputs, labels = zip(*(runner.training_samples(task) for task in range(2)), strict=True)
-    inputs[1][:, :, :9] = 0
-    inputs[0][:, :17, :7] = 0  # in the memory; later samples of the first task use them
-    for task in range(2):
-        before = one.weights.clone()
-        one.begin(task, inputs[task], 10)
-        for x, y in zip(inputs[task].split(10, 1), labels[task].split(10, 1), strict=True):
-            one.step(x, y, None)
-        one.remember(inputs[task][:, :17], labels[task][:, :17], None)
-        one.finish(inputs[task], labels[task], None)
-    moved = (runner.network.layers(one.weights)[0][0] != runner.network.layers(before)[0][0])[0, 0].any(0)
-    active = (inputs[1][0] != 0).any(0) | (inputs[0][0, :17] != 0).any(0)
-    assert not active.all()
-    assert not active[:7].any()
-    assert torch.equal(moved, active)
-    assert one._layers[0].shape[1] == int(active.sum()) + 1
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sparse_products_equal_dense_ones(dtype):
+    """Rows without an entry, and a matrix without any, included."""
+    torch.manual_seed(0)
+    matrix, other = torch.randn(6, 5, dtype=dtype).relu(), torch.randn(5, 100, dtype=dtype)
+    matrix[[0, 3, 5]] = 0
+    for one in (matrix, matrix.T, torch.zeros_like(matrix)):
+        columns = other if one.shape[1] == 5 else torch.randn(100, 6, dtype=dtype).T
+        torch.testing.assert_close(_Sparse(one) @ columns, one @ columns)
+
+
+def test_few_nonzero_entries_make_a_matrix_sparse(monkeypatch):
+    few = torch.eye(10)
+    monkeypatch.setattr(gem_fast, "_SPARSE", {torch.float32})
+    assert isinstance(_matrix(few), _Sparse)
+    assert not isinstance(_matrix(few + 1), _Sparse)
+    assert not isinstance(_matrix(few.double()), _Sparse)
 
 
 @pytest.mark.parametrize(("hidden", "memory"), [((), 11), (HIDDEN, 3)], ids=["no hidden layer", "small memory"])

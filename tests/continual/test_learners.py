@@ -75,6 +75,14 @@ def test_a_run_without_agreement_differs_in_nothing_else():
     assert torch.equal(plainly.losses, measured.losses)
 
 
+def test_a_setting_for_another_stream_and_empty_batches_are_refused():
+    stream = turned(samples=20, tasks=3)
+    with pytest.raises(ValueError, match="the setting is for 3 tasks and the stream has 2; make them equal"):
+        run(turned(samples=20, tasks=2), plain("er"), setting(stream))
+    with pytest.raises(ValueError, match="a step needs at least one sample, got batch 0"):
+        run(stream, plain("single"), setting(stream), batch=0)
+
+
 def test_gem_forgets_less_than_plain_sgd():
     streams = [turned(300, tasks=5, seed=seed) for seed in range(5)]
     methods = [plain("single"), plain("gem", memory_margin=0.5)]

@@ -31,6 +31,10 @@ class Objective:
     ) -> None:  # fmt: skip
         self.network, self.configs, self.start, self.seeds = network, tuple(configs), start, tuple(seeds)
         self.size, self.tasks = size, tasks
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make what the loss keeps from step to step."""
 
     def per_learner(self, name: str) -> Tensor:
         """(1, M, 1, 1): a setting of every learner."""
@@ -71,13 +75,9 @@ class Objective:
 class EWC(Objective):
     """EWC: the penalty ``strength/2 sum_k F_k (w - w_k)^2``, from ``sum_k F_k`` and ``sum_k F_k w_k``."""
 
-    def __init__(
-        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], size: int,
-        tasks: int,
-    ) -> None:  # fmt: skip
-        super().__init__(network, configs, start, seeds, size, tasks)
+    def prepare(self) -> None:
         self._strengths = self.per_learner("strength").squeeze(-1)
-        self._importance = start.new_zeros(len(start), len(configs), network.width)
+        self._importance = self.start.new_zeros(len(self.start), len(self.configs), self.network.width)
         self._pull = torch.zeros_like(self._importance)
 
     def penalty(self, weights: Tensor) -> Tensor:
@@ -109,12 +109,9 @@ class ER(Objective):
 
     draws = 1  # per step
 
-    def __init__(
-        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], size: int,
-        tasks: int,
-    ) -> None:  # fmt: skip
-        super().__init__(network, configs, start, seeds, size, tasks)
-        self._slots = [ReplaySlots(size, tasks, configs[0].replay, seed, configs[0].replay_order) for seed in seeds]
+    def prepare(self) -> None:
+        replay, order = self.configs[0].replay, self.configs[0].replay_order
+        self._slots = [ReplaySlots(self.size, self.tasks, replay, seed, order) for seed in self.seeds]
         self._samples: tuple[Tensor, ...] = ()  # inputs, labels and, where tasks have masks, masks: (S, slots, ...)
         self._now: Batch | None = None
         self._drawn: list[Tensor] = []
@@ -193,14 +190,11 @@ class DER(ER):
     The network's masks are applied here, since the outputs are compared without them.
     """
 
-    def __init__(
-        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], size: int,
-        tasks: int,
-    ) -> None:  # fmt: skip
-        super().__init__(network, configs, start, seeds, size, tasks)
-        classes = network.shapes[-1][0]
-        self._stored = start.new_zeros(len(start), len(configs), size * tasks, classes)
-        self._outputs = start.new_zeros(0)
+    def prepare(self) -> None:
+        super().prepare()
+        runs, classes = (len(self.start), len(self.configs)), self.network.shapes[-1][0]
+        self._stored = self.start.new_zeros(*runs, self.size * self.tasks, classes)
+        self._outputs = self.start.new_zeros(0)
         self._alpha, self._beta = self.per_learner("strength"), self.per_learner("beta")
 
     def batch(self, batch: Batch) -> Batch:
@@ -247,14 +241,10 @@ class DERPP(DER):
 class LwF(Objective):
     """LwF: cross entropy, and ``strength KL(p' | p)`` for every head, p' by the weights from before the task."""
 
-    def __init__(
-        self, network: BatchedMLP, configs: Sequence[LearnerConfig], start: Tensor, seeds: Sequence[int], size: int,
-        tasks: int,
-    ) -> None:  # fmt: skip
-        super().__init__(network, configs, start, seeds, size, tasks)
+    def prepare(self) -> None:
         self._strengths, self._temperatures = self.per_learner("strength"), self.per_learner("temperature")
-        self._heads = start.new_zeros(0, len(start), network.shapes[-1][0])  # masks (heads, S, classes)
-        self._before = start.new_zeros(0)
+        self._heads = self.start.new_zeros(0, len(self.start), self.network.shapes[-1][0])  # masks (heads, S, classes)
+        self._before = self.start.new_zeros(0)
 
     def begin(self, task: int, weights: Tensor, inputs: Tensor) -> None:
         self._position = 0

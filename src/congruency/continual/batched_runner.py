@@ -129,8 +129,8 @@ def _check(streams: Sequence[Stream], configs: Sequence[LearnerConfig], memory: 
             raise ValueError(f"{config.name} ({config.kind}) cannot run batched; use congruency.continual.run")
         if config.cautious:
             raise ValueError(f"{config.name}: cautious=True needs an optimizer with momentum; use continual.run")
-    if not streams:
-        raise ValueError("there is nothing to learn: give at least one stream")
+    if not streams or not configs:
+        raise ValueError("there is nothing to learn: give at least one stream and one learner")
     shapes = {stream_shape(stream) for stream in streams}
     if len(shapes) != 1:
         raise ValueError(

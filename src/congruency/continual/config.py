@@ -69,8 +69,8 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be positive and finite, got {self.lr}")
         check_choice("trigger", self.trigger, get_args(Trigger))
         check_margin(self.memory_margin)
         check_choice("replay", self.replay, get_args(Replay))

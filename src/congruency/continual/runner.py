@@ -38,6 +38,10 @@ def run(
         agreement: Measure how far updates agree with the memory, which takes some time at every step.
         progress: Called with the number of finished tasks and of all tasks.
     """
+    if batch < 1:
+        raise ValueError(f"a step needs at least one sample, got batch {batch}")
+    if setting.tasks != len(stream):
+        raise ValueError(f"the setting is for {setting.tasks} tasks and the stream has {len(stream)}; make them equal")
     if config.has_episodes or config.kind == "icarl":
         memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
     one = learner(config, setting)

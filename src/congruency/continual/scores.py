@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-
-from congruency._validate import check_choice
-
-Average = Literal["gem", "published"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +23,7 @@ class Scores:
     """Best accuracy on earlier tasks at any time before the last task, minus that after it."""
 
 
-def scores(
-    matrix: Tensor | Sequence[Sequence[float]], baseline: Tensor | Sequence[float], average: Average = "gem"
-) -> Scores:
+def scores(matrix: Tensor | Sequence[Sequence[float]], baseline: Tensor | Sequence[float]) -> Scores:
     """Accuracy, transfers and forgetting from the accuracy matrix R and the baseline b.
 
     Accuracy and transfers are those of Lopez-Paz and Ranzato (2017), forgetting that of Chaudhry et al. (2018).
@@ -43,12 +36,10 @@ def scores(
     Args:
         matrix: (..., T, T); row i is the accuracy on every task after learning task i.
         baseline: (..., T), the accuracy on every task at initialisation.
-        average: ``"gem"`` divides both transfers by their T - 1 terms, as the definition says; ``"published"`` by T, as
-            the published code does, which shrinks them by (T - 1) / T.
 
-    With one task there is no transfer and no forgetting: all three are nan.
+    With one task there is no transfer and no forgetting: all three are nan. The published code divides both transfers
+    by T, which shrinks them by (T - 1) / T.
     """
-    check_choice("average", average, get_args(Average))
     r = torch.as_tensor(matrix, dtype=torch.float64)
     b = torch.as_tensor(baseline, dtype=torch.float64, device=r.device)
     tasks = r.shape[-1] if r.ndim >= 2 else 0
@@ -58,14 +49,13 @@ def scores(
         raise ValueError(f"baseline must be (..., {tasks}), one accuracy per task, got shape {tuple(b.shape)}")
     if not _broadcastable(b.shape[:-1], r.shape[:-2]):
         raise ValueError(f"baseline must be one for all or one per matrix, got {tuple(b.shape)} for {tuple(r.shape)}")
-    terms = tasks - 1 if average == "gem" else tasks
     final, learned = r[..., -1, :], r.diagonal(dim1=-2, dim2=-1)
     before = r.diagonal(offset=1, dim1=-2, dim2=-1)  # R[i-1, i]
     if tasks == 1:
         none = torch.full_like(final[..., 0], torch.nan)
         return Scores(final.mean(-1), none, none, none)
-    backward = (final - learned)[..., :-1].sum(-1) / terms
-    forward = (before - b[..., 1:]).sum(-1) / terms
+    backward = (final - learned)[..., :-1].mean(-1)
+    forward = (before - b[..., 1:]).mean(-1)
     forgetting = (r[..., :-1, :-1].amax(-2) - final[..., :-1]).mean(-1)
     return Scores(final.mean(-1), backward, forward, forgetting)
 
@@ -98,6 +88,6 @@ class Outcome:
     of diverged runs are not finite.
     """
 
-    def scores(self, average: Average = "gem") -> Scores:
-        """(S, M) accuracy and transfers."""
-        return scores(self.matrix, self.baseline.unsqueeze(1), average)
+    def scores(self) -> Scores:
+        """(S, M) accuracy, transfers and forgetting."""
+        return scores(self.matrix, self.baseline.unsqueeze(1))

@@ -301,6 +301,17 @@ def test_runs_with_a_memory_are_stored_one_by_one_where_agreement_is_not_measure
     assert AGREEMENT in part_study(settings, part="paper").columns
 
 
+@pytest.mark.parametrize("agreement", [True, False])
+def test_agreement_is_measured_only_where_asked_for(agreement, tmp_path, monkeypatch):
+    """For a network whose runs are not batched too."""
+    monkeypatch.setattr(ContinualRunner, "_batched", lambda self, run: False)
+    settings = small(samples=20, memory=5)
+    runner = ContinualRunner(settings, tmp_path, agreement=agreement)
+    (batch,) = runner.batches(part_study(settings, ["GEM"], part="margins").runs([0]))
+    ((_, result),) = runner.run(batch, lambda label, share: None)
+    assert any(map(math.isfinite, result.arrays["agreement"])) == agreement
+
+
 def test_margins_apart_are_compared_with_gem_of_the_same_margin():
     study = part_study(small(), part="margins")
     by_name = {row.name: row for row in study.rows}

@@ -59,7 +59,7 @@ def continual_figures(
     for name, outcome in outcomes.items():
         matrix = (100 * outcome.matrix[:, 0].mean(0)).tolist()
         heat_map = charts.heat_map(matrix, title=name, x_label="accuracy on task", y_label="after task")
-        figures.append(Figure(name, heat_map, "Mean accuracy on every task after each."))
+        figures.append(Figure(f"{name}: accuracy matrix", heat_map, "Mean accuracy on every task after each."))
         figures.append(Figure(f"{name}: learning curves", _by_task(outcome, seeds[name]), _OF_TASKS))
     return figures, _NOTE
 

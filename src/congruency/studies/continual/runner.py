@@ -100,8 +100,9 @@ class ContinualRunner:
             stream = self.stream(alone.seed)
             setting, settings = self._setting(stream, alone.seed), self.settings
             outcome = run_alone(
-                stream, alone.job.method, setting, batch=settings.batch, device=self.device, progress=progress
-            )
+                stream, alone.job.method, setting, batch=settings.batch, device=self.device, agreement=self.agreement,
+                progress=progress,
+            )  # fmt: skip
             yield alone, result_of(outcome)
             return
         seeds = list(dict.fromkeys(each.seed for each in batch))
