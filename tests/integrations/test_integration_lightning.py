@@ -123,6 +123,14 @@ def test_saved_after_the_fit(tmp_path):
     assert torch.equal(fit(Regression(), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")[0], expected)
 
 
+def test_resuming_without_the_state_warns(tmp_path):
+    run = trainer(lightning.Callback())
+    run.fit(Regression(), loader())
+    run.save_checkpoint(tmp_path / "plain.ckpt")
+    with pytest.warns(UserWarning, match=r"resumes without DCL's state, and its references restart: .*plain\.ckpt"):
+        fit(Regression(), max_epochs=2, ckpt_path=tmp_path / "plain.ckpt")
+
+
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     run = trainer(DCLCallback(**OPTIONS))
     run.fit(Regression(), loader())

@@ -208,6 +208,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     dcl, concentrates = found.name == "dcl", found.mode == "concentrate" and found.blocks != "element"
     cautious = found.cautious or found.name == "cautious"
     wanted = {  # what each option needs, and whether it has it
+        "window": ("DCL", dcl),
         "floor": ("DCL in mode concentrate, by joint, group, tensor or row", dcl and concentrates),
         "returning": ("DCL in mode concentrate with a floor", dcl and concentrates and found.floor is not None),
         "correct": ("DCL", dcl),

@@ -66,8 +66,10 @@ def report(
 
 
 def _nothing_corrected(method: Correction) -> str:
-    why = "nothing disagreed; more steps or a shorter --window may show more"
-    if method.name == "dcl" and method.floor is not None:
+    why = "nothing disagreed"
+    if method.name == "dcl":
+        why += "; more steps or a shorter --window may show more"
+    if method.floor is not None:
         why = "it corrects only weak disagreement, which is rare with momentum; --floor none is the paper's form"
     without = "Cautious alone" if method.cautious else "plain training"
     return f"{_NAMES[method.name]} corrected no step, so this was {without}: {why}."

@@ -99,10 +99,9 @@ def train_lm(
             warmup=min(100, steps // 10) if warmup is None else warmup, final_rate=final_rate,
             weight_decay=weight_decay, clip=clip or None, seed=seed,
         )  # fmt: skip
-        named = method_named(method)
         chosen = options.refined(
-            named if window is None else replace(named, window=window), floor, returning=returning, correct=correct,
-            blocks=blocks, cautious=cautious, rescale=rescale, max_rescale=max_rescale, mask_decay=mask_decay,
+            method_named(method), floor, window=window, returning=returning, correct=correct, blocks=blocks,
+            cautious=cautious, rescale=rescale, max_rescale=max_rescale, mask_decay=mask_decay,
         )  # fmt: skip
         config = training_config(
             setup, chosen, accelerator=device, strategy=strategy, precision=precision, compile=compile,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,16 +51,17 @@ if not TYPE_CHECKING:
 
 
 class _CorrectorCallback(Callback):
-    """What the callbacks share; each names its correction, and its part of a checkpoint."""
+    """What the callbacks share; each names its correction, its part of a checkpoint, and what a lost state costs."""
 
     _kind: Kind
     _key: str
+    _lost: str
 
     def __init__(self, params: Params, options: Options | CautiousOptions) -> None:
         check_options(params, options, self._kind)
         self.params, self.options = params, options
         self.correctors: dict[int, Corrector] = {}
-        self._fitting = False
+        self._fitting = self._restored = False
         self._steps = 0  # optimizer steps up to the batch before
         self._loaded: dict[str, Any] | None = None
 
@@ -75,13 +77,21 @@ class _CorrectorCallback(Callback):
         return corrector.stats
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._loaded = None  # loaded by a validation, not for this run
+        self._loaded, self._restored = None, False  # loaded by a validation, not for this run
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._detach()
         self.correctors = attach(pl_module, trainer.optimizers, self.params, self.options, self._kind)
         self._fitting, self._steps = True, trainer.global_step
         self._restore()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.ckpt_path and not self._restored:
+            warnings.warn(
+                f"the fit resumes without {self._kind.__name__}'s state, and {self._lost} restart: "
+                f"{trainer.ckpt_path} has none",
+                stacklevel=2,
+            )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -130,6 +140,7 @@ class _CorrectorCallback(Callback):
             )
         for i, corrector in self.correctors.items():
             corrector.load_state_dict(saved[i])
+        self._restored = True
 
 
 class DCLCallback(_CorrectorCallback):
@@ -166,6 +177,7 @@ class DCLCallback(_CorrectorCallback):
 
     _kind = DCL
     _key = "dcls"
+    _lost = "its references"
 
     def __init__(self, params: Params = "all", **options: Unpack[Options]) -> None:
         super().__init__(params, options)
@@ -192,6 +204,7 @@ class CautiousCallback(_CorrectorCallback):
 
     _kind = Cautious
     _key = "cautious"
+    _lost = "its counts"
 
     def __init__(self, params: Params = "all", **options: Unpack[CautiousOptions]) -> None:
         super().__init__(params, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections import Counter
@@ -43,7 +44,14 @@ def make_fabric(config: TrainingConfig) -> Fabric:
         plugins=_precision(config, device),
     )
     fabric.launch()
+    atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """Join gloo's threads: now and then they abort a process that winds down with them, after all its work."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _strategy(config: TrainingConfig, processes: int) -> Any:

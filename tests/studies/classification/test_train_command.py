@@ -46,6 +46,7 @@ def test_a_network_is_trained_and_summarised(tmp_path, words):
     without = "Cautious alone" if "--cautious" in words else "plain training"
     assert (f"corrected no step, so this was {without}" in said(result)) == idle
     assert idle or "--cautious" not in words
+    assert "shorter --window" not in said(result) or words[1] == "dcl"
     assert load_checkpoint(next(iter((tmp_path / "run" / "checkpoints").iterdir())))["model"]
 
 

@@ -222,6 +222,7 @@ def test_train_lm_changes_settings_of_a_method(texts, tmp_path):
         (["--corpus", "/nowhere"], "there is no folder or file /nowhere"),
         (["--evaluate-every", "3"], "steps must be a multiple of evaluate_steps"),
         (["--context", "100000000"], "too few for a context of"),
+        (["--method", "cautious", "--window", "5"], "--window: needs DCL"),
     ],
 )
 def test_train_lm_refuses(words, message, texts, tmp_path):
