@@ -40,7 +40,7 @@ def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: in
         measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
         evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
         record_steps=record_steps if job.steps is None else 1,
-        checkpoint_epochs=0 if job.short else 5 if job.curves else 1,
+        checkpoint_epochs=0 if job.short else 1,
         **how | {"capture": machine.capture and job.setup.accumulate == 1},
     )
 
