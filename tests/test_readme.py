@@ -90,14 +90,16 @@ def test_the_table_is_that_of_the_results():
 
 def test_the_table_has_the_families_that_were_measured(tmp_path):
     """Against scipy's paired t-test and Holm's correction by hand; what has no results or was not tuned is absent."""
-    folder, screened = tmp_path / "tiny_lite0", tmp_path / "screened"
-    (folder / "tuning").mkdir(parents=True)
+    folder, screened, begun = tmp_path / "tiny_lite0", tmp_path / "screened", tmp_path / "tiny_lite0_begun"
+    for tuned in (folder, begun):
+        (tuned / "tuning").mkdir(parents=True)
     screened.mkdir()
     (screened / "settings.json").write_text(json.dumps({"study": "language"}))
     settings = {"study": "tuned", "table": "tiny_lite0", "changes": {"epochs": 3}}
     plain, ours, other = [30.0, 31.0, 30.5, 32.0], [29.0, 30.2, 29.3, 31.0], [30.1, 30.8, 30.9, 32.2]
     rows = {"baseline": plain, "cautious": ours, "l2sp-0.01": other}
-    (folder / "settings.json").write_text(json.dumps(settings))
+    for tuned in (folder, begun):
+        (tuned / "settings.json").write_text(json.dumps(settings))
     results = {name: {"seed": [0, 1, 2, 3], "test error": values} for name, values in rows.items()}
     (folder / "results.json").write_text(json.dumps(results))
     lines = readme_table()["table"](tmp_path).splitlines()

@@ -94,14 +94,15 @@ def table(results: Path = RESULTS) -> str:
 def _at_tuned_rates(results: Path) -> Iterator[Part]:
     for path in sorted(results.glob("*/settings.json")):
         settings, folder = json.loads(path.read_text("utf-8")), path.parent
-        if settings.get("study") not in ("tuned", "language") or not (folder / "tuning").is_dir():
+        found = read_results(folder) or {}  # none where a comparison was begun and not finished yet
+        if settings.get("study") not in ("tuned", "language") or not found or not (folder / "tuning").is_dir():
             continue
         families = FAMILIES if settings.get("screen") else {}
         methods = {
             name: f"{name}, the best of {len(families[name])}"
             if name in families
             else method_name(method_named(name).settings())
-            for name in read_results(folder) or {}
+            for name in found
             if name != BASELINE
         }
         family, task, column = (_language if settings["study"] == "language" else _classifier)(settings)
