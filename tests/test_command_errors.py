@@ -89,6 +89,9 @@ def test_a_download_without_a_network_fails_at_once(model, tmp_path, monkeypatch
     if model == "resnet18":  # saliency networks say so before they look at the data
         words = ["saliency", "train", tmp_path, "--pretrained", "download", "--backbone", model, "--device", "cpu"]
         refused(call(*words, "--out", tmp_path / "out"), "weights of resnet18 cannot be downloaded")
+    else:  # and so do studies, rather than in each of their runs
+        words = ["reproduce", "tuned", "tiny_resnet50", "--data", tmp_path, "--device", "cpu"]
+        refused(call(*words, "--out", tmp_path / "out"), "weights of torchvision/resnet50 cannot be downloaded")
 
 
 def test_a_server_that_answers_is_asked(monkeypatch):
