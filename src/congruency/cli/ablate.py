@@ -98,7 +98,7 @@ def ablate(
         model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, weight_decay=weight_decay,
         per_class=per_class, pretrained=pretrained,
     )  # fmt: skip
-    with options.studying(out, device, processes, threads, ray) as place:
+    with options.studying(out, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions

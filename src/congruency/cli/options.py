@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.studies.classification.runner import ImageSource
@@ -249,15 +249,13 @@ def image_source(
 
 
 @contextmanager
-def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
+def studying(out: Path, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
     """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
 
     check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
-    elif ray != "local" and processes > 1:
+    if ray not in (None, "local") and processes > 1:
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )

@@ -61,7 +61,7 @@ def classification(
     changes = options.chosen(
         model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, per_class=per_class, pretrained=pretrained
     )
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from rich.console import Console

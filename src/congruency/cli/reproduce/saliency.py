@@ -44,7 +44,7 @@ def saliency(
     after an interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from congruency.pretrained import check_reachable
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes

@@ -63,7 +63,7 @@ def osie(
     the rows, with intervals and paired tests. The same command resumes after an
     interruption.
     """
-    with options.studying(out, device, processes, threads, ray) as place:
+    with options.studying(out, processes, threads, ray) as place:
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes
         from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency

@@ -30,6 +30,7 @@ from congruency.saliency.scorer import METRICS
 from congruency.saliency.task import SCORES_FILE, split_prepared, train_network
 from congruency.studies.conduct import conduct
 from congruency.studies.executor import Batch, Place, Stopped, Within
+from congruency.studies.network_runs import chosen_device
 from congruency.studies.plan import Run, Study
 from congruency.studies.results import Results
 from congruency.studies.saliency.study import TRAINING_TIME, SaliencyJob, StudyName
@@ -160,7 +161,7 @@ class SaliencyRunner:
 
     @property
     def device(self) -> str:
-        return "cuda" if self.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+        return chosen_device(self.accelerator)
 
     def prepare(self, runs: Sequence[Run[SaliencyJob]]) -> None:
         self.sets.data()
