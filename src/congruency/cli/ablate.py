@@ -109,10 +109,7 @@ def ablate(
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
         from congruency.studies.network_runs import made_by
-        from congruency.training.processes import process_count
 
-        if process_count() > 1:
-            raise ValueError("ablate starts its own processes; call it without torchrun")
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(mode or ()), "scopes": tuple(scope or ()),

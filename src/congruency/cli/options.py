@@ -259,7 +259,7 @@ def studying(out: Path, processes: int, threads: int | None, ray: str | None) ->
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
-    if process_count() > 1 and (processes > 1 or ray is not None):
-        raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
+    if process_count() > 1:
+        raise typer.BadParameter("a study starts its own processes, by --processes or --ray; leave torchrun out")
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         yield Place(processes=processes, threads=threads, ray=ray)

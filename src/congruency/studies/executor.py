@@ -26,7 +26,7 @@ import torch
 from congruency.studies.console import Notify, plain_warnings
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
-from congruency.training.processes import StopSignal, first_process, process_count
+from congruency.training.processes import StopSignal
 
 Batch = tuple[Run[JobT], ...]
 """Runs that are executed together: one, or several where a runner trains them as one batch."""
@@ -136,8 +136,7 @@ def attempt(
     """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
     left = {run.key: run for run in batch}
     for run in batch:
-        if first_process():
-            store.note_attempt(run)
+        store.note_attempt(run)
     try:
         with limited_threads(threads):
             for run, result in runner.run(batch, within):
@@ -146,8 +145,6 @@ def attempt(
     except Stopped:
         raise
     except Exception:
-        if process_count() > 1:
-            raise  # the other processes of torchrun would wait for this one
         reason = "\n".join(traceback.format_exc().strip().splitlines()[-_ERROR_LINES:])
         for run in left.values():
             yield run, Failure(reason)

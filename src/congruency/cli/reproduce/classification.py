@@ -74,9 +74,8 @@ def classification(
         from congruency.studies.network_runs import made_by
         from congruency.studies.plan import pick
         from congruency.studies.store import Store
-        from congruency.training.processes import first_process
 
-        console = Console(quiet=not first_process())
+        console = Console()
         machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
             "table": table, "base": Path(dataset).name if dataset else None, "changes": changes,

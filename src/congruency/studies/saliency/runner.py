@@ -37,7 +37,6 @@ from congruency.studies.saliency.study import TRAINING_TIME, SaliencyJob, StudyN
 from congruency.studies.store import RunResult
 from congruency.training import Origin, read_record
 from congruency.training.config import Accelerator, Precision
-from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
@@ -233,9 +232,8 @@ def conduct_saliency(
     """
     console, out = console or Console(), runner.out
     parts = runner.sets.data()
-    if first_process():
-        for title, part in zip(("to train on", "to score"), parts, strict=True):
-            console.print(f"{title}: {part.summary()}", markup=False, highlight=False)
+    for title, part in zip(("to train on", "to score"), parts, strict=True):
+        console.print(f"{title}: {part.summary()}", markup=False, highlight=False)
 
     def pictures() -> dict[str, str]:
         recipes = [job.recipe for row in study.rows for job in row.jobs]
