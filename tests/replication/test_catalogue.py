@@ -57,7 +57,7 @@ def test_it_lists_exactly_what_the_families_can_run():
 def test_the_page_names_the_sets_that_we_do_not_have(tmp_path):
     sentence = "**Not yet measured.** It needs {}, which we do not have. What would measure it:"
     page = index(tmp_path)
-    assert [page.count(sentence.format(name)) for name in ("SALICON", "ImageNet", "mnist")] == [1, 1, 0]
+    assert [sentence.format(name) in page for name in ("SALICON", "ImageNet", "mnist")] == [True, True, False]
     assert "| Table 2 | saliency, trained on OSIE and scored on MIT1003 | not yet measured, needs MIT1003 |" in page
     assert "| Table 3 | MNIST rotations | not yet measured |" in page
 
