@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import congruency
 from congruency import cli
 from congruency.training import read_record
+from congruency.training.methods import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,7 +103,8 @@ def test_the_table_has_the_families_that_were_measured(tmp_path):
         (tuned / "settings.json").write_text(json.dumps(settings))
     results = {name: {"seed": [0, 1, 2, 3], "test error": values} for name, values in rows.items()}
     (folder / "results.json").write_text(json.dumps(results))
-    lines = readme_table()["table"](tmp_path).splitlines()
+    table = readme_table()["table"]
+    lines = table(tmp_path).splitlines()
     assert [line for line in lines if line.startswith("| **")] == ["| **Fine-tuning** | | | | |"]
     clear, unclear = (stats.ttest_rel(values, plain) for values in (ours, other))
     assert clear.pvalue < unclear.pvalue
@@ -112,6 +114,12 @@ def test_the_table_has_the_families_that_were_measured(tmp_path):
     assert "Tiny ImageNet, EfficientNet-Lite0 fine-tuned, AdamW, 3 epochs, error in %" in lines[-2]
     assert "(30.88)" in lines[-2]
     assert f"| 4 | {unclear.pvalue:.2f} |" in lines[-1]
+    (folder / "settings.json").write_text(json.dumps({**settings, "screen": True}))
+    named = [name for name in FAMILIES if name != "cautious"]
+    (folder / "results.json").write_text(json.dumps(dict.fromkeys(("baseline", *named), results["baseline"])))
+    names = [line.split(" | ")[1] for line in table(tmp_path).splitlines()[3:]]
+    assert len(set(names)) == len(named)
+    assert names[-1] == "L2-SP, the best of 3"
     assert "**" not in lines[-1]
 
 

@@ -49,6 +49,19 @@ class Part:
     rising: bool = False
 
 
+_OF_FAMILIES = {
+    "gem": "GEM, last layer",
+    "cautious": "Cautious",
+    "dcl": "DCL",
+    "concentrate": "DCL concentrate, no floor",
+    "concentrate-update": "DCL concentrate, no floor, corrects the update",
+    "anchor": "DCL anchor",
+    "anchor-update": "DCL anchor, corrects the update",
+    "anchor-start": "DCL anchor, at the initial weights",
+    "l2sp": "L2-SP",
+}
+"""The families of methods of which tuning chose one."""
+
 _ACCURACY, _NSS = COLUMNS[0], Column(key="NSS", unit="", digits=4)
 _NETWORK = "DINet EfficientNet-Lite0 pretrained Adam"
 _CONTINUAL = {
@@ -99,7 +112,7 @@ def _at_tuned_rates(results: Path) -> Iterator[Part]:
             continue
         families = FAMILIES if settings.get("screen") else {}
         methods = {
-            name: f"{name}, the best of {len(families[name])}"
+            name: f"{_OF_FAMILIES[name]}, the best of {len(families[name])}"
             if name in families
             else method_name(method_named(name).settings())
             for name in found
