@@ -45,6 +45,9 @@ class Entry:
     remark: str = ""
 
 
+UNAVAILABLE = {"SALICON": "SALICON", "MIT1003": "MIT1003", "imagenet": "ImageNet"}
+"""The sets that we do not have, by their names in :attr:`Entry.data`: nothing of ours is measured on them."""
+
 _HOURS = "hours to days of a GPU per run (estimate)"
 
 
@@ -256,6 +259,7 @@ CATALOGUE: tuple[Entry, ...] = (
         _table(
             "", name, f"{table.title}: each method at its best rate", "tuned", data=(table.data.name,),
             seeds=table.seeds,
+            remark="needs ImageNet weights, from the network or a file" if table.setup.pretrained is True else "",
         )
         for name, table in TUNED.items()
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from congruency.files import write_together
 from congruency.report.numbers import p_value, with_margin
 from congruency.studies.results import RESULTS_FILE, Results, read_results
 from congruency.studies.statistics import Difference
-from replication.catalogue import CATALOGUE, commands_of
+from replication.catalogue import CATALOGUE, UNAVAILABLE, Entry, commands_of
 from replication.claims import CLAIMS, Claim, Variant
 from replication.judgement import NOT_MEASURED, Compared, compared, verdict
 from replication.states import RESULTS, finished, found, held, seeds_text, states
@@ -159,10 +159,17 @@ def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
         lines += [f"Results that bear on it, not judged here: {links}.", ""]
     missing = [entry for entry in entries if not measured or not finished(entry, folder)]
     if missing:
-        lines += ["What would measure more of it:" if measured else "**Not yet measured.** What would measure it:", ""]
+        needs = "".join(f" It needs {each}, which we do not have." for each in _unavailable(missing))
+        how = "What would measure more of it:" if measured else f"**Not yet measured.**{needs} What would measure it:"
+        lines += [how, ""]
         commands = dict.fromkeys(command for entry in missing for command in commands_of(entry, RESULTS))
         lines += [*(f"    {command}" for command in commands), ""]
     return "\n".join([*lines, "</details>", ""])
+
+
+def _unavailable(entries: Iterable[Entry]) -> list[str]:
+    """The data sets that some need and that we do not have, each once."""
+    return list(dict.fromkeys(UNAVAILABLE[name] for entry in entries for name in entry.data if name in UNAVAILABLE))
 
 
 def _linked(name: str, folder: Path) -> str:
@@ -254,7 +261,8 @@ def _catalogue(folder: Path) -> str:
             lines.append(f"| {entry.place} | {entry.title} | {entry.remark} |")
             continue
         known = [f"{_linked(name, folder)} ({state})" for name, state in states(entry, folder).items()]
-        text = "; ".join(filter(None, [*(known or [NOT_MEASURED]), entry.remark, held(entry).remark]))
+        needs = "".join(f", needs {each}" for each in _unavailable([entry]))
+        text = "; ".join(filter(None, [*(known or [NOT_MEASURED + needs]), entry.remark, held(entry).remark]))
         lines.append(f"| {entry.place or 'ours'} | {entry.title} | {text} |")
         commands += [f"{entry.place or 'Ours'}, {entry.title}. Takes: {entry.takes}.", ""]
         commands += [*(f"    {command}" for command in commands_of(entry, RESULTS)), ""]

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+import torch
 import typer
 from command_line import call, said
 from typer.models import OptionInfo
@@ -89,6 +90,28 @@ def test_a_download_without_a_network_fails_at_once(model, tmp_path, monkeypatch
     if model == "resnet18":  # saliency networks say so before they look at the data
         words = ["saliency", "train", tmp_path, "--pretrained", "download", "--backbone", model, "--device", "cpu"]
         refused(call(*words, "--out", tmp_path / "out"), "weights of resnet18 cannot be downloaded")
+    else:  # and so do studies, rather than in each of their runs
+        words = ["reproduce", "tuned", "tiny_resnet50", "--data", tmp_path, "--device", "cpu"]
+        refused(call(*words, "--out", tmp_path / "out"), "weights of torchvision/resnet50 cannot be downloaded")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reproduce", "tuned", "cifar10_resnet9", "--dataset", "digits", "--model", "mlp"],
+        ["reproduce", "classification", "cifar10_grid", "--dataset", "digits", "--model", "mlp"],
+        ["reproduce", "continual", "mnist_r", "--dataset", "digits"],
+        ["reproduce", "saliency", "osie", "--data", "."],
+        ["saliency", "osie", "."],
+        ["ablate", "--dataset", "digits", "--model", "mlp"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_study_needs_its_device(words, tmp_path):
+    result = call(*words, "--device", "cuda", "--out", tmp_path / "out")
+    refused(result, "PyTorch cannot use 'cuda' here")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_server_that_answers_is_asked(monkeypatch):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import congruency
 from congruency import cli
 from congruency.training import read_record
+from congruency.training.methods import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,17 +91,20 @@ def test_the_table_is_that_of_the_results():
 
 def test_the_table_has_the_families_that_were_measured(tmp_path):
     """Against scipy's paired t-test and Holm's correction by hand; what has no results or was not tuned is absent."""
-    folder, screened = tmp_path / "tiny_lite0", tmp_path / "screened"
-    (folder / "tuning").mkdir(parents=True)
+    folder, screened, begun = tmp_path / "tiny_lite0", tmp_path / "screened", tmp_path / "tiny_lite0_begun"
+    for tuned in (folder, begun):
+        (tuned / "tuning").mkdir(parents=True)
     screened.mkdir()
     (screened / "settings.json").write_text(json.dumps({"study": "language"}))
     settings = {"study": "tuned", "table": "tiny_lite0", "changes": {"epochs": 3}}
     plain, ours, other = [30.0, 31.0, 30.5, 32.0], [29.0, 30.2, 29.3, 31.0], [30.1, 30.8, 30.9, 32.2]
     rows = {"baseline": plain, "cautious": ours, "l2sp-0.01": other}
-    (folder / "settings.json").write_text(json.dumps(settings))
+    for tuned in (folder, begun):
+        (tuned / "settings.json").write_text(json.dumps(settings))
     results = {name: {"seed": [0, 1, 2, 3], "test error": values} for name, values in rows.items()}
     (folder / "results.json").write_text(json.dumps(results))
-    lines = readme_table()["table"](tmp_path).splitlines()
+    table = readme_table()["table"]
+    lines = table(tmp_path).splitlines()
     assert [line for line in lines if line.startswith("| **")] == ["| **Fine-tuning** | | | | |"]
     clear, unclear = (stats.ttest_rel(values, plain) for values in (ours, other))
     assert clear.pvalue < unclear.pvalue
@@ -110,6 +114,12 @@ def test_the_table_has_the_families_that_were_measured(tmp_path):
     assert "Tiny ImageNet, EfficientNet-Lite0 fine-tuned, AdamW, 3 epochs, error in %" in lines[-2]
     assert "(30.88)" in lines[-2]
     assert f"| 4 | {unclear.pvalue:.2f} |" in lines[-1]
+    (folder / "settings.json").write_text(json.dumps({**settings, "screen": True}))
+    named = [name for name in FAMILIES if name != "cautious"]
+    (folder / "results.json").write_text(json.dumps(dict.fromkeys(("baseline", *named), results["baseline"])))
+    names = [line.split(" | ")[1] for line in table(tmp_path).splitlines()[3:]]
+    assert len(set(names)) == len(named)
+    assert names[-1] == "L2-SP, the best of 3"
     assert "**" not in lines[-1]
 
 

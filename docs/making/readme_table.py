@@ -49,6 +49,19 @@ class Part:
     rising: bool = False
 
 
+_OF_FAMILIES = {
+    "gem": "GEM, last layer",
+    "cautious": "Cautious",
+    "dcl": "DCL",
+    "concentrate": "DCL concentrate, no floor",
+    "concentrate-update": "DCL concentrate, no floor, corrects the update",
+    "anchor": "DCL anchor",
+    "anchor-update": "DCL anchor, corrects the update",
+    "anchor-start": "DCL anchor, at the initial weights",
+    "l2sp": "L2-SP",
+}
+"""The families of methods of which tuning chose one."""
+
 _ACCURACY, _NSS = COLUMNS[0], Column(key="NSS", unit="", digits=4)
 _NETWORK = "DINet EfficientNet-Lite0 pretrained Adam"
 _CONTINUAL = {
@@ -94,14 +107,15 @@ def table(results: Path = RESULTS) -> str:
 def _at_tuned_rates(results: Path) -> Iterator[Part]:
     for path in sorted(results.glob("*/settings.json")):
         settings, folder = json.loads(path.read_text("utf-8")), path.parent
-        if settings.get("study") not in ("tuned", "language") or not (folder / "tuning").is_dir():
+        found = read_results(folder) or {}  # none where a comparison was begun and not finished yet
+        if settings.get("study") not in ("tuned", "language") or not found or not (folder / "tuning").is_dir():
             continue
         families = FAMILIES if settings.get("screen") else {}
         methods = {
-            name: f"{name}, the best of {len(families[name])}"
+            name: f"{_OF_FAMILIES[name]}, the best of {len(families[name])}"
             if name in families
             else method_name(method_named(name).settings())
-            for name in read_results(folder) or {}
+            for name in found
             if name != BASELINE
         }
         family, task, column = (_language if settings["study"] == "language" else _classifier)(settings)

@@ -20,6 +20,7 @@ from congruency.studies.image_tables import named_study, sets_of
 from congruency.studies.language.study import SETUPS
 from congruency.studies.saliency.recipes import PAPER, PRINTED, paper_recipes
 from replication.catalogue import CATALOGUE, commands_of, runnable
+from replication.page import index
 
 call = partial(command_line.call, CONGRUENCY_DATA="")
 
@@ -51,6 +52,14 @@ def test_it_lists_exactly_what_the_families_can_run():
     for name, table in TABLES.items():
         assert runnable()[name].title == table.title
         assert runnable()[name].data == (table.base,)
+
+
+def test_the_page_names_the_sets_that_we_do_not_have(tmp_path):
+    sentence = "**Not yet measured.** It needs {}, which we do not have. What would measure it:"
+    page = index(tmp_path)
+    assert [sentence.format(name) in page for name in ("SALICON", "ImageNet", "mnist")] == [True, True, False]
+    assert "| Table 2 | saliency, trained on OSIE and scored on MIT1003 | not yet measured, needs MIT1003 |" in page
+    assert "| Table 3 | MNIST rotations | not yet measured |" in page
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

@@ -2,14 +2,20 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from toy_study import ToyRunner, toy_study
+from toy_study import StoppingRunner, ToyRunner, toy_study
 
+import congruency
 from congruency.studies.conduct import conduct
 from congruency.studies.executor import Place, execute
 from congruency.studies.page import difference_charts
@@ -77,6 +83,54 @@ def test_a_worker_that_dies_every_time_is_a_failure(tmp_path, shared):
     assert isinstance(outcomes["plain"], RunResult)
     assert isinstance(outcomes["better"], Failure)
     assert "killed 1 times" in outcomes["better"].reason
+
+
+def test_runs_that_end_while_the_command_stops_are_kept(tmp_path, shared):
+    out = tmp_path / "out"
+    assert carry_out(toy_study(), StoppingRunner(shared), range(3), out, processes=2, threads=1) == 75
+    stopped = list(shared.glob("stopped-*"))
+    assert stopped
+    assert len(Store(out).load()) == len(stopped)
+
+
+ORPHANED = """
+from pathlib import Path
+from congruency.studies.executor import Place, execute
+from congruency.studies.store import Store
+from toy_study import StoppingRunner, toy_study
+
+if __name__ == "__main__":
+    shared = Path({shared!r})
+    runner = StoppingRunner(shared, ask=False)
+    list(execute(toy_study().runs([0]), runner, Place(processes=2, threads=1), Store(shared / "out")))
+"""
+
+
+def test_workers_stop_when_their_command_was_killed(shared):
+    """They would hold the GPU and the folders of their runs, which the resumed command needs."""
+    script = shared / "orphaned.py"
+    script.write_text(ORPHANED.format(shared=str(shared)))
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(congruency.__file__).parents[1])])
+    command = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path})
+    wait_for(lambda: len(list(shared.glob("began-*"))) == 2)
+    command.kill()
+    command.wait()
+    wait_for(lambda: len(list(shared.glob("stopped-*"))) == 2)
+    for pid in [int(marker.name.partition("-")[2]) for marker in shared.glob("stopped-*")]:
+        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists() or "Z" in state_of(pid))
+
+
+def state_of(pid):
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
+
+
+def wait_for(condition, seconds=120):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_failed_runs_are_named_and_tried_again_and_the_others_continue(tmp_path, shared):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import typing
 from dataclasses import replace
 from functools import partial
@@ -174,6 +175,23 @@ def test_the_command_tunes_variants_too(tmp_path):
     again = run(*words)
     assert again.exit_code != 0
     assert "a comparison of families" in " ".join(again.output.replace("│", "").split())
+
+
+def test_the_page_of_finished_runs_needs_neither_their_device_nor_their_data(tmp_path):
+    """Runs on a GPU that is lent for a while; the page is made again from what came back."""
+    stored, out = RESULTS / "cifar10_resnet9", tmp_path / "out"
+    shutil.copytree(stored, out)
+    for page in ("table.md", "tuning/table.md", "results.json"):
+        (out / page).unlink()
+    words = shlex.split(command_of(stored))[1:-1]
+    words.remove("FOLDER"), words.remove("--data")
+    assert run(*words, out).exit_code == 0
+    assert (out / "results.json").read_bytes() == (stored / "results.json").read_bytes()
+    assert "from runs on NVIDIA H200 in precision bf16" in (out / "table.md").read_text()
+    more = ["--seeds", 21, "--data", tmp_path]
+    if not torch.cuda.is_available():
+        refused = " ".join(run(*words, out, *more).output.replace("│", "").split())
+        assert "PyTorch cannot use 'cuda' here" in refused
 
 
 def test_finer_grids_have_the_rates_given_and_even_steps():

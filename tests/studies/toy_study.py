@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from congruency.studies.executor import Stopped
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.store import RunResult
+from congruency.training.processes import StopSignal
 
 COLUMNS = (Column(key="error", title="Error, %"),)
 
@@ -60,6 +62,29 @@ class ToyRunner:
             yield run, RunResult({"error": run.job.shift + numbers.mean().item(), "threads": torch.get_num_threads()})
             if within is not None:
                 within(run.title, (place + 1) / len(batch))
+
+
+@dataclass(frozen=True)
+class StoppingRunner(ToyRunner):
+    """Asks its command to stop (``ask``) or waits to be asked; finishes one run all the same, as a last epoch does."""
+
+    ask: bool = True
+
+    def batches(self, runs):
+        return [(run,) for run in runs]
+
+    def run(self, batch, within) -> Iterator:
+        with StopSignal() as stop:
+            (self.folder / f"began-{os.getpid()}").touch()
+            if self.ask and batch[0].key == ("digest-plain", 0):  # a second signal would end the command at once
+                os.kill(os.getppid(), signal.SIGTERM)
+            until = time.monotonic() + 60
+            while not stop.asked and time.monotonic() < until:
+                time.sleep(0.01)
+            assert stop.asked
+            (self.folder / f"stopped-{os.getpid()}").touch()
+            yield batch[0], RunResult({"error": 1.0})
+        raise Stopped
 
 
 def toy_study(shifts=None, against="plain") -> Study:

@@ -23,6 +23,8 @@ from congruency.training import (
     TrainingConfig,
     checkpoints,
     load_checkpoint,
+    loop,
+    processes,
     read_record,
     train,
 )
@@ -141,6 +143,40 @@ def test_sigterm_during_the_evaluation(tmp_path):
     result = train(stopping, config(checkpoint_epochs=9), tmp_path)
     assert (result.finished, result.epochs) == (False, 1)
     assert load_checkpoint(result.checkpoint)["epoch"] == 1
+
+
+def test_a_request_to_stop_may_arrive_twice(monkeypatch):
+    """As `timeout` sends it to all processes of a command, and the command to its workers; later ones end it."""
+    ended = []
+    before = signal.signal(signal.SIGTERM, lambda *place: ended.append(place))
+    try:
+        with processes.StopSignal() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.asked
+            assert not ended
+            monkeypatch.setattr(processes, "_SECONDS_OF_ONE_REQUEST", -1.0)
+            signal.raise_signal(signal.SIGTERM)
+            assert len(ended) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
+    """Of a run without a number of epochs: one a minute, none of a shorter run or at its end."""
+    settings = config(method=METHODS["dcl"], checkpoint_epochs=0, checkpoint_steps=None)
+    assert train(interrupted, settings, tmp_path / "short").checkpoint is None
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    Interrupted.events = {(3, 2): fail}
+    with pytest.raises(PowerFailure):
+        train(interrupted, settings, tmp_path / "long")
+    names = [path.name for path in sorted((tmp_path / "long" / "checkpoints").iterdir())]
+    assert names == ["checkpoint-0000000012.pt", "checkpoint-0000000018.pt"]
+    result = train(interrupted, settings, tmp_path / "long", resume=True)
+    assert result.checkpoint.name == "checkpoint-0000000018.pt", "none at the end"
+    monkeypatch.undo()
+    ends = [read_record(tmp_path / name).epochs[-1]["evaluation"] for name in ("short", "long")]
+    assert ends[0] == ends[1]
 
 
 def test_a_finished_run_is_not_continued(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -72,13 +73,20 @@ class Setup:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
 
     def check(self) -> None:
-        """Refuse a network that does not exist, before any data is read for it."""
+        """Refuse a network that does not exist, or whose weights cannot be had, before any data is read for it."""
         check(self.model)
         check_optimizer(self.optimizer)
+        if self.pretrained:
+            _check_weights(self.model, self.pretrained)
 
     def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
         """Return what the training loop trains with a method, in the sample order of that method."""
         return build(ordered(self, method), *images)
+
+
+@cache
+def _check_weights(model: str, pretrained: str | bool) -> None:
+    create(model, 1000, pretrained)
 
 
 def ordered(setup: Setup, method: Correction) -> Setup:

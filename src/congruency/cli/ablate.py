@@ -99,7 +99,7 @@ def ablate(
         model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, weight_decay=weight_decay,
         per_class=per_class, pretrained=pretrained,
     )  # fmt: skip
-    with options.studying(out, device, processes, threads, ray) as place:
+    with options.studying(out, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from congruency.classification.image_options import ImageOptions
@@ -110,10 +110,7 @@ def ablate(
         from congruency.studies.console import command_line, typed
         from congruency.studies.image_tables import choose_machine
         from congruency.studies.network_runs import made_by
-        from congruency.training.processes import process_count
 
-        if process_count() > 1:
-            raise ValueError("ablate starts its own processes; call it without torchrun")
         axes: dict[str, Any] = {
             "windows": windows, "references": tuple(references or ()), "margins": tuple(margin or ()),
             "modes": tuple(mode or ()), "scopes": tuple(scope or ()),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from congruency.cli.terminal import check_accelerator, check_folder, interruptible, plain_errors
+from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 if TYPE_CHECKING:
     from congruency.studies.classification.runner import ImageSource
@@ -253,19 +253,17 @@ def image_source(
 
 
 @contextmanager
-def studying(out: Path, device: str, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
+def studying(out: Path, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
     """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
 
     check_folder(out, "--out")
-    if ray is None:
-        check_accelerator(device)
-    elif ray != "local" and processes > 1:
+    if ray not in (None, "local") and processes > 1:
         raise typer.BadParameter(
             "is for this machine; a Ray cluster executes as many runs as fit", param_hint="--processes"
         )
-    if process_count() > 1 and (processes > 1 or ray is not None):
-        raise typer.BadParameter("--processes and --ray are for one process; leave them out under torchrun")
+    if process_count() > 1:
+        raise typer.BadParameter("a study starts its own processes, by --processes or --ray; leave torchrun out")
     with interruptible("stopped; the same command resumes where it stopped"), plain_errors():
         yield Place(processes=processes, threads=threads, ray=ray)

@@ -16,7 +16,7 @@ from congruency.classification.image_options import ImageOptions, augmentation, 
 from congruency.classification.task import Setup
 from congruency.report import charts
 from congruency.report.page import Figure
-from congruency.studies.classification.cells import Axes, cell_name, cells, variant_name, variant_of, window_name
+from congruency.studies.classification.cells import Axes, cell_name, cells, variant_of, window_name
 from congruency.studies.classification.grids import CONSTRAINT_NOTES, CORRECTED_NOTE, TEST_ERROR
 from congruency.studies.classification.jobs import Data, ImageJob, changed, extras, settings_of
 from congruency.studies.conduct import Finished
@@ -175,10 +175,9 @@ def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tupl
                 for count in counts
             }
             by_count = {f"window {window_name(w)}": [by_cell.get((w, count)) for count in counts] for w in windows}
-            of = f": {variant_name(variant)}"
-            names = [window_name(window) for window in windows]
-            made += _charts(by_window, results, column, names, "window, steps", f"by window{of}")
-            made += _charts(by_count, results, column, list(map(str, counts)), "reference points", f"by references{of}")
+            names, numbers = list(map(window_name, windows)), list(map(str, counts))
+            made += _charts(by_window, results, column, names, "window, steps", f"by window: {variant}")
+            made += _charts(by_count, results, column, numbers, "reference points", f"by references: {variant}")
     note = (
         "Dots: means over the seeds; bars: their 95 % intervals. Grey: the baseline and its interval. Hover over a "
         "point to see its values."

@@ -18,7 +18,7 @@ from congruency.studies.plan import JobT, Study
 from congruency.studies.results import Results, collect
 from congruency.studies.store import RunResult, Store
 from congruency.studies.summary import show
-from congruency.training.processes import STOPPED_EXIT_CODE, first_process
+from congruency.training.processes import STOPPED_EXIT_CODE
 
 FAILED_EXIT_CODE = 1
 
@@ -72,17 +72,14 @@ def conduct(
         store.check_settings(settings)
     pending = store.pending(runs)
     try:
-        with plain_warnings(first_process()), progress(console, "runs") as notify:
+        with plain_warnings(), progress(console, "runs") as notify:
             outcomes = execute(pending, runner, place, store, notify)
             store.check_settings(settings, remembered)  # written once the input is known to be right
             for run, outcome in outcomes:
-                if first_process():
-                    store.add(run, outcome)
+                store.add(run, outcome)
     except Stopped:
         console.print("stopped; the same command resumes where it stopped", markup=False)
         return STOPPED_EXIT_CODE
-    if not first_process():
-        return 0
     finished = store.load()
     results = collect(study, finished)
     results = {**(results if derived is None else derived(study, results, finished)), **(bounds or {})}

@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import os
+import signal
+import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,7 +26,7 @@ import torch
 from congruency.studies.console import Notify, plain_warnings
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
-from congruency.training.processes import StopSignal, first_process, process_count
+from congruency.training.processes import StopSignal
 
 Batch = tuple[Run[JobT], ...]
 """Runs that are executed together: one, or several where a runner trains them as one batch."""
@@ -94,9 +97,19 @@ def execute(
         ValueError: wrong input, found before this returns.
     """
     if not runs:
-        return iter(())
+        return iter(())  # the page of finished runs needs neither the device nor the data
+    if place.ray is None:
+        _check_device(runner.device)
     runner.prepare(runs)
     return _executed(runs, runner, place, store, notify)
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"PyTorch cannot use {name!r} here: {reason}; choose another --device") from None
 
 
 def _executed(
@@ -123,8 +136,7 @@ def attempt(
     """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
     left = {run.key: run for run in batch}
     for run in batch:
-        if first_process():
-            store.note_attempt(run)
+        store.note_attempt(run)
     try:
         with limited_threads(threads):
             for run, result in runner.run(batch, within):
@@ -133,8 +145,6 @@ def attempt(
     except Stopped:
         raise
     except Exception:
-        if process_count() > 1:
-            raise  # the other processes of torchrun would wait for this one
         reason = "\n".join(traceback.format_exc().strip().splitlines()[-_ERROR_LINES:])
         for run in left.values():
             yield run, Failure(reason)
@@ -174,9 +184,15 @@ def _in_processes(
     workers: dict[Connection, _Worker[JobT]] = {}
     finished: set[tuple[str, int]] = set()
     lost: Counter[tuple[str, int]] = Counter()
+    stopping = False
     with StopSignal() as stop:
         try:
             while True:
+                if stop.asked and not stopping:
+                    stopping = True
+                    waiting.clear()
+                    for worker in workers.values():
+                        worker.process.terminate()  # SIGTERM: a training loop writes a checkpoint first
                 while waiting and len(workers) < place.processes:
                     connection, theirs = context.Pipe()
                     arguments = (theirs, runner, store, place.threads_per_run)
@@ -189,6 +205,8 @@ def _in_processes(
                         worker.batch = waiting.popleft()
                         connection.send(worker.batch)
                 busy = [connection for connection, worker in workers.items() if worker.batch]
+                if not busy and stopping:
+                    raise Stopped
                 if not busy:
                     return
                 for ready in wait(busy, _SECONDS_BETWEEN_LOOKS):
@@ -200,37 +218,35 @@ def _in_processes(
                         del workers[ready]
                         left = worker.unfinished(finished)
                         lost.update(run.key for run in left)
+                        if stopping:
+                            continue
                         if left and all(lost[run.key] <= place.retries for run in left):
                             waiting.appendleft(left)
                         else:
                             reason = f"the process was killed {place.retries + 1} times while the run was executed"
                             yield from ((run, Failure(reason)) for run in left)
                         continue
-                    if isinstance(outcome, BaseException):
-                        raise outcome
+                    if isinstance(outcome, Stopped):
+                        stop.asked = True
                     if place_in_batch is None:
                         worker.batch = ()
                         continue
                     run = worker.batch[place_in_batch]
                     finished.add(run.key)
                     yield run, outcome
-                if stop.asked:
-                    raise Stopped
         finally:
             for worker in workers.values():
-                worker.process.terminate()  # SIGTERM: a training loop writes a checkpoint first
+                worker.process.terminate()
             for worker in workers.values():
                 worker.process.join()
 
 
 def _work(connection: Connection, runner: Runner[Any], store: Store, threads: int) -> None:
     """A worker process: execute the batches that come through the connection, until it is closed."""
-    with many_runs(), plain_warnings():
+    threading.Thread(target=_stop_as_orphan, daemon=True).start()
+    with many_runs(), plain_warnings(), suppress(EOFError, ConnectionError):  # nobody is there any more
         while True:
-            try:
-                batch: Batch[Any] = connection.recv()
-            except EOFError:
-                return
+            batch: Batch[Any] = connection.recv()
             places = {run.key: i for i, run in enumerate(batch)}
             try:
                 for run, outcome in attempt(batch, runner, store, threads):
@@ -239,6 +255,14 @@ def _work(connection: Connection, runner: Runner[Any], store: Store, threads: in
             except Stopped as stopped:
                 connection.send((None, stopped))
                 return
+
+
+def _stop_as_orphan() -> None:
+    """Once the process that started this one was killed, checkpoint and stop: the same command resumes the run."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from congruency.studies.classification.jobs import ImageJob, changed
 from congruency.studies.network_runs import Machine, chosen_device
 from congruency.studies.plan import Study
 from congruency.training.config import Accelerator, Precision
-from congruency.training.processes import process_count
 
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
 _STUDIES = {**tables.TABLES, **cost.TABLES, **grids.GRIDS}
@@ -68,7 +67,7 @@ def choose_machine(
     """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
     device = chosen_device(device)
     cuda, short = device == "cuda", table in (*grids.GRIDS, *tuned.TUNED)
-    captures = cuda and short and precision != "16" and process_count() == 1
+    captures = cuda and short and precision != "16"
     return Machine(
         device=device,
         precision=precision or ("bf16" if cuda and short else "32"),

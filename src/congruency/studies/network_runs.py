@@ -20,7 +20,6 @@ from congruency.studies.plan import JobT, Run
 from congruency.studies.store import RunResult
 from congruency.training import Build, Origin, Result, RunRecord, TrainingConfig, train
 from congruency.training.config import Accelerator, Precision
-from congruency.training.processes import first_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +98,7 @@ class NetworkRunner(ABC, Generic[JobT]):
             folder = run_folder(self.folder, run)
             result, asked_to_stop = self.train(run, folder, within)
             yield run, result
-            if first_process():  # the result is kept
-                shutil.rmtree(folder / "checkpoints" if self.keeps_record(run.job) else folder, ignore_errors=True)
+            shutil.rmtree(folder / "checkpoints" if self.keeps_record(run.job) else folder, ignore_errors=True)
             if asked_to_stop:
                 raise Stopped
 

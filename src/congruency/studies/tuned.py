@@ -26,7 +26,6 @@ from congruency.studies.statistics import mean_interval
 from congruency.studies.store import Store
 from congruency.training.config import Correction
 from congruency.training.methods import BASELINE, METHODS
-from congruency.training.processes import process_count
 
 FIRST_TUNING_SEED = 10_000
 """Seeds from here on tune; those below compare methods."""
@@ -316,8 +315,6 @@ def conduct_tuned(
         tuning_seeds: How many seeds from :data:`FIRST_TUNING_SEED` on tune.
         settings: What all runs must share, in both folders.
     """
-    if process_count() > 1:
-        raise ValueError("this study shares its work by --processes; leave torchrun out")
     tuning, searched = tuned.tuning(), range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds)
 
     def stage(study: Study[JobT], own: Sequence[int], folder: Path) -> int:

@@ -155,8 +155,8 @@ class TrainingConfig:
         flush_every: Steps between readbacks of figures from the device; steps in between never wait for it.
         record_steps: Steps between lines of the record; 0 records epochs only.
         checkpoint_steps: Steps between checkpoints, None for those of the epochs only.
-        checkpoint_epochs: Epochs between checkpoints; the end of the run always writes one. 0 for none except on
-            SIGTERM, for runs too short to be worth resuming.
+        checkpoint_epochs: Epochs between checkpoints; the end of the run always writes one. 0 for one after each epoch
+            that ends more than a minute after the last, and none at the end: a shorter run is repeated, not resumed.
         progress: Show a progress bar.
         tensorboard: Write TensorBoard logs too.
     """

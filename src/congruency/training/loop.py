@@ -31,6 +31,9 @@ from congruency.training.task import Build, Place
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+"""Where no number of epochs is given; see :attr:`TrainingConfig.checkpoint_epochs`."""
+
 Notice = Callable[[int, int], Any]
 """Called with the number of steps taken and of all steps of the run."""
 
@@ -106,6 +109,7 @@ class _Session:
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._last: Path | None = None
         self._last_step = 0
+        self._saved_at = time.monotonic()
         self._record_path = folder / RECORD_NAME
         self._record: RecordWriter | None = None
         state = self._newest() if resume else None
@@ -166,14 +170,21 @@ class _Session:
             self._board.log("epoch", line, line["step"])
             self._board.log("evaluation", line["evaluation"] or {}, line["step"])
         stopping = self._agreed(stop, True, everything=True) and run.epoch < config.epochs
-        every = config.checkpoint_epochs
-        if stopping or (every and (run.epoch % every == 0 or run.epoch == config.epochs)):
+        if stopping or self._due():
             saved = self._save()
             if run.epoch == config.epochs and not saved:
                 raise CheckpointError(
                     "the run is finished, but its last checkpoint could not be written; make room and resume it"
                 )
         return stopping
+
+    def _due(self) -> bool:
+        """Whether to write a checkpoint after this epoch; the first process looks at its clock."""
+        epoch, last, every = self._run.epoch, self._config.epochs, self._config.checkpoint_epochs
+        if every:
+            return epoch % every == 0 or epoch == last
+        waited = time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
+        return bool(self._fabric.broadcast(waited and epoch < last))
 
     def _agreed(self, stop: StopSignal, together: bool, *, everything: bool = False) -> bool:
         """Whether to stop; several processes decide together, when they exchange figures anyway."""
@@ -227,6 +238,7 @@ class _Session:
             saved = self._checkpoints.save(state, run.step)
             if saved is not None:
                 self._last, self._last_step = saved, run.step
+        self._saved_at = time.monotonic()
         return bool(self._fabric.broadcast(saved is not None))
 
     def _newest(self) -> dict[str, Any] | None:

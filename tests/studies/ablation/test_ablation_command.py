@@ -261,7 +261,7 @@ def test_under_torchrun_it_says_that_it_starts_its_own_processes(tmp_path, monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     result = call("ablate", *SMALL, "--out", tmp_path)
     assert result.exit_code == 2
-    assert "without torchrun" in said(result)
+    assert "leave torchrun out" in said(result)
 
 
 def test_help_names_the_grid():

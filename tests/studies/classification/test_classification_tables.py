@@ -286,7 +286,7 @@ def test_tables_are_listed():
         (["cost", "--model", "mlp"], "SALICON's columns need a network that can be a backbone: timm cannot make 'mlp'"),
         (["cost", "--lr", "-1"], "learning_rate must be positive, got -1"),
         (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
-        (["cifar", "--data", "{folder}"], "CIFAR-10 is not in"),
+        (["cifar", "--row", "ResNeXt-29 SGD", "--data", "{folder}"], "CIFAR-10 is not in"),
         (["cost", "--dataset", "digits"], "cost is measured on random images; leave --dataset out"),
         (["cifar", "--ray", "a:1", "--processes", "2"], "a Ray cluster executes as many runs as fit"),
         (["cifar", "--precision", "8", "--dataset", "digits"], "'8' is not one of '32', 'bf16'"),

@@ -61,7 +61,7 @@ def classification(
     changes = options.chosen(
         model=model, epochs=epochs, batch_size=batch_size, learning_rate=lr, per_class=per_class, pretrained=pretrained
     )
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from dataclasses import asdict
 
         from rich.console import Console
@@ -74,9 +74,8 @@ def classification(
         from congruency.studies.network_runs import made_by
         from congruency.studies.plan import pick
         from congruency.studies.store import Store
-        from congruency.training.processes import first_process
 
-        console = Console(quiet=not first_process())
+        console = Console()
         machine = choose_machine(table, device, precision, compile, capture)
         settings: dict[str, Any] = {
             "table": table, "base": Path(dataset).name if dataset else None, "changes": changes,

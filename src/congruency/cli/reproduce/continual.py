@@ -65,7 +65,7 @@ def continual(
     """
     folder = out if out is not None else Path(f"congruency-{table}")
     device = device_named(device)
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from congruency.studies.conduct import conduct
         from congruency.studies.console import command_line
         from congruency.studies.continual.figures import continual_figures

@@ -44,7 +44,7 @@ def language(
     seeds. The same command resumes after an interruption.
     """
     folder = (out or Path(f"congruency-language-{table}")).absolute()
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from dataclasses import replace
 
         from congruency.studies.console import command_line, typed

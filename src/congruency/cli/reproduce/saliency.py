@@ -10,6 +10,7 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option
 from congruency.cli.saliency.options import Capture, Order, OrderSeed
+from congruency.cli.terminal import check_accelerator
 
 
 def saliency(
@@ -44,7 +45,9 @@ def saliency(
     after an interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")
-    with options.studying(folder, device, processes, threads, ray) as place:
+    if ray is None:
+        check_accelerator(device)
+    with options.studying(folder, processes, threads, ray) as place:
         from congruency.pretrained import check_reachable
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import table_recipes

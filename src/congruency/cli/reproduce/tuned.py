@@ -57,7 +57,7 @@ def tuned(
     """
     folder = (out or Path(f"congruency-tuned-{table}")).absolute()
     changes = options.chosen(model=model, epochs=epochs, batch_size=batch_size, pretrained=pretrained)
-    with options.studying(folder, device, processes, threads, ray) as place:
+    with options.studying(folder, processes, threads, ray) as place:
         from dataclasses import asdict, replace
 
         from congruency.studies.classification.runner import ClassificationRunner

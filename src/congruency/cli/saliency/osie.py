@@ -11,6 +11,7 @@ import typer
 from congruency.cli import options
 from congruency.cli.options import option, several
 from congruency.cli.saliency.options import METHOD_HELP, Capture, Height, Order, OrderSeed, Width
+from congruency.cli.terminal import check_accelerator
 
 
 def osie(
@@ -63,7 +64,9 @@ def osie(
     the rows, with intervals and paired tests. The same command resumes after an
     interruption.
     """
-    with options.studying(out, device, processes, threads, ray) as place:
+    if ray is None:
+        check_accelerator(device)
+    with options.studying(out, processes, threads, ray) as place:
         from congruency.studies.console import command_line, typed
         from congruency.studies.saliency.recipes import osie_recipes
         from congruency.studies.saliency.runner import SaliencyRunner, Sets, conduct_saliency

@@ -15,9 +15,6 @@ from congruency.training.wording import in_words
 MARGINS: dict[Mode, float] = {"concentrate": 0.0, "anchor": 0.5}
 """The margin of each mode where none is given: the paper's equations, and its published code."""
 
-Variant = tuple[tuple[str, Any], ...]
-"""What stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
@@ -64,7 +61,7 @@ def cells(axes: Axes) -> list[Correction]:
 
 def cell_name(cell: Correction) -> str:
     """As the paper writes it, with what it does not say."""
-    return f"DCL-{window_name(cell.window)}-{cell.references}, {variant_name(variant_of(cell.settings()))}"
+    return f"DCL-{window_name(cell.window)}-{cell.references}, {variant_of(cell.settings())}"
 
 
 def window_name(window: int | None) -> str:
@@ -72,12 +69,7 @@ def window_name(window: int | None) -> str:
     return "inf" if window is None else str(window)
 
 
-def variant_name(variant: Variant) -> str:
-    """As in the names of cells."""
-    (_, mode), (_, margin), (_, scope), *others = variant
-    return ", ".join([mode, f"margin {margin:g}", scope, *in_words(dict(others))])
-
-
-def variant_of(settings: Mapping[str, Any]) -> Variant:
-    """Return the variant of a cell, or of a row, from its settings."""
-    return tuple((name, settings[name]) for name in ("mode", "margin", "scope", *LATER_FIELDS) if name in settings)
+def variant_of(settings: Mapping[str, Any]) -> str:
+    """Return what stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
+    others = {name: settings[name] for name in LATER_FIELDS if name in settings}
+    return ", ".join([settings["mode"], f"margin {settings['margin']:g}", settings["scope"], *in_words(others)])

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from congruency.classification.augmentation import AUGMENTATIONS, Augmentation
 from congruency.classification.task import Setup
-from congruency.constraints.references import Mode
 from congruency.studies.classification.cells import Axes, cell_name, cells
 from congruency.studies.classification.jobs import Data, ImageJob, Measured, extras, settings_of
 from congruency.studies.plan import Column, Row, Study
 from congruency.training.config import Correction, Scope
 
-Variant = tuple[Mode, float]
-
 TEST_ERROR = Column(key="test error", title="Test error, %")
-_EQUATIONS: Variant = ("concentrate", 0.0)
-_PUBLISHED: Variant = ("anchor", 0.5)
-_WEAK: Variant = ("anchor", 0.1)
-_WINDOWS = (5, 50, None)
+_EQUATIONS = Axes(modes=("concentrate",), margins=(0.0,), references=(1,))
+_PUBLISHED = Axes(modes=("anchor",), margins=(0.5,), references=(1,))
+_WEAK = Axes(modes=("anchor",), margins=(0.1,), references=(1,))
 _SCOPES: tuple[Scope, ...] = ("head", "all")
 
 TITLES = {
@@ -55,7 +50,7 @@ _NOTES = (
 
 
 def _cifar10_grid() -> Study[ImageJob]:
-    methods = _methods((_EQUATIONS, _WEAK, _PUBLISHED), _WINDOWS, _SCOPES)
+    methods = _methods((_EQUATIONS, _WEAK, _PUBLISHED), (5, 50, None), _SCOPES)
     return _study(
         "cifar10_grid",
         lead="ResNet-9 of half the width for 4 epochs in batches of 512: SGD with Nesterov's momentum, a rate that "
@@ -125,14 +120,10 @@ def tiny_scratch_setup() -> Setup:
     )  # fmt: skip
 
 
-def _methods(
-    variants: Iterable[Variant], windows: tuple[int | None, ...], scopes: Iterable[Scope]
-) -> dict[str, Correction]:
+def _methods(axes: Iterable[Axes], windows: tuple[int | None, ...], scopes: Iterable[Scope]) -> dict[str, Correction]:
     """Baseline, GEM, and DCL in every combination, by name."""
     found = [
-        cell
-        for scope, (mode, margin) in itertools.product(scopes, variants)
-        for cell in cells(Axes(windows=windows, references=(1,), modes=(mode,), margins=(margin,), scopes=(scope,)))
+        cell for scope in scopes for each in axes for cell in cells(replace(each, windows=windows, scopes=(scope,)))
     ]
     named = {cell_name(cell): cell for cell in found}
     return {"baseline": Correction(), "GEM, margin 0.5, head": Correction(name="gem"), **named}

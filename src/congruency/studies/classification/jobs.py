@@ -68,7 +68,7 @@ class ImageJob:
         setup: network, batches and schedule; its seed is replaced by that of each run.
         columns: which figure of a finished run fills which column.
         label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
-        short: so short that it is repeated rather than resumed, and keeps neither checkpoint nor record.
+        short: keeps no record, and checkpoints only where it takes minutes; evaluated at the end alone but for curves.
         curves: evaluated after every epoch, and the curves kept with the result.
         steps: for measurements of time: so many steps are trained, nothing is evaluated.
     """

@@ -23,7 +23,6 @@ from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record
 from congruency.training.correction import parameters_of
-from congruency.training.processes import first_process, process_count
 
 _WARMUP = 0.2  # of the steps of a measurement, which are left out
 
@@ -40,7 +39,7 @@ def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: in
         measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
         evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
         record_steps=record_steps if job.steps is None else 1,
-        checkpoint_epochs=0 if job.short else 5 if job.curves else 1,
+        checkpoint_epochs=0 if job.short else 1,
         **how | {"capture": machine.capture and job.setup.accumulate == 1},
     )
 
@@ -91,13 +90,12 @@ class ImageSource:
         image = torch.randint(0, 256, (1, *data.shape), dtype=torch.uint8, generator=random)
         classes = data.classes or 10
         labels = torch.randint(0, classes, (count,), generator=random)
-        device = "cpu" if process_count() > 1 else self.device
-        many = image.to(device).expand(count, -1, -1, -1)
-        return LabelledImages(many, labels.to(device), tuple(map(str, range(classes))))
+        many = image.to(self.device).expand(count, -1, -1, -1)
+        return LabelledImages(many, labels.to(self.device), tuple(map(str, range(classes))))
 
     def _placed(self, images: Images) -> Images:
-        """On the device, but for files, and with several processes, whose devices are not known yet."""
-        if process_count() > 1 or isinstance(images, Catalogue):
+        """On the device, but for files."""
+        if isinstance(images, Catalogue):
             return images
         return LabelledImages(images.images.to(self.device), images.labels.to(self.device), images.classes)
 
@@ -146,8 +144,6 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
         config = training_config(job, self.machine, run.seed, self.record_steps)
         result = train_run(run, made, config, folder, origin, within)
         gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
-        if not first_process():
-            return RunResult({}), result.asked_to_stop
         record = read_record(result.record)
         recording = job.method.offset + job.method.references
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)

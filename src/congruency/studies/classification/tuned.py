@@ -34,7 +34,6 @@ class TunedTable:
         seeds: How many it is meant to have.
         rows: The methods that are compared with the baseline where no others are chosen.
         families: The families of :data:`congruency.training.FAMILIES` that are, where variants are tuned too.
-        short: Whether a run that was killed is repeated rather than resumed.
     """
 
     title: str
@@ -45,7 +44,6 @@ class TunedTable:
     seeds: int
     rows: tuple[str, ...] = ROWS
     families: tuple[str, ...] = ("gem", "cautious", "concentrate", "concentrate-update", "anchor", "anchor-update")
-    short: bool = True
 
 
 _CIFAR = (
@@ -79,7 +77,6 @@ def _large(network: str, model: str, window: str) -> TunedTable:
         rates=(0.05, 0.1, 0.2),
         seeds=3,
         rows=_paper_rows(window),
-        short=False,
     )
 
 
@@ -156,7 +153,7 @@ def tuned_study(
     def job(method: Correction, rate: float) -> ImageJob:
         made = ImageJob(
             setup=replace(table.setup, learning_rate=rate), method=method, data=table.data,
-            columns={TEST_ERROR.key: "error"}, short=table.short, curves=True,
+            columns={TEST_ERROR.key: "error"}, short=True, curves=True,
         )  # fmt: skip
         return changed_job(made, changes)
 

@@ -8,18 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from congruency.language import GPT, Corpus, LanguageSetup, build, read_corpus, training_config
+from congruency.language import Corpus, LanguageSetup, build, read_corpus, training_config
 from congruency.studies.executor import Within
 from congruency.studies.language.study import LanguageJob
 from congruency.studies.network_runs import NetworkRunner, curves_of, samples_per_second, train_run
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 from congruency.training import Origin, RunRecord, read_record
-
-_SHORT = {"cpu": 5e9, "cuda": 5e11}
-"""Parameters times steps: a run of fewer takes a minute or two, and keeps no checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +58,7 @@ class LanguageRunner(NetworkRunner[LanguageJob]):
         setup = replace(run.job.setup, seed=run.seed)
         config = training_config(
             setup, run.job.method, accelerator=self.machine.device, measure="none", record_steps=0,
-            checkpoint_epochs=0 if _parameters(setup) * setup.steps < _SHORT[self.device] else 5, **self.computing,
+            checkpoint_epochs=0, **self.computing,
         )  # fmt: skip
         text = self.text()
         origin = Origin(command=self.command, data=text.name, table=self.study, row=run.row)
@@ -74,11 +69,6 @@ class LanguageRunner(NetworkRunner[LanguageJob]):
 @lru_cache(maxsize=2)
 def _read(source: str) -> Corpus:
     return read_corpus(source)
-
-
-def _parameters(setup: LanguageSetup) -> int:
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in GPT(setup.shape, tied=setup.tied).parameters())
 
 
 def _result(record: RunRecord, setup: LanguageSetup) -> RunResult:

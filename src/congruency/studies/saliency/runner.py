@@ -29,13 +29,13 @@ from congruency.saliency.scorer import METRICS
 from congruency.saliency.task import SCORES_FILE, split_prepared, train_network
 from congruency.studies.conduct import conduct
 from congruency.studies.executor import Batch, Place, Stopped, Within
+from congruency.studies.network_runs import chosen_device
 from congruency.studies.plan import Run, Study
 from congruency.studies.results import Results
 from congruency.studies.saliency.study import TRAINING_TIME, SaliencyJob, StudyName
 from congruency.studies.store import RunResult
 from congruency.training import Origin, read_record
 from congruency.training.config import Accelerator, Precision
-from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
@@ -159,7 +159,7 @@ class SaliencyRunner:
 
     @property
     def device(self) -> str:
-        return "cuda" if self.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+        return chosen_device(self.accelerator)
 
     def prepare(self, runs: Sequence[Run[SaliencyJob]]) -> None:
         self.sets.data()
@@ -224,9 +224,8 @@ def conduct_saliency(
     """
     console, out = console or Console(), runner.out
     parts = runner.sets.data()
-    if first_process():
-        for title, part in zip(("to train on", "to score"), parts, strict=True):
-            console.print(f"{title}: {part.summary()}", markup=False, highlight=False)
+    for title, part in zip(("to train on", "to score"), parts, strict=True):
+        console.print(f"{title}: {part.summary()}", markup=False, highlight=False)
 
     def pictures() -> dict[str, str]:
         recipes = [job.recipe for row in study.rows for job in row.jobs]
