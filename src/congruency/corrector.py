@@ -207,6 +207,7 @@ class Corrector:
         # which parameters
         trained, gradients, addresses = selection.trained()
         self._gather.begin(selection)
+        self._problems.distances.begin(selection.entries)
 
         # which constraints
         active = [source for source in self.sources if source.active]

@@ -79,7 +79,8 @@ class ConstraintSource(ABC):
     def layout(self) -> object | None:
         """Equal as long as :meth:`basis` gives the same memory for the same parameters and gradients; None: unknown.
 
-        What is prepared of a step, such as tables of addresses, is used again while it stays equal.
+        And as long as :meth:`combination` gives the same numbers. What is prepared of a step, such as tables of
+        addresses, is used again while it stays equal.
         """
         return None
 

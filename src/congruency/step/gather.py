@@ -60,27 +60,34 @@ class Gather:
             gradients, addresses: The local parts of those gradients, and where they lie.
             active: The sources that constrain this step.
         """
-        layouts = [source.layout for source in active]
+        layouts = [(source.layout, source.active) for source in active]
         key: tuple[object, ...] | None = None
-        if None not in layouts and not self._rows:
+        if not self._rows and all(layout is not None for layout, _ in layouts):
             parameters = trained.parameters
             weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
             copies = None if self._before is None else self._before.layout
             key = (
                 torch.get_num_threads(), copies, *layouts, self._rule_of(active),
-                tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients),
+                tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients, weights),
                 () if trained is self._selection else tuple(map(id, parameters)),
             )  # fmt: skip
             held = self._held.get(key)
             if held is not None and held.passes.point(addresses):
                 return held
         made = self._make(trained, active)
-        if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
-            made.passes.release()
+        passes = made.passes
+        if key is not None and isinstance(passes, Passes) and passes.reusable and not self._follows(made.slices):
+            passes.release()
             if len(self._held) >= _MOST_HELD:
                 self._held.clear()
             made = self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
+
+    def _follows(self, slices: Sequence[tuple[ParameterSlice, Groups]]) -> bool:
+        """Whether a basis vector is the gradient that is corrected, which the next step has elsewhere."""
+        return self._before is None and any(
+            _same(tensor, item.target) for item, _ in slices for basis in item.bases for tensor in basis.tensors
+        )
 
     def gradients(
         self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]

@@ -1,0 +1,161 @@
+"""What changes between two steps counts in the next one, however much of it was prepared before."""
+
+import pytest
+import torch
+from torch import nn
+
+import congruency
+
+
+def parameter(*values):
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def step(optimizer, *gradients):
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = None if gradient is None else torch.tensor(gradient, dtype=p.dtype)
+    optimizer.step()
+
+
+class Axes(congruency.ConstraintSource):
+    """The first ``active`` axes, in memory that stays where it is."""
+
+    capacity = active = 1
+    layout: object = "in one place"
+    factor = 1.0
+
+    def __init__(self):
+        self.axes = list(torch.eye(2, dtype=torch.float64))
+
+    def combination(self):
+        return self.factor * torch.eye(self.active, dtype=torch.float64)
+
+    def basis(self, parameter):
+        return congruency.Basis(self.axes[: self.active])
+
+    def settings(self):
+        return {"source": "axes"}
+
+
+def constrained(source, **settings):
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    congruency.Corrector(optimizer, constraints=[source], **settings)
+    for _ in range(2):
+        step(optimizer, [-1.0, -1.0])
+    assert weight.grad.tolist() == [0.0, -1.0]
+    return weight, optimizer
+
+
+def test_a_gate_that_a_source_has_from_now_on(device):
+    source = Axes()
+    weight, optimizer = constrained(source)
+    source.gate = torch.tensor(False)
+    step(optimizer, [-1.0, -1.0])
+    assert weight.grad.tolist() == [-1.0, -1.0]
+
+
+def test_another_number_of_constraints():
+    source = Axes()
+    weight, optimizer = constrained(source)
+    for count, expected in ((2, [0.0, 0.0]), (1, [0.0, -1.0]), (0, [-1.0, -1.0]), (2, [0.0, 0.0])):
+        source.active = count
+        step(optimizer, [-1.0, -1.0])
+        assert weight.grad.tolist() == expected
+
+
+@pytest.mark.parametrize("blocks", ["joint", "element"])
+def test_another_combination_of_a_source_whose_layout_is_not_known(blocks):
+    source = Axes()
+    source.layout = None
+    weight, optimizer = constrained(source, blocks=blocks)
+    source.factor = -1.0
+    step(optimizer, [-1.0, -1.0])
+    assert weight.grad.tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("blocks", ["joint", "element"])
+def test_a_source_that_gives_the_gradient_itself(blocks, device):
+    """Where the gradient lies elsewhere in the next step, so does the source's vector."""
+
+    class Opposite(Axes):
+        layout = "the gradient"
+        factor = -1.0
+
+        def basis(self, parameter):
+            return congruency.Basis([parameter.grad])
+
+    weight = nn.Parameter(torch.zeros(50, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    congruency.Corrector(optimizer, constraints=[Opposite()], blocks=blocks)
+    kept = []
+    for _ in range(4):
+        weight.grad = torch.randn_like(weight)
+        kept.append(weight.grad)
+        optimizer.step()
+        assert weight.grad.abs().max() < 1e-6
+
+
+def test_returning_that_is_switched():
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    dcl = congruency.DCL(optimizer, floor=1.0)
+    for _ in range(3):
+        step(optimizer, [-1.0, 0.0])
+    dcl.references.returning = False
+    step(optimizer, [1.0, 1.0])  # the weights moved away in the step before
+    assert weight.grad.tolist() == pytest.approx([0.0, 1.0])
+    dcl.references.returning = True
+    step(optimizer, [1.0, 1.0])  # how far they were is not known
+    assert weight.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_source_without_a_floor_compares_no_distances():
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    first, second = congruency.References(floor=1.0), congruency.References(floor=1.0)
+    congruency.Corrector(optimizer, constraints=[first, second])
+    first.floor = None
+    for _ in range(3):
+        step(optimizer, [-1.0, 0.0])
+    step(optimizer, [1.0, 1.0])
+    assert weight.grad.tolist() == pytest.approx([0.0, 1.0])
+
+
+def test_distances_over_other_parameters_are_not_compared():
+    """A parameter that leaves a group takes its distance along, and the weights have not come back."""
+    near, far, other = parameter(0.0, 0.0), parameter(0.0), parameter(0.0)
+    optimizer = torch.optim.SGD([{"params": [near, far]}, {"params": [other]}], lr=1.0)
+    congruency.DCL(optimizer, floor=1.0, blocks="group")
+    for _ in range(2):
+        step(optimizer, [-1.0, 0.0], [-9.0], [0.0])
+    optimizer.param_groups[1]["params"].insert(0, optimizer.param_groups[0]["params"].pop())
+    step(optimizer, [1.0, 1.0], [0.0], [0.0])
+    assert near.grad.tolist() == [1.0, 1.0]
+
+
+def test_a_parameter_that_a_group_has_twice_counts_once():
+    weight = parameter(0.0, 0.0)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = torch.optim.SGD([weight, weight], lr=0.0)
+    congruency.Corrector(optimizer, constraints=[Axes()])
+    weight.grad = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    optimizer.step()
+    assert weight.grad.tolist() == [0.0, 1.0]
+
+
+def test_weights_that_lie_in_another_order_in_the_same_memory(device):
+    weight = nn.Parameter(torch.zeros(2, 2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    dcl = congruency.DCL(optimizer, floor=None)
+    meter = congruency.CongruencyMeter([weight])
+    for gradient in ([[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [-1.0, 0.0]]):
+        weight.grad = torch.tensor(gradient, device=device)
+        if weight.grad[1, 0]:
+            weight.data = weight.data.t()  # from (0, 1) to (1, 0): the gradient points back
+        meter.reset()
+        meter.update()
+        optimizer.step()
+    assert float(dcl.stats.congruency) == pytest.approx(-1.0)
+    assert meter.compute().congruency == pytest.approx(-1.0)
