@@ -159,3 +159,19 @@ def test_weights_that_lie_in_another_order_in_the_same_memory(device):
         optimizer.step()
     assert float(dcl.stats.congruency) == pytest.approx(-1.0)
     assert meter.compute().congruency == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("accumulate", ["weights", "gradients"])
+def test_recording_starts_over_with_the_parameters_as_they_are(accumulate):
+    """In their precision, and without those that are gone."""
+    stays, goes = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([stays, goes], lr=0.1)
+    dcl = congruency.DCL(optimizer, window=3, accumulate=accumulate)
+    step(optimizer, [1.0, 2.0, 3.0], [1.0, 1.0])
+    stays.data, stays.grad = stays.data.double(), None
+    optimizer.param_groups[0]["params"].pop()
+    dcl.reset()
+    step(optimizer, [1.0, 2.0, 3.0])
+    (held,) = dcl.state_dict()["sources"][0]["slots"].values()
+    assert held[0].dtype is torch.float64
+    assert dcl.references._slots.keys() == {stays}
