@@ -175,3 +175,41 @@ def test_recording_starts_over_with_the_parameters_as_they_are(accumulate):
     (held,) = dcl.state_dict()["sources"][0]["slots"].values()
     assert held[0].dtype is torch.float64
     assert dcl.references._slots.keys() == {stays}
+
+
+def test_a_skipped_step_leaves_the_momentum_as_it_was():
+    weight = parameter(0.0, 0.0)
+    optimizer = torch.optim.AdamW([weight], lr=1.0, fused=True)
+    directions = congruency.Directions()
+    congruency.Corrector(optimizer, constraints=[directions], correct="update")
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(0.0)  # as GradScaler sets them
+    step(optimizer, [-1.0, 1.0])
+    before = optimizer.state[weight]["exp_avg"].clone()
+    directions.set([[torch.tensor([1.0, 0.0], dtype=torch.float64)]], [weight])
+    optimizer.found_inf.fill_(1.0)
+    step(optimizer, [torch.inf, 1.0])
+    assert torch.equal(optimizer.state[weight]["exp_avg"], before)
+    optimizer.found_inf.zero_()
+    step(optimizer, [-1.0, 1.0])
+    assert float(optimizer.state[weight]["exp_avg"][0]) == 0.0
+
+
+def test_decay_is_as_precise_with_a_scaler():
+    """The optimizer's factor is a double's; in single precision a part of the decay would count as an update."""
+    weight = parameter(1.0, 1.0)
+    optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.5, eps=1e-30, fused=True)
+    corrector = congruency.Corrector(optimizer, constraints=[congruency.Descent()], correct="update")
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(0.0)
+    step(optimizer, [0.0, 1.0])
+    assert float(corrector._solution.gradient_norm2) == pytest.approx(0.1**2, rel=1e-12)
+
+
+def test_what_corrects_gradients_is_made_before_what_corrects_updates():
+    weight = parameter(0.0)
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+    congruency.Cautious(optimizer)
+    directions = congruency.Directions()
+    congruency.Corrector(optimizer, constraints=[directions])
+    directions.set([[torch.ones(1, dtype=torch.float64)]], [weight])
+    with pytest.raises(RuntimeError, match="make what corrects gradients before what corrects updates"):
+        step(optimizer, [-1.0])

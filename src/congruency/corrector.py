@@ -281,7 +281,11 @@ class Corrector:
                 problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None
             )
             its_passes, its_known = momentum
-            its_passes.apply(its_passes.solve(its_passes.gram(known=its_known), exact, None))
+            its = its_passes.solve(its_passes.gram(known=its_known), exact, None)
+            skipped = skipped_step(self.optimizer)
+            its_passes.apply(
+                its if skipped is None else replace(its, applied=its.applied & (skipped == 0).to(its.applied.device))
+            )
         if any(source.margin for source in active):
             rates = block_rates(self.optimizer, trained, self.blocks == "row", gathered.device)
             problem = replace(problem, margins=problem.margins * rates.unsqueeze(-1))
