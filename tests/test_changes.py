@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import congruency
+from congruency.step.counts import Counts
 
 
 def parameter(*values):
@@ -213,3 +214,18 @@ def test_what_corrects_gradients_is_made_before_what_corrects_updates():
     directions.set([[torch.ones(1, dtype=torch.float64)]], [weight])
     with pytest.raises(RuntimeError, match="make what corrects gradients before what corrects updates"):
         step(optimizer, [-1.0])
+
+
+def test_the_device_counts_steps_from_the_first_with_a_gate():
+    """The host knows of those before, and of those without a solution."""
+    counts = Counts()
+    counts._tally = torch.zeros(4, dtype=torch.int64)
+
+    def taken(*, solved, gated):
+        if solved:  # as the kernel that solves does
+            counts._tally[3] += 1
+        counts.add_step(solved=solved, gated=gated)
+        return int(counts.steps)
+
+    steps = [(False, False), (True, False), (False, False), (True, True), (False, True), (True, True), (True, False)]
+    assert [taken(solved=solved, gated=gated) for solved, gated in steps] == [1, 2, 3, 4, 5, 6, 7]

@@ -237,7 +237,8 @@ class Corrector:
         all_finite = self._noted(finite)
         for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
             source.finish(trained.parameters, scale if self._before is None else None, all_finite)
-        self._counts.add_step(solved=self._solution is not None and any(s.gate is not None for s in active))
+        gated = any(source.gate is not None for source in active)
+        self._counts.add_step(solved=self._solution is not None, gated=gated)
 
     def _all_finite(self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]) -> Tensor:
         """Whether the gradients of a step without constraints are finite, ()."""
