@@ -229,3 +229,19 @@ def test_the_device_counts_steps_from_the_first_with_a_gate():
 
     steps = [(False, False), (True, False), (False, False), (True, True), (False, True), (True, True), (True, False)]
     assert [taken(solved=solved, gated=gated) for solved, gated in steps] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("correct", ["gradient", "update"])
+def test_a_parameter_of_another_shape_is_refused_until_recording_starts_over(correct, device):
+    weight = nn.Parameter(torch.zeros(5, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    dcl = congruency.DCL(optimizer, floor=None, correct=correct)
+    for length in (5, 5, 3):
+        weight.grad, weight.data = None, torch.zeros(length, device=device)
+        weight.grad = torch.ones_like(weight)
+        if length == 3:
+            with pytest.raises(ValueError, match=r"of shape \(5,\) for a parameter .* shape \(3,\)"):
+                optimizer.step()
+            dcl.reset()
+        optimizer.step()
+    assert weight.tolist() == pytest.approx([-0.2 if correct == "update" else -0.1] * 3)
