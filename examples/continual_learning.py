@@ -1,6 +1,6 @@
 """A stream of tasks with GEM and DCL in one quadratic program.
 
-No step may raise the loss on the memory of past tasks or turn back against the displacement since the reference.
+No step may raise the loss on the memory of past tasks or oppose the displacement since the reference point.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Cautious AdamW with DistributedDataParallel; start it with: torchrun --nproc-per-node=2 examples/ddp_torchrun.py
 
-Every process makes the same update from the same averaged gradient and corrects it alike: nothing has to be sent.
+Every process makes the same update from the same averaged gradient and corrects it in the same way, so nothing has to
+be communicated.
 """
 
 import argparse
@@ -42,7 +43,7 @@ for _ in range(options.steps):
 weights = nn.utils.parameters_to_vector(model.parameters()).detach()
 first = weights.clone()
 dist.broadcast(first, src=0)
-assert torch.equal(weights, first), "the processes have gone apart"
+assert torch.equal(weights, first), "the processes have diverged"
 if rank == 0:
     stats = cautious.stats
     print(f"{dist.get_world_size()} processes, {int(stats.corrected_steps)} of {options.steps} updates corrected")

@@ -1,7 +1,7 @@
 """DCL with sharded parameters (FSDP2); start it with: torchrun --nproc-per-node=2 examples/fsdp2.py
 
-Each process holds a part of every parameter and of every reference. What is sent for DCL is the small matrix of inner
-products, four numbers per step for one reference.
+Each process holds a part of every parameter and of every reference. DCL only communicates the small matrix of inner
+products: four numbers per step for one reference.
 """
 
 import argparse

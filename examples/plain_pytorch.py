@@ -1,4 +1,4 @@
-"""Cautious AdamW in a training loop of your own: one line, and the run's congruency measured beside it."""
+"""Cautious AdamW in a plain training loop: one line, and a meter that measures the congruency of the run."""
 
 import argparse
 

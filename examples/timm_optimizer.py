@@ -1,7 +1,7 @@
-"""Cautious updates with an optimizer that timm builds: its factory, parameter groups and scheduler stay as they are.
+"""Cautious updates with an optimizer from timm: its factory, parameter groups and scheduler do not change.
 
-timm's training script makes a model by name, an optimizer with ``create_optimizer_v2`` (one group of parameters without
-weight decay) and a scheduler. ``Cautious`` takes the optimizer, whatever its groups.
+timm's training script creates a model by name, an optimizer with ``create_optimizer_v2`` (one group of parameters
+without weight decay) and a scheduler. ``Cautious`` takes the optimizer, whatever its groups.
 """
 
 import argparse

@@ -76,28 +76,31 @@ def _compared(variant: Variant, results: Mapping[str, Results | None]) -> list[C
 
 _INTRODUCTION = """# Results
 
-The claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019) and our evidence, by its *published code* (mode
-`anchor`, margin 0.5) and by its *equations* (mode `concentrate`). The number of a claim leads to the evidence. \\*: it
-differs from the paper's in scale or measure, and says how.
+This page lists the claims of the paper (Luo, Wong, Kankanhalli and Zhao, TPAMI 2019) and judges each by our own
+runs, once for its *published code* (mode `anchor`, margin 0.5) and once for its *equations* (mode `concentrate`).
+The number of a claim links to the evidence. An asterisk (\\*) marks evidence that differs from the paper's in scale
+or measure; the claim's section says how.
 """
 
 _METHOD = """<details markdown="1">
 <summary>How the claims are judged: {count} comparisons, paired by seed</summary>
 
-Every number comes from one command over several seeds. This page is made from the `results.json` beside it by
-`make replication`; do not edit it.
+Every number comes from one command over several seeds. This page is made from the `results.json` beside it by `make
+replication`; do not edit it.
 
-A comparison is the mean of differences paired by seed, ± its 95 % interval, with the p of the t-test. A line of
-comparisons is judged together: one of them is clear where p < 0.05 is left after Holm's correction for their number.
-*For* and *against* mean that at least one is clear and all clear ones point that way; *mixed*, that clear ones point
-both ways; *undecided*, that none is clear. Where the claim is that something matters little, the line says what counts
-as little: *for* means that all intervals lie within that, *against* that at least one clear difference lies beyond it
-with its whole interval, *undecided* anything else. A row of DCL that corrected no gradient in any seed (as with five
-references in a window of five) equals plain training, and is no comparison.
+A comparison is the mean of the differences paired by seed, ± its 95 % interval, with the p-value of the t-test. The
+comparisons on one line are judged together: a difference is clear if p < 0.05 after Holm's correction for the
+number of comparisons on that line. *For* and *against* mean that at least one difference is clear and all clear
+ones point that way; *mixed* means that clear ones point both ways; *undecided* means that none is clear. If the
+claim is that something matters little, the line states what counts as little. Then *for* means that all intervals
+lie within that range, *against* that the whole interval of at least one clear difference lies outside of it, and
+*undecided* anything else. A row of DCL that corrected no gradient in any seed (as with five references in a window
+of five) equals the run without DCL and is not compared.
 
-The paper is two methods. Its printed numbers come from its published code, which pulls weights back toward a reference.
-Its equations keep steps from turning back. Both are judged. In continual learning rows with margin 0 are compared with
-GEM at margin 0, rows with margin 0.5 with GEM at margin 0.5, which is the better GEM.
+The paper describes two methods. Its printed numbers come from its published code, which pulls weights back toward a
+reference. Its equations keep steps from turning back. Both are judged. In continual learning, rows with margin 0
+are compared with GEM with margin 0, and rows with margin 0.5 with GEM with margin 0.5, which is the better GEM.
+*For* in the first comparison therefore does not mean that DCL improves the best GEM.
 
 </details>
 """

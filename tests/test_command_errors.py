@@ -64,7 +64,7 @@ def test_a_checked_folder_is_left_as_it_was(tmp_path):
 def test_data_is_the_folder_and_dataset_the_set(tmp_path):
     for words in (DIGITS, ["reproduce", "continual", "mnist_r"], ["ablate", "--dataset", "digits"]):
         refused(
-            call(*words, "--data", tmp_path / "digits", "--out", tmp_path / "out"), "is no folder", "--dataset the set"
+            call(*words, "--data", tmp_path / "digits", "--out", tmp_path / "out"), "not a folder", "--dataset the set"
         )
     refused(call("train", "--dataset", "mnist", "--data", tmp_path, "--out", tmp_path / "out"), "MNIST is not in",
             "--data", "--dataset")  # fmt: skip

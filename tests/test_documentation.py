@@ -315,7 +315,7 @@ def test_cost_page_shows_what_was_measured(site):
 def test_evidence_on_the_choosing_page_stands_in_the_results():
     """Every mean with an interval that is not of the demo is found, digit for digit, in a results table."""
     page = (DOCS / "choosing.md").read_text("utf-8")
-    own = page.partition("CIFAR-10, ResNet-9 of half")[2]
+    own = page.partition("CIFAR-10, with a ResNet-9 of half")[2]
     sources = (
         "mnist_r", "mnist_r_tuned", "mnist_r_margins", "mnist_p", "mnist_p_tuned", "mnist_p_margins", "ablation_digits",
         "cifar10_grid", "cifar100_noisy", "cifar100_noisy_half_rate",
@@ -378,7 +378,7 @@ def test_the_advice_for_a_cautious_run_that_diverges_is_what_was_measured():
     page = " ".join((DOCS / "troubleshooting.md").read_text("utf-8").split())
     (advice,) = re.findall(r"- \*\*`Cautious` with (.*?)(?= - |\n\n)", page)
     assert advice.startswith("Nesterov momentum at a high rate, or with momentum 0.99.")
-    assert "leave it out, `Cautious(optimizer, rescale=False)`" in advice
+    assert "Turn it off with `Cautious(optimizer, rescale=False)`" in advice
 
 
 def test_pictures_are_small():

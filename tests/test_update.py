@@ -551,7 +551,7 @@ def test_what_makes_no_sense_is_refused():
         with pytest.raises(TypeError, match=r"LBFGS is not supported.*use a first-order optimizer"):
             make(torch.optim.LBFGS(network().parameters()))
     dcl = congruency.DCL(sgd_of(network()), correct="update")
-    with pytest.raises(RuntimeError, match=r"this corrector corrects updates: optimizer.step\(\) does it"):
+    with pytest.raises(RuntimeError, match=r"updates inside optimizer.step\(\); do not call"):
         dcl.correct()
     model = network()
     both = [{"params": model[0].parameters(), "maximize": True}, {"params": model[2].parameters()}]

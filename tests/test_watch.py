@@ -83,6 +83,23 @@ def test_warns_once_where_nothing_is_corrected(device):
         warnings.simplefilter("error")
         descend(1000, lambda step: onward, device)  # 900 of them could be corrected
         descend(2000, lambda step: -onward if step == 9 else onward, device)
-    with pytest.warns(UserWarning, match=r"changed none of 1000 gradients: .*plain training.*Cautious") as caught:
+    with pytest.warns(UserWarning, match=r"changed none of 1000 gradients.*no effect so far.*Cautious") as caught:
         descend(4000, lambda step: onward, device)
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(("momentum", "count"), [(0.0, 1), (0.9, 0)])
+def test_warns_once_where_cautious_has_nothing_to_do(momentum, count, device):
+    """Without momentum RMSprop divides each gradient by a positive number: its update never opposes the gradient."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.ones(4, device=device))
+    optimizer = torch.optim.RMSprop([weight], lr=1e-4, momentum=momentum)
+    cautious = congruency.Cautious(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2500):
+            weight.grad = torch.randn(4).to(device)
+            optimizer.step()
+    assert len(caught) == count
+    assert all("Cautious changed nothing in 1000 steps" in str(warning.message) for warning in caught)
+    assert bool(cautious.stats.corrected_steps == 0) == bool(count)

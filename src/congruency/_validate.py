@@ -126,7 +126,7 @@ def _instead_of(given: object) -> str:
         return f"the class {given.__name__}; make one first: {given.__name__}(model.parameters(), ...)"
     if isinstance(given, torch.nn.Module):
         return f"{type(given).__name__}, a model; pass the optimizer that trains it"
-    return f"{type(given).__name__}; where there is none, project the gradients with congruency.project"
+    return f"{type(given).__name__}; without a torch optimizer, project the gradients with congruency.project"
 
 
 def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> set[Tensor]:
@@ -207,7 +207,7 @@ def check_gradients(gradients: Sequence[Tensor]) -> None:
 def check_parts(state: object, parts: Mapping[str, type | tuple[type, ...]], what: str) -> None:
     """Refuse a saved state unless it is a dict that has these parts, of these types."""
     if not isinstance(state, Mapping):
-        raise ValueError(f"this is not {what}: it must be a dict, got a {type(state).__name__}")
+        raise ValueError(f"this is not {what}: it must be a dict, got {type(state).__name__}")
     missing = [name for name in parts if name not in state]
     if missing:
         raise ValueError(f"this is not {what}: it has no {', '.join(sorted(missing))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,28 +13,34 @@ from congruency._validate import check_flag
 from congruency.constraints.descent import Descent
 from congruency.corrector import Corrector
 from congruency.step.elements import Masking
+from congruency.step.watch import Watch
 
 __all__ = ["Cautious"]
 
+_UNUSED = (
+    "Cautious changed nothing in {steps} steps: no element of an update opposed its gradient. An optimizer without "
+    "momentum, such as RMSprop, Adagrad or Adafactor by default, only rescales the gradient. Use one with momentum, "
+    "such as AdamW, or remove Cautious (docs/troubleshooting.md)"
+)
+
 
 class Cautious(Corrector):
-    """Any optimizer, cautious (Liang et al., 2024): what an update does against the present gradient is left out.
+    """Make an optimizer cautious (Liang et al., 2024): remove from each update what opposes the current gradient.
 
     Of the step that the optimizer makes, after momentum and preconditioning, only the elements whose sign agrees with
-    the gradient's are taken: the projection of the update onto ``g_j x_j >= 0`` for each element j. What is kept of a
-    tensor is divided by the share of its elements that are kept, so that the step keeps its size.
+    that of the gradient are applied. This is the projection of the update onto ``g_j x_j >= 0`` for each element j.
+    The kept elements of a tensor are divided by their share of the tensor, so that the step keeps its size.
 
     Args:
-        optimizer: Any ``torch.optim``-style optimizer but LBFGS and SparseAdam.
-        params: The parameters whose updates to correct; None takes all of the optimizer's.
-        rescale: Divide by the kept share of each tensor (at least 0.001).
-        decay: Let decoupled weight decay act only where it agrees with the update, that is on elements that the update
-            moves toward 0 too.
-        max_rescale: The most that what is kept is multiplied by; None sets no bound. A tensor of few elements can keep
-            so few of them that the factor becomes large.
+        optimizer: Any ``torch.optim``-style optimizer except LBFGS and SparseAdam.
+        params: The parameters whose updates to correct. Default: all parameters of the optimizer.
+        rescale: Divide the kept elements by their share of the tensor (at least 0.001).
+        decay: Mask decoupled weight decay too: apply it only to elements that the update also moves toward 0.
+        max_rescale: Upper bound of the rescaling factor, which can become large for tensors of few elements.
+            Default: no bound.
 
-    Memory: one copy of the parameters, and one of the gradients where the optimizer overwrites them, as
-    ``SGD(nesterov=True)`` does in its foreach form.
+    Memory: one copy of the parameters, and one copy of the gradients if the optimizer overwrites them, as the foreach
+    implementation of ``SGD(nesterov=True)`` does.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -68,12 +75,13 @@ class Cautious(Corrector):
             if not max_rescale >= 1.0:
                 raise ValueError(f"max_rescale must be at least 1, or None for no bound, got {max_rescale!r}")
             if rescale is False:
-                raise ValueError("max_rescale bounds the rescaling, which rescale=False leaves out; give one of them")
+                raise ValueError("max_rescale has no effect with rescale=False; pass only one of them")
         self.rescale = check_flag("rescale", rescale, "; max_rescale bounds the factor")
-        self.decay = check_flag("decay", decay, "; how strong the decay is, the optimizer's weight_decay says")
+        self.decay = check_flag("decay", decay, "; the optimizer's weight_decay sets its strength")
         self.max_rescale = max_rescale
         self._masking = Masking(strict=True, mask_decay=decay, rescale=rescale, max_rescale=max_rescale)
         super().__init__(optimizer, params, constraints=[Descent()], correct="update", blocks="element")
+        self._watch = Watch(1000, math.inf, "", _UNUSED)
 
     def _settings(self) -> dict[str, Any]:
         own = {"rescale": self.rescale, "decay": self.decay, "max_rescale": self.max_rescale}

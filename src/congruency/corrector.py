@@ -61,27 +61,27 @@ class Corrector:
     (the paper's ``eqn:obj``), solved through its dual: see :func:`congruency.solve_dual`.
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
-        params: The parameters to correct, all of the optimizer's where None (those added later included).
+        optimizer: Any ``torch.optim`` optimizer except LBFGS and SparseAdam.
+        params: The parameters to correct. Default: all parameters of the optimizer, including those added later.
         constraints: The constraint sources: :class:`~congruency.References`, :class:`~congruency.EpisodicMemory`,
             :class:`~congruency.Descent`, :class:`~congruency.Directions`, or your own
             :class:`~congruency.ConstraintSource`. Each has its own margin.
-        correct: What y is. ``"gradient"``: the gradient, before the optimizer sees it. ``"update"``: the step that the
-            optimizer made, after momentum and preconditioning and without decoupled weight decay, as
-            ``y = w_before - w_after``; the momentum buffer is projected with it (not for elements), and a margin acts
-            as the learning rate times it, so that both agree under plain SGD. An update costs one copy of the
+        correct: What y is. ``"gradient"``: the gradient, before the optimizer uses it. ``"update"``: the step that the
+            optimizer made, ``y = w_before - w_after``, after momentum and preconditioning and without decoupled weight
+            decay. The momentum buffer is projected too (except with ``blocks="element"``), and margins are multiplied
+            by the learning rate, so that both choices agree under plain SGD. ``"update"`` needs one copy of the
             parameters.
-        trigger: ``"always"`` solves at every step; ``"violated"`` leaves the gradient alone unless some
-            ``<c_i, g> < 0``. They differ only where a margin is positive.
+        trigger: ``"always"`` solves at every step; ``"violated"`` changes the gradient only if some
+            ``<c_i, g> < 0``. They differ only if a margin is positive.
         blocks: ``"joint"``: one problem over all parameters; ``"group"``, ``"tensor"``, ``"row"`` or ``"element"``: one
-            per parameter group, tensor, row of a tensor (an output unit) or element. For an element the projection is
-            a mask: it stays where it agrees with every constraint, and becomes 0 elsewhere.
-        attach: With False, nothing is hooked: call :meth:`correct` yourself before each ``optimizer.step()``. Only for
-            gradients.
+            per parameter group, tensor, row of a tensor (an output unit) or element. For elements the projection is a
+            mask: an element that agrees with every constraint is kept, any other becomes 0.
+        attach: If False, no hook is registered: call :meth:`correct` yourself before each ``optimizer.step()``. Only
+            for gradients.
 
-    The gradient is corrected as it is when ``optimizer.step()`` is called, or after the closure passed to it has run;
-    clipping done before is therefore clipping of the uncorrected gradient. To clip the corrected one, use
-    ``attach=False``, ``corrector.correct()``, clip, ``optimizer.step()``.
+    The gradient is corrected as it is when ``optimizer.step()`` is called, or after the closure passed to it has run.
+    Clipping before ``step()`` therefore clips the uncorrected gradient. To clip the corrected one, pass
+    ``attach=False``, call ``corrector.correct()``, clip, and call ``optimizer.step()``.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -167,13 +167,13 @@ class Corrector:
     # ---- the step ----
 
     def correct(self) -> None:
-        """Correct the gradients that are there now and count one step. Called for you unless ``attach=False``."""
+        """Correct the current gradients and count one step. Called by ``optimizer.step()`` unless ``attach=False``."""
         if self.target == "update":
-            raise RuntimeError("this corrector corrects updates: optimizer.step() does it, there is nothing to call")
+            raise RuntimeError("this corrector corrects updates inside optimizer.step(); do not call correct()")
         if self._handles:
             raise RuntimeError(
-                f"this {type(self).__name__} is attached: optimizer.step() corrects the gradient, and correcting it "
-                "here too would count as another step; leave out correct(), or make it with attach=False"
+                f"this {type(self).__name__} is attached: optimizer.step() corrects the gradient, and correct() would "
+                "count as another step; leave out correct(), or create it with attach=False"
             )
         self._correct()
 
@@ -301,8 +301,7 @@ class Corrector:
         if solution.applied.device.type == "cpu" and any(solution.applied.tolist()):
             self._counts.corrected += 1
             self._mark_written(trained)
-        if self._watch is not None:
-            self._watch.note(self._counts.corrected)
+        self._note_corrected()
         return solution.finite
 
     def _mask(self, trained: Selection, gathered: Gathered, active: Sequence[ConstraintSource]) -> Tensor:
@@ -323,7 +322,12 @@ class Corrector:
         if counts is None:
             self._mark_written(trained)
             self._counts.corrected += sum(self._agreement[:, 0].tolist()) < self._elements
+        self._note_corrected()
         return finite
+
+    def _note_corrected(self) -> None:
+        if self._watch is not None:
+            self._watch.note(self._counts.corrected)
 
     def _mark_written(self, trained: Selection) -> None:
         """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
@@ -357,7 +361,7 @@ class Corrector:
             self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
 
     def detach(self) -> None:
-        """Leave the optimizer exactly as it was before; may be called twice."""
+        """Remove the correction from the optimizer. Calling it again has no effect."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -412,9 +416,9 @@ class Corrector:
             if type(other) is type(self) and other is not self and mine & set(other._selector.select().parameters):
                 name = type(self).__name__
                 warn(
-                    f"this optimizer has a {name} for these parameters already, and both will correct every step; make "
-                    f"the optimizer anew before a second {name} (in a notebook: run that cell too), or detach() the "
-                    "first"
+                    f"this optimizer already has a {name} for these parameters, and both will correct every step; "
+                    f"create a new optimizer before a second {name} (in a notebook: run that cell too), or detach() "
+                    "the first"
                 )
                 return
 
@@ -423,7 +427,7 @@ class Corrector:
         self._optimizer_loaded = False
         if any(isinstance(source, References) for source in self.sources):
             warn(
-                "the optimizer's state was loaded in the middle of a run, and this corrector's was not: its references "
+                "the optimizer's state was loaded in the middle of a run, but not this corrector's: its references "
                 f"are still the weights from before. Call {type(self).__name__}.load_state_dict with the state of the "
                 "same checkpoint, or reset() to record new references"
             )
@@ -433,10 +437,11 @@ class Corrector:
         self._idle += 1
         if self._idle == _IDLE_STEPS:
             warn(
-                f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so that "
-                "nothing was corrected. Call backward() before step(). If the model's parameters were replaced after "
-                "the optimizer was made (a new layer, to_empty(), load_state_dict(assign=True), fully_shard), make the "
-                "optimizer and this corrector again"
+                f"none of the {count} parameters to correct had a gradient in the last {_IDLE_STEPS} steps, so nothing "
+                "was corrected. Call backward() before step(), call zero_grad() before backward(), and check that the "
+                "parameters require gradients. If the model's parameters were replaced after the optimizer was created "
+                "(a new layer, to_empty(), load_state_dict(assign=True), fully_shard), create the optimizer and this "
+                "corrector again"
             )
 
     def _warn_of_no_steps(self) -> None:
@@ -447,7 +452,7 @@ class Corrector:
             warn(
                 f"this {name} has not seen a step yet: "
                 + (
-                    "step() of the optimizer that it was given was never called; pass the optimizer whose step() runs"
+                    "step() of its optimizer was never called; pass the optimizer whose step() runs"
                     if self._handles
                     else f"with attach=False call {name}.correct() before each optimizer.step()"
                 )
@@ -457,7 +462,7 @@ class Corrector:
 
     @property
     def stats(self) -> Stats:
-        """The last step's numbers and the counts; made when asked for, from what the correction computed anyway."""
+        """Statistics of the last step, and counts since the start. Reading this property costs no extra pass."""
         selection = self._selector.select()
         device = local(selection.parameters[0]).device
         blocks = None if self.blocks in ("joint", "element") else selection.blocks
@@ -491,12 +496,12 @@ class Corrector:
         return norm2, product, length2
 
     def means(self) -> dict[str, float]:
-        """Means over the steps since this was last called, as plain numbers by name, for a logger.
+        """Return means over the steps since the last call, as plain numbers by name, for a logger.
 
-        Congruency before and after the correction, magnitude and the share of elements that were kept, each over
-        constraints, blocks and the steps where it is defined (left out if there are none); ``corrected_share`` of the
-        ``steps``. Single steps, those that a CUDA graph replays included, are summed without waiting for the device;
-        this waits.
+        The entries are congruency before and after the correction, magnitude and the share of elements that were kept,
+        each averaged over constraints, blocks and the steps in which it is defined (omitted if there are none), the
+        number of ``steps``, and ``corrected_share``, the share of steps that were corrected. Only this call waits for
+        the device; the sums of single steps, including those replayed by a CUDA graph, stay on it.
         """
         steps, corrected = int(self._counts.steps), int(self._counts.corrected)
         if not steps:
@@ -507,7 +512,7 @@ class Corrector:
         return {**found, **share, "steps": float(since)}
 
     def reset(self) -> None:
-        """Start every constraint source over, as if newly made: at a task boundary, for example."""
+        """Reset every constraint source to its initial state, for example when a new task begins."""
         for source in self.sources:
             source.reset()
         self._stepped = self._optimizer_loaded = False
@@ -515,9 +520,9 @@ class Corrector:
         self._solution = self._agreement = self._plan = None
 
     def state_dict(self, *, full_tensors: bool = False) -> dict[str, Any]:
-        """All that is needed to resume bit for bit; ``torch.load(..., weights_only=True)`` reads it back.
+        """Return the state needed to resume bit for bit; ``torch.load(..., weights_only=True)`` can read it.
 
-        Tensors are the live ones, not copies, as in ``optimizer.state_dict()``.
+        Tensors are not copied, as in ``optimizer.state_dict()``.
 
         Args:
             full_tensors: Gather sharded references into whole tensors on every process (a collective call).
@@ -536,7 +541,7 @@ class Corrector:
         """Resume from :meth:`state_dict`, sharded or with full tensors.
 
         Raises:
-            ValueError: The state is of other settings, shapes or parameters. Nothing is changed then.
+            ValueError: If the state has other settings, shapes or parameters. In this case nothing is changed.
         """
         parameters = self._selector.select().parameters
         self._check_state(state, parameters)

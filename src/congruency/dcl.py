@@ -16,40 +16,41 @@ __all__ = ["DCL"]
 class DCL(Corrector):
     """Direction Concentration Learning (Luo et al., TPAMI 2019) inside every ``optimizer.step()``.
 
-    A gradient that would turn back against the displacement since a reference point is replaced by the nearest one that
-    does not: ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0``, ``c_i = -(w - r_i)`` (``eqn:obj`` and
-    ``eqn:constraints`` in the paper).
+    A gradient that opposes the gradient accumulated since a reference point r_i (an earlier copy of the weights w) is
+    replaced by the nearest one that does not: ``argmin 1/2 |x - g|^2  s.t.  <c_i, x> >= 0`` with
+    ``c_i = -(w - r_i)`` (``eqn:obj`` and ``eqn:constraints`` in the paper).
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
-        params: The parameters to correct, e.g. ``congruency.head(model).parameters()``; None takes all of the
-            optimizer's.
-        references: How many reference points, the paper's N_r. Memory: as many copies of ``params``.
-        window: Steps between restarts of the references, the paper's beta_w; None never restarts (its infinity).
-        offset: At which step of the window recording starts, the paper's beta_o.
-        mode: ``"concentrate"``, the paper's equations; ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)`` that
-            the paper's published code uses (there with ``margin=0.5``, ``offset=1``): it pulls weights back toward the
-            references.
+        optimizer: Any ``torch.optim`` optimizer except LBFGS and SparseAdam.
+        params: The parameters to correct, e.g. ``congruency.head(model).parameters()``. Default: all parameters of the
+            optimizer.
+        references: Number of reference points, the paper's N_r. Memory: one copy of ``params`` per reference point.
+        window: Number of steps after which the references are recorded again, the paper's beta_w. With None they are
+            kept for the whole run (the paper's infinity).
+        offset: Step of the window at which recording starts, the paper's beta_o.
+        mode: ``"concentrate"``, the paper's equations; or ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)``
+            of the paper's published code (which uses ``margin=0.5``, ``offset=1``). ``"anchor"`` pulls the weights back
+            toward the references.
         margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin always adds at least
             ``margin * c_i`` to the gradient.
-        floor: In mode ``"concentrate"``, reference i constrains a step only where ``-floor <= nu_i < 0``, nu_i the
-            congruency: weak disagreement is noise, strong disagreement is the force that brings the weights back, and
-            must act. None is the paper's form, which corrects both and can diverge with momentum. Mode ``"anchor"`` and
-            blocks of one element have none.
-        returning: With a floor, reference i also constrains a step only if the weights did not move away from it in
-            the step before. So the correction never removes what would stop them, whatever the optimizer's momentum.
-        correct: The ``"gradient"``, or the ``"update"`` that the optimizer makes of it: see
-            :class:`congruency.Corrector`. They agree under plain SGD.
-        trigger: ``"always"``, or ``"violated"``: leave gradients alone that violate no constraint. They differ only
+        floor: In mode ``"concentrate"``, reference i constrains a step only if ``-floor <= nu_i < 0``, where nu_i is
+            the congruency. Weak disagreement is noise and may be removed; strong disagreement brings the weights back
+            and must be kept. None is the paper's form, which removes both and can diverge with momentum. Mode
+            ``"anchor"`` and ``blocks="element"`` have no floor.
+        returning: With a floor, reference i constrains a step only if the weights did not move away from it in the
+            previous step. The correction then never removes the force that stops the weights, whatever the momentum.
+        correct: Correct the ``"gradient"``, or the ``"update"`` that the optimizer makes from it: see
+            :class:`congruency.Corrector`. Both are the same under plain SGD.
+        trigger: ``"always"``, or ``"violated"`` to change a gradient only if it violates a constraint. They differ only
             for a positive margin.
-        blocks: One problem over all ``params`` (``"joint"``), or one per parameter ``"group"``, ``"tensor"``, ``"row"``
-            or ``"element"``; an element's congruency is 1 or -1, so that no floor applies to it.
-        accumulate: Constraints from ``"weights"`` (``w - r_i``, the paper's practice) or from the summed
-            ``"gradients"`` the optimizer used since r_i (its ``eqn:accm_grad``). Under plain SGD they agree up to the
-            step size.
-        attach: With False, call :meth:`correct` yourself before each ``optimizer.step()``.
-        capturable: Keep the clock on the device, so that a whole training step can be captured in a CUDA graph and
-            replayed, restarts of the window included.
+        blocks: Solve one problem over all ``params`` (``"joint"``), or one per parameter ``"group"``, ``"tensor"``,
+            ``"row"`` or ``"element"``.
+        accumulate: Take the accumulated gradient from the ``"weights"`` (``w - r_i``, the paper's practice) or as the
+            sum of the ``"gradients"`` that the optimizer used since r_i (its ``eqn:accm_grad``). Under plain SGD they
+            agree up to the step size.
+        attach: If False, call :meth:`correct` yourself before each ``optimizer.step()``.
+        capturable: Keep the step counter on the device, so that a whole training step can be captured in a CUDA graph
+            and replayed, including the restarts of the window.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)

@@ -16,21 +16,22 @@ __all__ = ["GEM"]
 class GEM(Corrector):
     """Gradient Episodic Memory (Lopez-Paz and Ranzato, NeurIPS 2017) inside every ``optimizer.step()``.
 
-    No step raises the loss on what is remembered of past tasks, to first order. For GEM together with DCL (the paper's
-    ``eqn:constraints_conn``) give both sources to one :class:`~congruency.Corrector`.
+    To first order, no step raises the loss on the stored samples of past tasks. For GEM together with DCL (the paper's
+    ``eqn:constraints_conn``) pass both sources to one :class:`~congruency.Corrector`.
 
     Args:
-        optimizer: Any ``torch.optim`` optimizer but LBFGS and SparseAdam.
-        params: The parameters to correct; None takes all of the optimizer's.
+        optimizer: Any ``torch.optim`` optimizer except LBFGS and SparseAdam.
+        params: The parameters to correct. Default: all parameters of the optimizer.
         model: The model being trained.
-        loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
-        size: Samples kept per task.
+        loss: ``loss(outputs, targets)``, a scalar. Default: the mean cross entropy.
+        size: Number of samples kept per task.
         policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
-        margin: Lower bound of the multipliers, GEM's memory strength; 0.5 is what GEM's authors used. A corrected step
-            adds at least ``margin`` times the sum of all memory gradients, so large margins overshoot after many tasks.
-        trigger: ``"violated"``, as GEM does: leave gradients alone that no memory disagrees with; or ``"always"``.
-        chunk: Past tasks per batched call, where the gradients of all at once would take too much memory.
-        attach: With False, call :meth:`correct` yourself before each ``optimizer.step()``.
+        margin: Lower bound of the multipliers, GEM's memory strength; GEM's authors used 0.5. A corrected step adds at
+            least ``margin`` times the sum of all memory gradients, so large margins overshoot after many tasks.
+        trigger: ``"violated"``, as in GEM, to change a gradient only if a memory gradient disagrees with it; or
+            ``"always"``.
+        chunk: Number of past tasks per batched call; use it if the gradients of all tasks at once need too much memory.
+        attach: If False, call :meth:`correct` yourself before each ``optimizer.step()``.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -71,7 +72,7 @@ class GEM(Corrector):
         super().__init__(optimizer, params, constraints=[self.memory], trigger=trigger, attach=attach)
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
-        """Keep samples of the task that is being learned now: see :meth:`EpisodicMemory.observe`."""
+        """Store samples of the current task: see :meth:`EpisodicMemory.observe`."""
         self.memory.observe(inputs, targets, task, mask)
 
     def __repr__(self) -> str:

@@ -11,16 +11,19 @@ __all__ = ["head", "unwrap"]
 
 
 def head(model: nn.Module) -> nn.Module:
-    """The last layer of a model, the one whose weights the paper measures and corrects.
+    """Return the last layer of a model, whose weights the paper measures and corrects.
 
-    A model that names it (``get_classifier()``, as all of timm's do) is asked; in any other (torchvision's, your own)
-    it is the last ``nn.Linear`` or convolution that owns parameters, in the order in which the layers are *defined*.
-    That order is the trap: of a model whose auxiliary head is defined after its main one (torchvision's segmentation
-    models) it is the auxiliary one. ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile`` are looked
-    through. A last layer that is frozen while others train (under LoRA, say) is refused.
+    If the model has ``get_classifier()``, like all models of timm, its result is returned. Otherwise (torchvision, your
+    own models) it is the last ``nn.Linear`` or convolution with parameters, in the order in which layers are *defined*.
+    Note that this is the auxiliary head if a model defines it after the main one, like torchvision's segmentation
+    models. ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile`` wrappers are removed first.
 
     Returns:
-        The layer itself, not a copy. Several classifiers (a distilled transformer's) come as one ``nn.ModuleList``.
+        The layer itself, not a copy. Several classifiers (as in distilled transformers) are returned as one
+        ``nn.ModuleList``.
+
+    Raises:
+        ValueError: If no such layer exists, or if it is frozen while others are trained (as with LoRA).
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))

@@ -314,9 +314,9 @@ def test_what_is_no_model_is_refused(model):
         ([[0.0] * 6], torch.tensor([0]), TypeError, "inputs must be a tensor, got a list"),
         ({"x": torch.zeros(1, 6)}, torch.tensor([0]), TypeError, "inputs must be a tensor, got a dict"),
         (torch.zeros(1, 6), [0], TypeError, "targets must be a tensor, got a list"),
-        (torch.zeros(2, 6), torch.zeros(2), ValueError, "no probabilities of classes.*functional.mse_loss"),
-        (torch.zeros(2, 6), torch.ones(2, 1), ValueError, "no probabilities of classes"),  # a loss of 0 otherwise
-        (torch.zeros(2, 6), torch.randn(2, 4), ValueError, "no probabilities of classes"),
+        (torch.zeros(2, 6), torch.zeros(2), ValueError, "not class probabilities.*functional.mse_loss"),
+        (torch.zeros(2, 6), torch.ones(2, 1), ValueError, "not class probabilities"),  # a loss of 0 otherwise
+        (torch.zeros(2, 6), torch.randn(2, 4), ValueError, "not class probabilities"),
     ],
 )
 def test_samples_that_the_loss_cannot_take_are_refused(inputs, targets, error, message):

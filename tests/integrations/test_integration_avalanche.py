@@ -261,7 +261,7 @@ def test_invalid_input():
         DCLPlugin(window=0)
     with pytest.raises(RuntimeError, match="no stats before"):
         _ = DCLPlugin().stats
-    with pytest.raises(ValueError, match="give it to DCLPlugin alone"):
+    with pytest.raises(ValueError, match="pass it only to DCLPlugin"):
         learn(strategy_of([memory, DCLPlugin(memory=memory)]), experiences()[:1])
     with pytest.raises(TypeError, match="needs task labels too"):
         learn(strategy_of([DCLPlugin(memory=memory)], MultiTask()), experiences())

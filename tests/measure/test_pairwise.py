@@ -189,8 +189,8 @@ def test_other_errors_pass_unchanged(problem):
     ("params", "error", "message"),
     [
         ([], ValueError, "no parameters selected"),
-        (["fc.wait"], ValueError, "params holds 'fc.wait', which is no parameter of Net"),
-        ([torch.ones(2, 3)], ValueError, r"a tensor of shape \(2, 3\), which is no parameter of Net"),
+        (["fc.wait"], ValueError, "params holds 'fc.wait', which is not a parameter of Net"),
+        ([torch.ones(2, 3)], ValueError, r"a tensor of shape \(2, 3\), which is not a parameter of Net"),
         ("fc.weight", TypeError, "iterable of parameters or names, got str"),
         (nn.Sequential(nn.Linear(2, 2)), TypeError, "got Sequential"),
     ],
@@ -203,7 +203,7 @@ def test_errors_about_params(problem, params, error, message):
 
 def test_errors_about_samples(problem):
     model, x, y = problem
-    with pytest.raises(ValueError, match="as many, got 7 and 6"):
+    with pytest.raises(ValueError, match="the same length, got 7 and 6"):
         pairwise_congruency(model, F.cross_entropy, x, y[1:])
     with pytest.raises(ValueError, match="chunk_size must be a positive"):
         pairwise_congruency(model, F.cross_entropy, x, y, chunk_size=0)

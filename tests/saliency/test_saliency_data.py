@@ -25,7 +25,7 @@ def test_osie_has_700_images_of_15_viewers():
     assert osie.summary() == (
         "OSIE: 700 images, 98321 fixations; 0 fixations outside the frame left out, 0 images without fixations"
     )
-    assert osie.sigma(800) == 24
+    assert osie[0].sigma == 24
 
 
 def test_the_split_is_fixed():
@@ -52,7 +52,7 @@ def test_the_ten_official_salicon_examples():
     # x exceeds the height: rows and columns are not swapped.
     largest = torch.cat([v.points for v in salicon.viewings]).amax(0)
     assert largest.tolist() == [639, 479]
-    assert salicon.sigma(640) == pytest.approx(19.2)
+    assert salicon[0].sigma == pytest.approx(19.2)
 
 
 def test_salicon_of_2017(tmp_path):
@@ -186,8 +186,8 @@ def test_a_folder_named_stimuli_is_not_osie_by_that_name(tmp_path):
         data.open_data(tmp_path)
     (tmp_path / "fixations.csv").write_text("image,x,y\na,1,2\n")
     own = data.open_data(tmp_path, pixels_per_degree=7)
-    assert (own.name, own.sigma(40), own[0].points.tolist()) == (tmp_path.name, 7, [[1, 2]])
-    assert data.open_data(small_osie(tmp_path / "osie"), pixels_per_degree=31).sigma(800) == 31
+    assert (own.name, own[0].sigma, own[0].points.tolist()) == (tmp_path.name, 7, [[1, 2]])
+    assert data.open_data(small_osie(tmp_path / "osie"), pixels_per_degree=31)[0].sigma == 31
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "json of viewers"])

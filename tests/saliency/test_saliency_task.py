@@ -62,7 +62,7 @@ def test_a_run_that_was_interrupted_resumes_to_the_same_weights(slice_of_osie, t
     recipe = Recipe(**QUICK, method=method)
     train_set = slice_of_osie[0]
     config = TrainingConfig(
-        epochs=2, seed=3, method=METHODS[method], accelerator="cpu", evaluate_every=0, checkpoint_steps=1
+        epochs=2, seed=3, method=method_named(method), accelerator="cpu", evaluate_every=0, checkpoint_steps=1
     )
 
     def weights(folder, fail_at=None):
@@ -191,15 +191,16 @@ def test_prediction_sees_an_image_as_training_did(tmp_path, aspect):
 
 def test_any_window_and_number_of_references():
     assert all(method_named(name) == method for name, method in METHODS.items())
+    assert method_named("DCL-500-1 anchor") == Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1)
     assert method_named("DCL-7-3") == Correction(name="dcl", window=7, references=3)
-    assert method_named("DCL-inf-2 anchor") == replace(METHODS["DCL-inf-1 anchor"], references=2)
+    assert method_named("DCL-inf-2 anchor") == replace(method_named("DCL-inf-1 anchor"), references=2)
     assert method_named("DCL-7-3 update") == Correction(name="dcl", window=7, references=3, correct="update")
     assert method_named("DCL-inf-1 floor").floor == DEFAULT_FLOOR
     assert METHODS["Cautious"] == Correction(name="cautious", scope="all")
     assert Recipe(method="DCL-7-3").name == "published DINet ResNet-50 Adam DCL-7-3"
     assert Recipe(method="DCL-7-3", model="dinet4").name == "DINet ResNet-50 Adam DCL-7-3"
     for name in ("DCL-0-1", "DCL-5-0", "DCL-5", "DCL-inf-1 concentrate"):
-        with pytest.raises(ValueError, match="or DCL-W-N of your own, got"):
+        with pytest.raises(ValueError, match="or DCL-W-N, such as DCL-inf-1, got"):
             Recipe(method=name)
 
 

@@ -182,7 +182,7 @@ def test_each_row_is_compared_with_its_own_baseline_in_its_own_metric(tasks, cor
 def test_a_correction_that_changed_nothing_is_reported_as_such(tasks, corpus):
     idle = compose(tasks, corpus, runs(tasks)).findings
     assert "Cautious left out 40.0 % (GPT), 40.0 % (digits) of the elements of the updates." in idle
-    assert "DCL corrected 0.0 % (GPT), 0.0 % (digits) of the steps; so on GPT and digits it was plain training." in idle
+    assert "DCL corrected 0.0 % (GPT), 0.0 % (digits) of the steps; it had no effect on GPT and digits." in idle
     active = compose(tasks, corpus, runs(tasks, changed=2.5)).findings
     assert "DCL corrected 2.5 % (GPT), 2.5 % (digits) of the steps." in active
 

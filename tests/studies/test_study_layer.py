@@ -163,6 +163,17 @@ def test_values_are_paired_by_seed_whatever_their_order():
     assert paired(RESULTS, "better", "nobody", "error") is None
 
 
+def test_runs_that_diverged_are_not_identical():
+    nothing = [math.nan, math.nan]
+    results = {name: {"seed": [0.0, 1.0], "error": nothing} for name in ("plain", "better", "same")}
+    study = toy_study()
+    assert not any(one.identical for one in comparisons(study, results).values())
+    table = summary_table(study, results)
+    assert [row[0] for row in table.rows] == ["plain", "better", "same"]
+    assert not any("identical" in cell or "same as" in cell for row in table.rows for cell in row)
+    assert difference_charts(study, results) == []
+
+
 def test_comparisons_are_corrected_by_holm_and_name_what_is_identical():
     study = toy_study()
     found = comparisons(study, RESULTS)

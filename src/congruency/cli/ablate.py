@@ -20,14 +20,14 @@ _choice = partial(options.several, panel=_grid.keywords["panel"])
 def ablate(
     recipe: Annotated[str | None, typer.Argument(
         metavar="RECIPE", show_default=False,
-        help="A row of a table, TABLE/ROW as `congruency reproduce classification` has them, such as "
-        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Without one: --dataset, trained as `congruency train` does.",
+        help="A row of a table of `congruency reproduce classification`, as TABLE/ROW, such as "
+        "'tiny_imagenet/ResNet-101 SGD' or cifar10_grid. Otherwise give --dataset to train as `congruency train` does.",
     )] = None,
     window: Annotated[list[str] | None, _grid(
-        "DCL records new reference points every so many steps; none: once. (default: 5 10 20 50 none)", "STEPS|none",
+        "Steps after which DCL records new reference points; none: only once. (default: 5 10 20 50 none)", "STEPS|none",
     )] = None,
     references: Annotated[list[int] | None, _grid(
-        "Reference points of DCL. (default: 1 2 3 5)", "N", min=1, max=64,
+        "Numbers of DCL's reference points. (default: 1 2 3 5)", "N", min=1, max=64,
     )] = None,
     mode: Annotated[list[str] | None, _choice(
         "The paper's equations, or its published code. (default: concentrate)", "concentrate", "anchor",
@@ -43,11 +43,12 @@ def ablate(
         "Floors of congruency, such as 0.1 0.3; none: the paper's form. (default: none)", "NUMBER|none",
     )] = None,
     returning: Annotated[list[str] | None, _choice(
-        "With a floor: whether steps are corrected only after a step that did not move away from the reference. "
-        "(default: yes)", "yes", "no",
+        "With a floor: correct only steps whose previous step did not move away from the reference. (default: yes)",
+        "yes", "no",
     )] = None,
     correct: Annotated[list[str] | None, _choice(
-        "Correct the gradient, or the update that the optimizer makes of it. (default: gradient)", "gradient", "update",
+        "Correct the gradient, or the update that the optimizer makes from it. (default: gradient)", "gradient",
+        "update",
     )] = None,
     blocks: Annotated[list[str] | None, _choice(
         "One problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
@@ -56,12 +57,12 @@ def ablate(
     seeds: options.Seeds = 5,
     first_seed: options.FirstSeed = 0,
     out: Annotated[Path, options.option(
-        "For the page, results.json and the record of every run. Runs that are finished there are not repeated; one "
-        "that was interrupted resumes from its checkpoint.", "FOLDER",
+        "Folder for the page, results.json and the record of every run. Runs that are finished there are not repeated; "
+        "an interrupted run resumes from its checkpoint.", "FOLDER",
     )] = Path("congruency-ablation"),
     data: options.Data = None,
     dataset: Annotated[str | None, _training(
-        f"{options.SETS}. With a RECIPE: instead of its images.", "SET|PATH",
+        f"{options.SETS}. With a RECIPE: replaces its images.", "SET|PATH",
     )] = None,
     model: options.Model = None,
     epochs: options.Epochs = None,
@@ -73,13 +74,13 @@ def ablate(
     pretrained: options.Pretrained = None,
     per_class: options.PerClass = None,
     size: Annotated[int | None, _training(
-        "The side of the images that the network sees. (default: the set's)", "PIXELS", min=1,
+        "Side length of the network's input images. (default: the set's)", "PIXELS", min=1,
     )] = None,
     device: options.Device = "auto",
     precision: options.Precision = "32",
     processes: options.Processes = 1,
     threads: Annotated[int, options.where(
-        "CPU threads of each run: equal numbers give equal bits, here and on Ray.", "N", min=1, max=1024,
+        "CPU threads of each run; results are bit-identical for equal numbers.", "N", min=1, max=1024,
     )] = 1,
     ray: options.Ray = None,
 ) -> None:  # fmt: skip
@@ -87,9 +88,9 @@ def ablate(
 
         congruency ablate --dataset digits --model convnet --epochs 3 --window 5 10 50 none --references 1 2
 
-    Every cell is trained from every seed and compared with the baseline, seed
-    by seed. The same command resumes where it stopped; a run that fails is
-    reported, is tried again the next time, and does not stop the others.
+    Every setting is trained from every seed and compared with the baseline,
+    seed by seed. The same command resumes after an interruption. A run that
+    fails is reported and does not stop the others; the next call repeats it.
     """
     out = out.absolute()
     windows = _windows(window or ())

@@ -22,25 +22,25 @@ def bench(
         "Reference points DCL keeps; may be repeated. (default: 1, 3, 10 and 20)", "N", min=1, max=64,
     )] = None,
     only: Annotated[list[str] | None, several(
-        "Measure only this; may be repeated. (default: all of them)",
+        "Measure only this; may be repeated. (default: all)",
         "corrections", "memory", "meter", "updates", "steps",
     )] = None,
     network: Annotated[list[str] | None, option(
-        "Of the training steps, only those of networks whose names begin so, such as MLP; may be repeated. (default: "
+        "Measure training steps only of networks whose names begin with this, such as MLP; may be repeated. (default: "
         "all)", "NAME",
     )] = None,
     mode: Annotated[list[str] | None, several(
-        "Of the training steps, only those that run so; may be repeated. (default: all)", "eager", "graph", "compile",
+        "Measure training steps only in this mode; may be repeated. (default: all)", "eager", "graph", "compile",
     )] = None,
     out: Annotated[Path | None, option(
-        "A folder to write the measurements to, as JSON, and a page with charts.", "FOLDER",
+        "Folder for the measurements, as JSON, and a page with charts.", "FOLDER",
     )] = None,
-    quick: Annotated[bool, option("Small sizes and short runs: to see that it works.", name="--quick")] = False,
+    quick: Annotated[bool, option("Use small sizes and short runs, to check that it works.", name="--quick")] = False,
 ) -> None:  # fmt: skip
     """Measure what a correction costs.
 
-    Times the correction of a gradient or an update beside the optimizer's own
-    step, and beside the time that reading the memory alone would take.
+    Compares the time to correct a gradient or an update with the optimizer's
+    own step, and with the time that reading the memory alone would take.
     """
     devices = device or _devices()
     for name in devices:

@@ -17,7 +17,7 @@ def bound(
         "Which function; may be repeated. (default: both)", "quadratic", "logistic",
     )] = None,
     step: Annotated[list[float] | None, option(
-        "A step size, times L: 1 is 1/L; may be repeated. (default: 0.02 to 1.9)", "NUMBER",
+        "A step size in units of 1/L; may be repeated. (default: 0.02 to 1.9)", "NUMBER",
     )] = None,
     steps: Annotated[int, option("Iterations of gradient descent.", "N", min=2, max=10000)] = 40,
     out: Annotated[Path, option(
@@ -26,9 +26,9 @@ def bound(
 ) -> None:  # fmt: skip
     """Compare the lower bound of Theorem 1 with measured congruency.
 
-    Gradient descent on a quadratic and on logistic regression, whose Lipschitz
-    constants L are known, with steps below and above 1/L: where the bound is
-    tight, where it says nothing, and whether it holds.
+    Runs gradient descent on a quadratic and on logistic regression, whose
+    Lipschitz constants L are known, with step sizes below and above 1/L, and
+    shows where the bound is tight, where it is vacuous, and whether it holds.
     """
     with writing(out):
         from congruency.studies.analysis import bound as work

@@ -13,17 +13,17 @@ def demo(
     seeds: Annotated[int, option("Runs of each method, from different weights.", "N", min=1)] = 6,
     steps: Annotated[int, option("Steps of each language model; a multiple of 10.", "N", min=10)] = 200,
     epochs: Annotated[int, option("Epochs of each digits classifier.", "N", min=1)] = 25,
-    window: Annotated[int, option("DCL records a new reference point every so many steps.", "STEPS", min=2)] = 50,
+    window: Annotated[int, option("Number of steps after which DCL records a new reference.", "STEPS", min=2)] = 50,
     first_seed: Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)] = 0,
     out: Annotated[Path, option(
         "The folder for the page (index.html) and its numbers (results.json).", "FOLDER",
     )] = Path("congruency-demo"),
 ) -> None:  # fmt: skip
-    """See the package at work, in a minute or two.
+    """Compare Cautious and DCL with the baseline in a minute or two.
 
     Trains a small language model with AdamW and a digits classifier with SGD,
-    from several seeds: plainly, with Cautious, and with DCL. Prints a table
-    with what came of it, good or bad, and writes a page with the curves.
+    from several seeds: without a correction, with Cautious, and with DCL.
+    Prints a table of the results and writes a page with the curves.
     """
     with writing(out):
         from rich.console import Console

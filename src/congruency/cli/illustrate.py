@@ -13,7 +13,7 @@ from congruency.studies.console import command_line
 
 def illustrate(
     function: Annotated[Literal["paper", "rosenbrock", "himmelblau", "ravine", "waves"], option(
-        "The function of two variables; paper is that of its Figure 5.",
+        "The function of two variables; paper is the one of the paper's Figure 5.",
     )] = "paper",
     optimizer: Annotated[list[str] | None, option(
         "gd, rmsprop, adam as in the paper's figure, or any of torch.optim (AdamW, NAdam, ...); may be repeated. "
@@ -30,11 +30,11 @@ def illustrate(
         "The folder for the page (index.html), the pictures and results.json.", "FOLDER",
     )] = Path("congruency-illustrate"),
 ) -> None:  # fmt: skip
-    """See the path of a descent on a surface, with and without DCL.
+    """Draw the paths of optimizers on a surface, with and without DCL.
 
-    Follows optimizers over a function of two variables, at two learning rates
-    each: without correction, and with DCL in its two modes. Says which mode
-    makes the learning rates agree on one minimum, and draws the paths (Figure 5).
+    Minimizes a function of two variables with two learning rates per optimizer:
+    without a correction, and with DCL in both modes. Reports in which mode the
+    learning rates lead to the same minimum, and draws the paths (Figure 5).
     """
     with writing(out):
         from congruency.studies.analysis import descent

@@ -46,8 +46,8 @@ SETS = (
 )
 """What --dataset takes."""
 ORDERS = (
-    "Which runs see the samples in the same order: those of one seed; all, whatever seed and method (the paper's fixed "
-    "permutations); or none, every method in an order of its own (the paper's stochastic ones)."
+    "Which runs use the same order of the samples: seed: all runs of one seed; fixed: all runs (the paper's fixed "
+    "permutations); independent: none, each method has its own order (the paper's stochastic permutations)."
 )
 """What --order takes."""
 
@@ -65,43 +65,45 @@ def several(help: str, *choices: str, panel: str | None = None) -> Any:
 
 
 Floor = Annotated[str | None, method(
-    "DCL corrects a step only where its congruency is below 0 and not below minus this, such as 0.1: strong "
-    "disagreement brings the weights back and must act. none is the paper's form, which can diverge with momentum. "
+    "DCL corrects a step only if its congruency is negative but at least minus this number, such as 0.1: strong "
+    "disagreement brings the weights back and is kept. none is the paper's form, which can diverge with momentum. "
     "(default: 0.3, or that of a named method)",
     "NUMBER|none",
 )]  # fmt: skip
 Returning = Annotated[bool | None, method(
-    "With a floor, DCL corrects a step only if the step before did not move the weights away from the reference. "
+    "With a floor, DCL corrects a step only if the previous step did not move the weights away from the reference. "
     "(default: --returning)",
 )]  # fmt: skip
 Correct = Annotated[Literal["gradient", "update"] | None, method(
-    "DCL corrects the gradient, or the update that the optimizer makes of it. (default: gradient)",
+    "DCL corrects the gradient, or the update that the optimizer makes from it. (default: gradient)",
 )]  # fmt: skip
 Blocks = Annotated[Literal["joint", "group", "tensor", "row", "element"] | None, method(
     "DCL solves one problem for all parameters, or one per parameter group, tensor, row or element. (default: joint)",
 )]  # fmt: skip
 CautiousFlag = Annotated[bool | None, method(
-    "Make the optimizer cautious too: elements of the update that go against the gradient are left out, after any "
-    "correction of the gradient.", name="--cautious",
+    "Make the optimizer cautious too: set elements of the update that oppose the gradient to 0, after any correction "
+    "of the gradient.", name="--cautious",
 )]  # fmt: skip
 Rescale = Annotated[bool | None, method(
-    "Divide what a cautious optimizer keeps of a tensor by the share that it keeps. (default: --rescale)",
+    "Divide the elements that a cautious optimizer keeps by their share of the tensor. (default: --rescale)",
 )]  # fmt: skip
 MaxRescale = Annotated[float | None, method(
-    "The most that a cautious optimizer multiplies by to rescale, such as 10. (default: no bound)", "FACTOR", min=1.0,
+    "Upper bound of a cautious optimizer's rescaling factor, such as 10. (default: no bound)", "FACTOR", min=1.0,
 )]  # fmt: skip
 MaskDecay = Annotated[bool | None, method(
-    "Let a cautious optimizer's weight decay act only where it agrees with the update.", name="--mask-decay",
+    "Apply a cautious optimizer's weight decay only to elements where it agrees with the update.", name="--mask-decay",
 )]  # fmt: skip
 
 Seeds = Annotated[int, option("Runs per row, from different initial weights.", "N", min=1)]
 FirstSeed = Annotated[int, option("The first of the consecutive seeds.", "N", min=0, max=2**31)]
 Rows = Annotated[list[str] | None, option(
-    "Run only this row, such as GEM or 'DINet Adam GEM', or all whose names begin so; may be repeated. (default: all)",
+    "Run only this row, such as GEM or 'DINet Adam GEM', or all rows that begin with it; may be repeated. (default: "
+    "all)",
     "NAME", name="--row",
 )]  # fmt: skip
 TableOut = Annotated[Path | None, option(
-    "For the page, table.md and results.json; runs finished there are not repeated. (default: congruency-TABLE)",
+    "Folder for the page, table.md and results.json; runs that are finished there are not repeated. (default: "
+    "congruency-TABLE)",
     "FOLDER",
 )]  # fmt: skip
 
@@ -110,8 +112,8 @@ def _check_data(folder: Path | None) -> Path | None:
     """Refuse what is no folder of data sets; a set itself is given by another option."""
     if folder is not None and not folder.expanduser().is_dir():
         raise typer.BadParameter(
-            f"{folder} is no folder; --data is the folder where named data sets are looked for, and --dataset the set "
-            "itself (its name or path)"
+            f"{folder} is not a folder; --data is the folder where named data sets are looked for, and --dataset the "
+            "set itself (its name or path)"
         )
     return folder
 
@@ -120,27 +122,27 @@ Data = Annotated[Path | None, option(
     "The folder where named data sets are looked for. (default: $CONGRUENCY_DATA)", "FOLDER", callback=_check_data,
     panel="The data",
 )]  # fmt: skip
-Dataset = Annotated[str | None, option(f"Another image set instead: {SETS}.", "SET|PATH", panel="The data")]
-Model = Annotated[str | None, runs("Another network in all runs, such as resnet18.", "NAME")]
-Epochs = Annotated[int | None, runs("Another number of epochs in all runs, such as 30.", "N", min=1)]
-BatchSize = Annotated[int | None, runs("Another batch size in all runs, such as 128.", "N", min=1)]
-TuningSeeds = Annotated[int, option("Seeds that learning rates are tuned on.", "N", min=1)]
+Dataset = Annotated[str | None, option(f"Use another image set: {SETS}.", "SET|PATH", panel="The data")]
+Model = Annotated[str | None, runs("Network of all runs, such as resnet18. (default: the row's)", "NAME")]
+Epochs = Annotated[int | None, runs("Epochs of all runs, such as 30. (default: the row's)", "N", min=1)]
+BatchSize = Annotated[int | None, runs("Batch size of all runs, such as 128. (default: the row's)", "N", min=1)]
+TuningSeeds = Annotated[int, option("Number of seeds on which learning rates are tuned.", "N", min=1)]
 MethodRows = Annotated[list[str] | None, option(
-    "Run only this method, such as dcl-50, beside the baseline; may be repeated. (default: all of the table)", "NAME",
+    "Run only this method, such as dcl-50, and the baseline; may be repeated. (default: all of the table)", "NAME",
     name="--row",
 )]  # fmt: skip
 Rates = Annotated[list[float] | None, option(
-    "A learning rate of the grid; may be repeated, and one alone is not tuned. (default: five of the table's own)",
-    "NUMBER",
+    "A learning rate of the grid; may be repeated. A single rate is used without tuning. (default: five rates of the "
+    "table)", "NUMBER",
 )]  # fmt: skip
-LearningRate = Annotated[float | None, runs("Another learning rate in all runs, such as 0.1.", "RATE")]
+LearningRate = Annotated[float | None, runs("Learning rate of all runs, such as 0.1. (default: the row's)", "RATE")]
 Pretrained = Annotated[str | None, runs(
-    "A file of weights for runs that are fine-tuned, or 'installed' for those of a package. (default: downloaded)",
-    "WEIGHTS",
+    "A file with weights for runs that are fine-tuned, or 'installed' for weights from a package. (default: "
+    "downloaded)", "WEIGHTS",
 )]  # fmt: skip
-PerClass = Annotated[int | None, runs("Only so many training images per class, such as 10. (default: all)", "N", min=1)]
+PerClass = Annotated[int | None, runs("Number of training images per class, such as 10. (default: all)", "N", min=1)]
 Device = Annotated[Literal["auto", "cpu", "cuda"], option(
-    "auto takes a GPU if there is one; choose among several by CUDA_VISIBLE_DEVICES.",
+    "auto uses a GPU if there is one; select one of several GPUs with CUDA_VISIBLE_DEVICES.",
 )]  # fmt: skip
 Precision = Annotated[PrecisionName, machine("Number format of training; bf16 and 16 are mixed precision.")]
 CaptureFlag = Annotated[bool, machine(
@@ -156,27 +158,28 @@ ModelSize = Annotated[Literal["tiny", "medium", "10m", "100m"], option(
     "Size of the GPT: 0.1, 0.6, 10.8 or 99.7 million parameters.",
 )]  # fmt: skip
 Resume = Annotated[bool, option(
-    "Resume from the last checkpoint in --out; start where there is none.", name="--resume",
+    "Resume from the last checkpoint in --out; start from the beginning if there is none.", name="--resume",
 )]  # fmt: skip
-RunOut = Annotated[Path, option("One folder per run: its record and its checkpoints.", "FOLDER")]
+RunOut = Annotated[Path, option("Folder for the record and the checkpoints of this run; use one per run.", "FOLDER")]
 Strategy = Annotated[Literal["auto", "ddp", "fsdp"], machine(
-    "How several processes share the model; start them by torchrun -m congruency and the command.",
+    "How several processes share the model; start them with torchrun -m congruency COMMAND.",
 )]  # fmt: skip
 Measure = Annotated[Literal["head", "all", "none"], machine(
     "The parameters whose congruency and magnitude are recorded.",
 )]  # fmt: skip
 CheckpointSteps = Annotated[int | None, machine(
-    "Checkpoint every so many steps, and at every evaluation.", "STEPS", min=1,
+    "Steps between checkpoints, in addition to one at every evaluation.", "STEPS", min=1,
 )]  # fmt: skip
-TensorBoard = Annotated[bool, machine("Write TensorBoard's logs too.", name="--tensorboard")]
+TensorBoard = Annotated[bool, machine("Also write TensorBoard logs.", name="--tensorboard")]
 ProgressFlag = Annotated[bool | None, machine("Show a progress bar. (default: in a terminal)")]
 Processes = Annotated[int, where("Runs at once on this machine.", "N", min=1, max=64)]
 Threads = Annotated[int | None, where(
-    "CPU threads of each run; equal numbers give equal bits. (default: all cores shared; 1 with --ray)", "N", min=1,
+    "CPU threads of each run; results are bit-identical for equal numbers. (default: all cores, shared by the runs; 1 "
+    "with --ray)", "N", min=1,
 )]  # fmt: skip
 Ray = Annotated[str | None, where(
-    "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray here. All "
-    "machines must see --out and the data.", "ADDRESS",
+    "Execute the runs on the Ray cluster at this address, such as auto or 10.0.0.5:6379; local starts Ray on this "
+    "machine. All machines need access to --out and the data.", "ADDRESS",
 )]  # fmt: skip
 
 
@@ -218,7 +221,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
         needs, has = wanted[name]
         if not has:
             flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-            raise typer.BadParameter(f"needs {needs}; choose another --method, or leave it out", param_hint=flag)
+            raise typer.BadParameter(f"needs {needs}; choose another --method, or omit the option", param_hint=flag)
     return found if concentrates else replace(found, floor=None)
 
 

@@ -18,7 +18,7 @@ def pairs(
     checkpoints: Annotated[list[Path], typer.Argument(
         metavar="CHECKPOINT...",
         help="A run of congruency train, or a checkpoint in it; or a saliency model (model.pt). With several runs, "
-        "such as those of several seeds: do samples of one class agree more than those of two?",
+        "such as several seeds, it tests whether samples of one class agree more than samples of two classes.",
     )],
     dataset: Annotated[str, option(
         "The images: digits (embedded), cifar10, ..., or a folder or archive; for a saliency model a folder of images"
@@ -28,10 +28,10 @@ def pairs(
         "Two classes to compare, by name. (default: a mixture)", "A B",
     )] = None,
     other: Annotated[str | None, option(
-        "A third class: do the first two, which are alike, agree more than the first with this one?", "C",
+        "A third class, to test whether the first two classes agree more than the first and this one.", "C",
     )] = None,
     count: Annotated[int, option(
-        "Images of each class; in all, without --classes.", "N", name="--samples", min=2, max=100,
+        "Images per class, or in total without --classes.", "N", name="--samples", min=2, max=100,
     )] = 10,
     split: Annotated[str | None, option("Which part of the set. (default: test; SALICON's: train)", "NAME")] = None,
     data: Data = None,
@@ -39,13 +39,13 @@ def pairs(
         "The folder for the page (index.html), table.md and results.json.", "FOLDER",
     )] = Path("congruency-pairs"),
 ) -> None:  # fmt: skip
-    """Compare samples by their gradients in a trained network.
+    """Measure how well the gradients of single samples agree in a trained network.
 
         congruency pairs runs/first --dataset digits --classes 3 8
 
-    For every two samples: the congruency of their gradients in the last layer,
-    beside the plain similarity of the images (Figures 7 and 8), as a matrix and
-    as pictures.
+    Shows the congruency of the gradients in the last layer for every two
+    samples, next to the similarity of the images (the paper's Figures 7 and 8),
+    as a matrix and as pictures.
     """
     if other is not None and classes is None:
         raise typer.BadParameter("needs the first two classes; give --classes A B", param_hint="--other")

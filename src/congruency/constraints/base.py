@@ -26,15 +26,15 @@ class ConstraintSource(ABC):
     Attributes:
         margin: Lower bound of the constraints' multipliers.
         sign: +1 or -1, see above.
-        floor: Constraint i counts only in steps with ``-floor <= cos(c_i, y)``; None: in all.
-        returning: Constraint i counts only in steps before which ``|a_i|`` did not grow. Where that is not known (the
-            first step that it constrains, one after a step that was not finite or had other gradients) it does not
-            count. Only together with a floor.
-        needs_update: Whether the source makes sense for updates only.
-        concentrates: Whether it removes what points back along the displacement of the weights: then a corrector that
-            changes nearly every step warns.
-        period: Steps after which its constraints start over, or None.
-        gate: () bool on the device: whether the constraints count in this step, where only the device knows (CUDA
+        floor: Constraint i applies only in steps with ``-floor <= cos(c_i, y)``; None: in all steps.
+        returning: Constraint i applies only in steps before which ``|a_i|`` did not grow. If that is unknown (in the
+            first step that it constrains, or after a step that was not finite or had other gradients) it does not
+            apply. Only together with a floor.
+        needs_update: Whether the source can only constrain updates.
+        concentrates: Whether it removes what points back along the displacement of the weights. If so, a corrector that
+            changes nearly every step gives a warning.
+        period: Number of steps after which its constraints are renewed, or None.
+        gate: () bool on the device: whether the constraints apply in this step, if only the device knows (CUDA
             graphs).
 
     Examples:
@@ -68,27 +68,27 @@ class ConstraintSource(ABC):
     @property
     @abstractmethod
     def capacity(self) -> int:
-        """How many constraints there are when all of them are there."""
+        """Maximum number of constraints."""
 
     @property
     @abstractmethod
     def active(self) -> int:
-        """How many constrain the step that has begun: all (:attr:`capacity`) or none (0)."""
+        """Number of constraints on the current step: all (:attr:`capacity`) or none (0)."""
 
     @property
     def layout(self) -> object | None:
-        """Equal as long as :meth:`basis` gives the same memory for the same parameters and gradients; None: unknown.
+        """A value that stays equal while :meth:`basis` returns the same memory for the same parameters; None: unknown.
 
-        And as long as :meth:`combination` gives the same numbers. What is prepared of a step, such as tables of
-        addresses, is used again while it stays equal.
+        And while :meth:`combination` returns the same numbers. Preparations of a step, such as tables of addresses, are
+        reused while it stays equal.
         """
         return None
 
     @property
     def recorded(self) -> object | None:
-        """Equal as long as the first :attr:`Basis.fixed` vectors of every basis hold the same numbers; None: unknown.
+        """A value that stays equal while the first :attr:`Basis.fixed` vectors of no basis change; None: unknown.
 
-        Their inner products are computed when it changes, and not at every step.
+        Their inner products are computed only when it changes.
         """
         return None
 
@@ -101,15 +101,15 @@ class ConstraintSource(ABC):
         """The basis vectors of one parameter, as many as :attr:`active`, each of the parameter's local shape."""
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ValueError where the source cannot constrain what a corrector is about to correct."""
+        """Raise ValueError if the source cannot constrain what the corrector corrects."""
         if self.needs_update and correct != "update":
             raise ValueError(f"{type(self).__name__} constrains updates; pass correct='update'")
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
-        """Take note that a step over ``parameters`` begins; the weights are those before the step."""
+        """Prepare a step over ``parameters``; called before the correction, with the weights before the step."""
 
     def finish(self, parameters: Sequence[Tensor], scale: Tensor | None, finite: Tensor | bool) -> None:
-        """Take note of the gradients the optimizer is about to use.
+        """Process the gradients that the optimizer is about to use; called after the correction.
 
         Args:
             parameters: Those that have a gradient.
@@ -118,14 +118,14 @@ class ConstraintSource(ABC):
         """
 
     def reset(self) -> None:
-        """Forget what was gathered, as if newly made."""
+        """Return to the initial state."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What a saved state must agree on."""
+        """The settings that must equal those of a saved state."""
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
-        """What is needed to resume later; tensors are not copied."""
+        """The state needed to resume; tensors are not copied."""
         return {}
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Descent"]
 
 
 class Descent(ConstraintSource):
-    """The constraint ``c = g`` on an update: what the optimizer subtracts must agree with the present gradient.
+    """The constraint ``c = g`` on an update: what the optimizer subtracts must agree with the current gradient.
 
     Momentum and preconditioning can turn an update against the gradient of this step's own loss. With one-element
     blocks the projection keeps the elements that agree, as Cautious optimizers do: see :class:`congruency.Cautious`.
@@ -50,8 +50,9 @@ class Descent(ConstraintSource):
         self._ascent = ascent_sign(self, optimizer)
         if all(_steps_along_the_gradient(optimizer, group) for group in optimizer.param_groups):
             warn(
-                "SGD without momentum and weight decay steps along the gradient itself, so that nothing in an update "
-                "disagrees with it; use an optimizer with momentum, such as SGD(momentum=0.9) or AdamW"
+                "SGD without momentum and weight decay steps along the gradient itself, so no part of an update "
+                "disagrees with it and nothing will be corrected; use an optimizer with momentum, such as "
+                "SGD(momentum=0.9) or AdamW"
             )
 
     def combination(self) -> Tensor:

@@ -17,11 +17,11 @@ __all__ = ["Directions"]
 
 
 class Directions(ConstraintSource):
-    """Directions the update must not turn against, given by hand: other tasks' gradients, for example.
+    """Directions that you set yourself and that the correction must not oppose, such as the gradients of other tasks.
 
-    Constraints are ``c_i = directions[i]``, so the corrected gradient has ``<c_i, x> >= 0``: GEM's constraint when each
-    direction is the gradient of a past task's loss (the paper's section 4.6). Where updates of an optimizer that
-    maximizes are corrected, which are gradients turned around, the directions are too.
+    Constraints are ``c_i = directions[i]``, so the corrected gradient has ``<c_i, x> >= 0``. This is GEM's constraint
+    if each direction is the gradient of a past task's loss (the paper's section 4.6). If updates of an optimizer with
+    ``maximize=True`` are corrected, the sign of the directions is reversed, like that of the updates.
 
     Args:
         margin: Lower bound of the multipliers.

@@ -42,20 +42,20 @@ Stacks = list[tuple[list[int], Episode]]
 
 
 class EpisodicMemory(ConstraintSource):
-    """One constraint per past task: the gradient of the mean loss on the samples kept of it.
+    """One constraint per past task: the gradient of the mean loss on its stored samples.
 
-    The gradients of all past tasks come from one batched call (:mod:`torch.func`), or from one pass per task where a
-    batched call is not faster. Batch normalisation sees each task's memory as a batch of its own, and its running
-    averages are left alone. A model in ``DistributedDataParallel`` has a
-    memory on every process, of what that process has seen; a constraint is the mean of their gradients.
+    The gradients of all past tasks are computed in one batched call (:mod:`torch.func`), or in one pass per task if
+    that is as fast. Batch normalization treats each task's memory as a batch of its own, and its running averages do
+    not change. With ``DistributedDataParallel`` every process has a memory of the samples it has seen, and a
+    constraint is the mean of the gradients of all processes.
 
     Args:
         model: The model being trained; constraints cover its parameters.
-        loss: ``loss(outputs, targets)``, a scalar; the mean cross entropy where None.
-        size: Samples kept per task.
+        loss: ``loss(outputs, targets)``, a scalar. Default: the mean cross entropy.
+        size: Number of samples kept per task.
         policy: Which samples to keep: the last seen (``"ring"``) or the ``"first"``.
         margin: Lower bound of the multipliers, GEM's memory strength.
-        chunk: Tasks per batched call, where the gradients of all at once would take too much memory.
+        chunk: Number of tasks per batched call; use it if the gradients of all tasks at once need too much memory.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)
@@ -99,15 +99,15 @@ class EpisodicMemory(ConstraintSource):
         self._batches = True  # whether torch.func.vmap takes the model and the loss
 
     def observe(self, inputs: Tensor, targets: Tensor, task: int, mask: Tensor | None = None) -> None:
-        """Keep samples of the task that is being learned now; constraints come from the other tasks.
+        """Store samples of the current task; constraints come from the other tasks.
 
-        Call it with every batch. If you choose the samples yourself at the end of a task, call it with none
-        (``inputs[:0], targets[:0]``) when the next task begins: only then does the last one constrain.
+        Call it with every batch. If you choose the samples yourself and add them at the end of a task, call it without
+        samples (``inputs[:0], targets[:0]``) when the next task begins: only then does the previous task constrain.
 
         Args:
             inputs: (n, ...).
             targets: (n, ...).
-            task: Any number or name that stands for the task.
+            task: A number or name that identifies the task.
             mask: Added to the model's outputs before the loss: -inf for classes that the task does not have.
         """
         if not isinstance(task, (int, float, str)):  # a tensor would count as another task at every call
@@ -148,7 +148,7 @@ class EpisodicMemory(ConstraintSource):
         known = set(self._network.parameters())
         if known.isdisjoint(parameter for group in optimizer.param_groups for parameter in group["params"]):
             raise ValueError(
-                "none of the optimizer's parameters is in the memory's model, so that its gradients constrain nothing; "
+                "none of the optimizer's parameters is in the memory's model, so its gradients constrain nothing; "
                 "pass the model that the optimizer trains"
             )
         # where the optimizer maximizes, an update is the gradient turned around
@@ -265,8 +265,8 @@ class EpisodicMemory(ConstraintSource):
         self._empty += 1
         if self._empty == _EMPTY_STEPS:
             warn(
-                f"the memory holds no samples after {_EMPTY_STEPS} steps, so that nothing was corrected; call "
-                "observe(inputs, targets, task) with every batch, with another task for every task"
+                f"the memory holds no samples after {_EMPTY_STEPS} steps, so nothing was corrected; call "
+                "observe(inputs, targets, task) with every batch, with a different value of task for every task"
             )
 
     def _progress(self) -> str:
@@ -304,7 +304,7 @@ class EpisodicMemory(ConstraintSource):
                 if _sample(episode[kind]) != _sample(first[kind]):
                     raise ValueError(
                         f"the state's {kind} of task {episode['task']} are {_sample(episode[kind])}, and those of task "
-                        f"{first['task']} {_sample(first[kind])}; they are not of one stream"
+                        f"{first['task']} {_sample(first[kind])}; they are not from the same stream"
                     )
             if len(episode["inputs"]) > self.size:
                 raise ValueError(
@@ -343,8 +343,8 @@ def _refuse_real_targets(targets: Tensor) -> None:
         return
     if targets.ndim < 2 or targets.shape[1] < 2 or bool(((targets.sum(1) - 1).abs() > 0.01).any()):
         raise ValueError(
-            "targets are real numbers and no probabilities of classes, and the loss is the cross entropy because none "
-            "was given; give yours, such as loss=torch.nn.functional.mse_loss"
+            "targets are real numbers but not class probabilities, and the default loss is the cross entropy; pass "
+            "another loss, such as loss=torch.nn.functional.mse_loss"
         )
 
 

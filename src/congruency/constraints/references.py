@@ -43,17 +43,17 @@ class References(ConstraintSource):
     the step size. The constraints are ``c_i = -d_i`` in mode ``"concentrate"`` (the paper's equations) and
     ``c_i = +d_i`` in mode ``"anchor"`` (the paper's published code).
 
-    Time: t counts steps from 0. Recording starts over at every t with ``t mod window == offset``, or once at
-    ``t == offset`` without a window. From there the weights before each of the next N steps become ``r_1..r_N``; those
-    steps are not corrected, the ones after are, until recording starts over.
+    Time: t counts steps from 0. Recording starts at every t with ``t mod window == offset``, or only once, at
+    ``t == offset``, without a window. The weights before each of the next N steps become ``r_1..r_N``. These steps are
+    not corrected; the following ones are, until recording starts again.
 
-    Held in memory are N tensors per parameter and nothing else. With ``accumulate="weights"`` they are the r_i, exact
-    copies in the parameter's own precision. With ``accumulate="gradients"`` tensor k is the sum of the gradients used
-    from r_k up to r_{k+1} (up to now for the last), in float32 at least. Either way the accumulated gradients are
-    suffix sums of N segments.
+    Memory: N tensors per parameter. With ``accumulate="weights"`` they are the r_i, exact copies in the dtype of the
+    parameter. With ``accumulate="gradients"`` tensor k is the sum of the gradients used from r_k up to r_{k+1} (up to
+    the current step for the last), in float32 at least. In both cases the accumulated gradients are suffix sums of N
+    segments.
 
     Args:
-        count: How many reference points, N.
+        count: Number of reference points, N.
         window, offset, mode, margin, floor, returning, accumulate, capturable: See :class:`congruency.DCL`.
 
     Examples:
@@ -166,7 +166,7 @@ class References(ConstraintSource):
         if self.mode == "concentrate" and self.floor is None and correct == "gradient" and _has_momentum(optimizer):
             warn(
                 "floor=None is the paper's form, which can diverge with momentum: the gradient that would bring the "
-                "weights back is projected away while the momentum continues outward; use the default floor, or an "
+                "weights back is removed, while the momentum carries them further away; use the default floor, or an "
                 "optimizer without momentum (docs/stability.md)"
             )
 

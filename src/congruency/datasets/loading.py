@@ -111,7 +111,7 @@ def find(source: str | Path, data: str | Path | None = None) -> Path:
         near = difflib.get_close_matches(str(source), SETS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise FileNotFoundError(
-            f"{source} is no folder or archive, and no data set of that name is known ({', '.join(SETS)}){hint}"
+            f"{source} is not a folder or archive, and no data set of that name is known ({', '.join(SETS)}){hint}"
         )
     if not known.paths:
         raise ValueError(f"{source} ({known.title}) is not read from files; use load()")

@@ -113,8 +113,8 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
         """Avalanche's memory as a constraint source."""
         if memory in strategy.plugins:
             raise ValueError(
-                "the memory is a plugin of the strategy too, which projects the gradient before DCL sees it; give it "
-                "to DCLPlugin alone"
+                "the memory is also a plugin of the strategy, so it would project the gradient before DCL; pass it "
+                "only to DCLPlugin"
             )
         if isinstance(strategy.model, MultiTaskModule):
             raise TypeError(

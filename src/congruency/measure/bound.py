@@ -17,7 +17,7 @@ BoundForm = Literal["sharp", "expanded", "printed"]
 def lower_bound(
     gradients: Tensor, step_size: float | Tensor, lipschitz: float | Tensor, *, form: BoundForm = "sharp"
 ) -> Tensor:
-    r"""What the congruency of gradient descent with its own past cannot fall below (Theorem 1 of the paper).
+    r"""Return a lower bound on the congruency of gradient descent (Theorem 1 of the paper).
 
     Let ``x_{i+1} = x_i - eta g_i`` with ``g_i`` the gradient of f at ``x_i``, f's gradient L-Lipschitz, and
     ``S_i = g_0 + ... + g_{i-1}``. The congruency at iteration k is ``nu_k = cos(g_k, S_k)``. With all sums over

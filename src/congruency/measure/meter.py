@@ -63,31 +63,30 @@ class CongruencyMeter:
     With ``reference="start"`` r is ``w_1``, the weights at the first update; with ``"previous"`` it is ``w_{i-1}``, the
     weights at the update before.
 
-    Which steps count: at the first update nothing has moved yet. From the start, ``|w_1 - w_1| = 0`` is a term of
-    the magnitude's mean (its sum begins at i = 1) while nu_1 is undefined and left out. Against the previous update,
-    there is no ``w_0``, so the first update measures nothing. A step with a gradient that is not finite is as if
-    ``update`` had not been called: a ``GradScaler`` takes no step then either. Steps where a norm is 0 have no
-    congruency but do have a magnitude. A parameter without a gradient is left out of that step's g and d.
+    First update: nothing has moved yet. With ``reference="start"``, ``|w_1 - w_1| = 0`` is a term of the magnitude's
+    mean, while nu_1 is undefined and excluded. With ``"previous"`` there is no ``w_0``, so nothing is measured. A step
+    whose gradient is not finite is ignored, since a ``GradScaler`` skips that step too. Steps in which a norm is 0 have
+    no congruency, but do have a magnitude. A parameter without a gradient is excluded from g and d of that step.
 
-    The meter does not know the optimizer: where that maximizes (``maximize=True``), congruency has the opposite sign,
-    unless it is taken from a corrector (``beside``).
+    The meter does not know the optimizer: with ``maximize=True`` congruency has the opposite sign, unless it is taken
+    from a corrector (``beside``).
 
-    The gradients are taken as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so the usual
-    place measures them before the correction.
+    The gradients are used as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so they are
+    usually measured before the correction.
 
-    A :class:`~congruency.DCL` on the same parameters computes these very numbers where its only reference is the start
-    of training (``window=None``). With ``beside=dcl`` they are taken from it, to the accuracy of a correction (1e-6):
-    the meter then reads nothing and holds no copy. Call ``update()`` after ``optimizer.step()`` in that case.
+    A :class:`~congruency.DCL` on the same parameters computes the same numbers if its only reference is the start
+    of training (``window=None``). With ``beside=dcl`` the meter takes them from DCL, to the accuracy of a correction
+    (1e-6), reads no memory and holds no copy. In that case call ``update()`` after ``optimizer.step()``.
 
-    Held in memory is one copy of the parameters, exact, in their own dtype. Differences and sums are in float64 (the
-    backends' first pass, see :mod:`congruency.backends`) and stay on the device: only :meth:`compute` waits for it.
-    Sharded parameters (DTensor) are measured in place; four numbers travel, and every process finds the same values,
-    provided all of them call ``update()``.
+    Memory: one exact copy of the parameters, in their own dtype. Differences and sums are in float64 (the
+    backends' first pass, see :mod:`congruency.backends`) and stay on the device; only :meth:`compute` waits for it.
+    Sharded parameters (DTensor) are measured in place. Only four numbers are communicated, and every process gets the
+    same values, provided that all of them call ``update()``.
 
     Args:
-        params: The parameters to measure, in an order that a saved state can rely on.
+        params: The parameters to measure; keep their order to load a saved state.
         reference: ``"start"`` or ``"previous"``.
-        beside: A corrector whose pass is shared, see above.
+        beside: A corrector that shares its pass, see above.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -184,18 +183,18 @@ class CongruencyMeter:
         )
 
     def reset(self, *, reference: bool = False) -> None:
-        """Start the means over, as at the end of an epoch.
+        """Start new means, for example at the end of an epoch.
 
-        The reference stays: the start of training remains the start, as ``w_1`` does in the paper's curves over
-        epochs, and the previous update remains the previous one. With ``reference=True`` it is forgotten too, and the
-        next update is the first again (at a task boundary, say).
+        The reference is kept: the start of training remains the start, like ``w_1`` in the paper's curves over
+        epochs, and the previous update remains the previous one. With ``reference=True`` it is discarded too, and the
+        next update is a first update again, for example when a new task begins.
         """
         self._problems.clear()
         if reference:
             self._reference = self._held = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to resume later, for ``torch.save``; as with optimizers, the tensors are not copied."""
+        """Return the state needed to resume, for ``torch.save``. As with optimizers, tensors are not copied."""
         return {
             "reference": self._kind,
             "weights": None if self._reference is None else list(self._reference),
@@ -204,7 +203,7 @@ class CongruencyMeter:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state_dict`; a state that does not fit raises ValueError and changes nothing."""
+        """Resume from :meth:`state_dict`. A state that does not fit raises ValueError and changes nothing."""
         self._check_state(state)
         self._held = None
         weights = state["weights"]
@@ -248,7 +247,7 @@ class CongruencyMeter:
         if reason:
             raise ValueError(
                 "beside= needs a DCL with one reference, window=None and offset=0 on the gradients of the meter's "
-                f"parameters: {reason}; leave beside= out, and the meter makes a pass of its own"
+                f"parameters: {reason}; omit beside= to let the meter make its own pass"
             )
 
     def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:

@@ -28,17 +28,17 @@ def pairwise_congruency(
     *,
     chunk_size: int = 16,
 ) -> Tensor:
-    """How far every two samples agree on the update: the cosine of their gradients ("Validity of Congruency Metric").
+    """Return the cosine between the gradients of every two samples (the paper's "Validity of Congruency Metric").
 
     ``nu_ij = <g_i, g_j> / (|g_i| |g_j|)`` with ``g_i`` the gradient of ``loss(model(inputs[i:i+1]), targets[i:i+1])``.
-    The model's weights, buffers, mode and ``.grad`` are left as they are.
+    The model's weights, buffers, mode and ``.grad`` do not change.
 
-    The traps: batch norm in training mode mixes the samples, so that no sample has a gradient of its own, and dropout
-    gives it another one each time; both are refused, with the advice to call ``model.eval()``. A mean in ``loss`` does
-    no harm, each sample being a batch of one.
+    Batch norm in training mode mixes the samples, so no sample has a gradient of its own, and dropout gives a different
+    gradient each time; both raise an error that advises to call ``model.eval()``. A mean in ``loss`` has no effect,
+    since each sample is a batch of one.
 
     Memory: at most ``2 * chunk_size`` gradients at a time, that is ``2 * chunk_size * p`` numbers for p selected
-    parameters, beside what the backward pass of ``chunk_size`` samples takes and one small slice in float64. Time: with
+    parameters, in addition to the backward pass of ``chunk_size`` samples and one small slice in float64. Time: with
     c = n / chunk_size chunks, gradients are computed for c (c + 1) / 2 chunks, so larger chunks are faster.
 
     Args:
@@ -74,7 +74,7 @@ def pairwise_congruency(
         if not isinstance(samples, Tensor):
             raise TypeError(f"{name} must be a tensor, got a {type(samples).__name__}")
     if len(inputs) != len(targets):
-        raise ValueError(f"inputs and targets must be as many, got {len(inputs)} and {len(targets)}")
+        raise ValueError(f"inputs and targets must have the same length, got {len(inputs)} and {len(targets)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be a positive number of samples, got {chunk_size}")
     chosen = _chosen(model, params)
@@ -94,10 +94,10 @@ def pairwise_congruency(
 
 
 def pairwise_similarity(inputs: Tensor) -> Tensor:
-    """The cosine of every two raw inputs, the paper's *Sim*: what congruency is compared with, blind to the targets.
+    """Return the cosine between every two raw inputs, the paper's *Sim*, to compare with congruency.
 
-    ``Sim_ij = <x_i, x_j> / (|x_i| |x_j|)`` over all elements of a sample. The trap: images with values in [0, 1] are
-    all similar; the paper's values near 0 need normalised (zero-mean) images.
+    ``Sim_ij = <x_i, x_j> / (|x_i| |x_j|)`` over all elements of a sample. Note that images with values in [0, 1] are
+    all similar; values near 0, as in the paper, require normalized (zero-mean) images.
 
     Args:
         inputs: n samples, shape (n, ...), of any real dtype.
@@ -195,7 +195,7 @@ def _resolved(params: Iterable[Tensor | str], model: nn.Module) -> Iterator[Tens
         parameter = known.get(param) if isinstance(param, str) else param
         if parameter is None or id(parameter) not in identities:
             what = repr(param) if isinstance(param, str) else f"a tensor of shape {tuple(param.shape)}"
-            raise ValueError(f"params holds {what}, which is no parameter of {type(model).__name__}")
+            raise ValueError(f"params holds {what}, which is not a parameter of {type(model).__name__}")
         yield parameter
 
 

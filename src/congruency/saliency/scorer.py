@@ -91,7 +91,7 @@ def ground_truths(
         ]
         everyone = fixation_counts([_joined(scaled, seen)], frame, device=device)[0]
         marked = _images_on_pixels(scaled, frame, device, batch) if protocol == "salicon" else None
-        width = data.sigma(frame[1]) if sigma is None else sigma
+        width = data[members[0]].sigma if sigma is None else sigma
         for start in range(0, len(members), batch):
             indices = members[start : start + batch]
             counts = fixation_counts([points[i] for i in indices], frame, device=device)

@@ -31,16 +31,9 @@ Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 METHODS: dict[str, Correction] = {
     "baseline": Correction(),
     "GEM": Correction(name="gem"),
-    "DCL-inf-1": Correction(name="dcl"),
-    "DCL-500-1": Correction(name="dcl", window=500),
-    "DCL-120-1": Correction(name="dcl", window=120),
-    "DCL-inf-1 anchor": Correction(name="dcl", mode="anchor", margin=0.5, offset=1),
-    "DCL-500-1 anchor": Correction(name="dcl", window=500, mode="anchor", margin=0.5, offset=1),
-    "DCL-120-1 anchor": Correction(name="dcl", window=120, mode="anchor", margin=0.5, offset=1),
     "Cautious": Correction(name="cautious", scope="all"),
 }
-"""The methods of the paper's tables: its equations, and (anchor) what its published code computes; and Cautious, which
-corrects the updates of all layers.
+"""The methods besides DCL; Cautious corrects the updates of all layers.
 
 GEM keeps the features of one sample before the last layer, the first of each epoch (the paper's section 5.1.5).
 """
@@ -56,8 +49,8 @@ _FORMS: dict[str | None, Correction] = {
 }
 _RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
 _OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
-_MODEL_NAMES = {"salicon": "", "dinet": "published DINet ", "dinet4": "DINet "}  # SALICON by its backbone, as the paper
-_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "SALICON VGG-16"}
+_MODEL_NAMES = {"salicon": "SALICON", "dinet": "published DINet", "dinet4": "DINet"}
+_BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "VGG-16"}
 _EVALUATION_PIXELS = 40 * 240 * 320  # of the images of one batch, which bounds the memory of large inputs
 _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
 
@@ -65,14 +58,15 @@ _SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less ti
 def method_named(name: str) -> Correction:
     """Return a method by its name: one of :data:`METHODS`, or ``"DCL-W-N"`` with any window W and N references.
 
-    After it may stand ``anchor``, ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update``
-    (the step of the optimizer is projected instead of the gradient).
+    That is DCL by the paper's equations. After it may stand ``anchor`` (what the paper's published code computes),
+    ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update`` (the step of the optimizer is
+    projected instead of the gradient).
     """
     if name in METHODS:
         return METHODS[name]
     found = _DCL.fullmatch(name)
     if found is None:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N of your own, got {name!r}")
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or DCL-W-N, such as DCL-inf-1, got {name!r}")
     window, references, form = found.groups()
     return replace(_FORMS[form], window=None if window == "inf" else int(window), references=int(references))
 
@@ -151,9 +145,10 @@ class Recipe:
 
     @property
     def network(self) -> str:
-        """Model and backbone, as rows name them."""
+        """Model and backbone, as rows name them; SALICON on a ResNet-50 by that alone, as the paper does."""
         backbone = _BACKBONE_NAMES.get(str(self.backbone), self.backbone)
-        return f"{_MODEL_NAMES[self.model]}{backbone}{'' if self.from_scratch else ' pretrained'}"
+        model = "" if (self.model, self.backbone) == ("salicon", "resnet50") else f"{_MODEL_NAMES[self.model]} "
+        return f"{model}{backbone}{'' if self.from_scratch else ' pretrained'}"
 
     @property
     def paper_row(self) -> str:
@@ -281,7 +276,8 @@ def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") ->
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
-    return mean_scores(score(predict, prepared.data, METRICS, device=device), prepared.data)
+    batch = 25 if device.type == "cpu" else 64  # what fills a GPU
+    return mean_scores(score(predict, prepared.data, METRICS, device=device, batch=batch), prepared.data)
 
 
 @dataclass(frozen=True)
@@ -303,6 +299,7 @@ def train_network(
     precision: Precision = "32",
     capture: bool | None = None,
     keep_model: bool = True,
+    evaluate_every: int = 1,
     progress: bool = False,
     notice: Notice | None = None,
     origin: Origin | None = None,
@@ -311,7 +308,8 @@ def train_network(
 
     A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
     have one only after SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where that is possible.
-    The network sees images as both sets were prepared, whatever the recipe says.
+    The loss on ``test_set`` is recorded every so many epochs (``evaluate_every``), and after the last. The network sees
+    images as both sets were prepared, whatever the recipe says.
     """
     if test_set.preprocessing != train_set.preprocessing:
         raise ValueError(
@@ -326,7 +324,7 @@ def train_network(
     short = recipe.epochs * len(train_set.images) <= _SHORT
     config = TrainingConfig(
         epochs=recipe.epochs, seed=seed, method=recipe.correction, accelerator=device, precision=precision,
-        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress,
+        channels_last=cuda, tf32=cuda, record_steps=10, progress=progress, evaluate_every=evaluate_every,
         capture=cuda and precision != "16" and process_count() == 1 if capture is None else capture,
         checkpoint_epochs=0 if short and cuda else max(1, recipe.epochs // 2),
     )  # fmt: skip

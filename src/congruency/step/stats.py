@@ -17,24 +17,25 @@ __all__ = ["Stats", "stats_of"]
 
 @dataclass(frozen=True)
 class Stats:
-    """What the last step looked like, one entry per constraint, and counts since the start.
+    """Statistics of the last step, one entry per constraint, and counts since the start.
 
-    Shapes are (constraints,), or (blocks, constraints) where the corrector solves several blocks. Entries are nan where
-    nothing constrained the step, and where a norm is 0. Tensors stay on the device. Where updates are corrected, read
-    "update" (what the optimizer subtracts from the weights) for "gradient". With blocks of one element, congruency is
-    that of all elements together with the first constraint, and what is not in the list below is nan.
+    Shapes are (constraints,), or (blocks, constraints) if the corrector solves several blocks. Entries are nan if
+    nothing constrained the step or a norm is 0. Tensors stay on the device. If updates are corrected, "gradient" below
+    stands for the update (what the optimizer subtracts from the weights). With ``blocks="element"``, congruency is that
+    of all elements together with the first constraint, and values that do not apply are nan.
 
     Attributes:
         congruency: cos(g, a_i) of the gradient before the correction with each accumulated gradient (``eqn:cong_k``).
-        corrected_congruency: The same of the corrected gradient.
+        corrected_congruency: The same for the corrected gradient.
         magnitude: |a_i|: for reference points, the distance of the weights from each.
         multipliers: The dual solution v: the corrected gradient is ``g + sum_i v_i c_i``.
         corrected: Whether the gradient was changed; () or (blocks,) bool.
-        kept: The share of elements that were kept as they were, with blocks of one element; ().
-        steps: Steps since the start.
-        corrected_steps: Those of them whose gradient was changed.
-        nonfinite_steps: Those of them left alone because a number was not finite. With blocks of one element the other
-            elements are corrected all the same, and :class:`congruency.Cautious` does not take an update that is nan.
+        kept: With ``blocks="element"``, the share of elements that were kept; ().
+        steps: Number of steps since the start.
+        corrected_steps: Number of steps whose gradient was changed.
+        nonfinite_steps: Number of steps that were not corrected because a value was not finite. With
+            ``blocks="element"`` the other elements are still corrected, and :class:`congruency.Cautious` does not apply
+            an update that is nan.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(2))

@@ -80,12 +80,12 @@ def correction_watch(window: int | None) -> Watch:
         max(_FEWEST_STEPS, _WINDOWS * (window or _FEWEST_STEPS)),
         0.9,
         "DCL changed {share} of the last {steps} gradients: nearly all of them point back along the "
-        "displacement of the weights, so that the force which brings the weights back is being removed, not "
-        "noise. Training may get worse or diverge. Use the default floor with returning=True, a shorter window, a "
+        "displacement of the weights, so DCL is removing the force that brings the weights back, not noise. "
+        "Training may get worse or diverge. Use the default floor with returning=True, a shorter window, a "
         "lower learning rate, or congruency.Cautious (docs/stability.md)",
-        "DCL changed none of {steps} gradients: so far this is plain training. By default it corrects only weak "
-        "disagreement, and only while the weights come back to the reference, which is rare with momentum or Adam. "
-        "Use congruency.Cautious there, or a shorter window (docs/stability.md)",
+        "DCL changed none of {steps} gradients, so it has had no effect so far. By default it corrects only weak "
+        "disagreement, and only while the weights move back toward the reference, which is rare with momentum or "
+        "Adam. Use congruency.Cautious there, or a shorter window (docs/stability.md)",
     )
 
 
@@ -95,6 +95,6 @@ def finite_watch() -> Watch:
         _NONFINITE_STEPS,
         1.0,
         "the last {steps} steps all had a gradient or an update that is not finite (nan or inf) and cannot be "
-        "corrected: the run has probably diverged. Look at the loss; lower the learning rate, clip gradients, or, in "
+        "corrected: the run has probably diverged. Check the loss. Lower the learning rate, clip gradients or, in "
         "float16, use a GradScaler (docs/troubleshooting.md)",
     )

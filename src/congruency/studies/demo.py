@@ -275,7 +275,7 @@ def study_of(settings: Settings, tasks: Sequence[Task], corpus: Corpus) -> Study
         name="demo",
         title="Gradient agreement at work",
         lead=f"A small language model (AdamW) and a digits classifier (SGD with momentum), trained from "
-        f"{counted(settings.seeds, 'seed')} in three ways: plainly, with Cautious, and with DCL as it is by default. "
+        f"{counted(settings.seeds, 'seed')} without a correction, with Cautious, and with DCL at its default settings. "
         "Within a seed all three start from the same weights and see the same batches, so they are paired.",
         rows=tuple(Row(name=name, jobs=(), against=None if name == base else base) for name, base in rows),
         columns=(
@@ -311,7 +311,7 @@ def compose(settings: Settings, tasks: Sequence[Task], corpus: Corpus, runs: Run
     activity = [_activity(tasks, results, *kind) for kind in _ACTIVITY]
     return replace(
         page, findings=[*page.findings, *activity], commands=list(NEXT.items()),
-        commands_title="What to try in your own loop (docs/choosing.md says what helps where)",
+        commands_title="What to try in your own loop (see docs/choosing.md for what helps where)",
     )  # fmt: skip
 
 
@@ -323,7 +323,7 @@ def _activity(tasks: Sequence[Task], results: Results, method: str, verb: str, o
     shares = {task.name: statistics.fmean(results[f"{task.name}, {method}"]["changed"]) for task in tasks}
     listed = ", ".join(f"{share:.1f} % ({name})" for name, share in shares.items())
     never = [name for name, share in shares.items() if share == 0]
-    rest = f"; so on {' and '.join(never)} it was plain training" if never else ""
+    rest = f"; it had no effect on {' and '.join(never)}" if never else ""
     return f"{method} {verb} {listed} {of}{rest}."
 
 

@@ -86,7 +86,7 @@ def to_page_markdown(page: Page, pictures: Mapping[str, str] | None = None) -> s
 
 
 def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
-    """Return charts of the paired differences, seed by seed, a few rows each."""
+    """Return charts of the paired differences, seed by seed, a few rows each; without rows that diverged."""
     made = []
     for column in (column for column in study.columns if column.compared and column.in_table):
         samples = [
@@ -95,6 +95,7 @@ def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
             if row.against is not None
             and (pair := paired(results, row.name, row.against, column.key)) is not None
             and len(pair[0]) > 1
+            and all(map(math.isfinite, (*pair[0], *pair[1])))
         ]
         count = math.ceil(len(samples) / _ROWS_PER_CHART)
         each = math.ceil(len(samples) / max(1, count))

@@ -117,7 +117,7 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
     Rows that are known to equal those they are compared with (``inactive``) are left out.
     """
     made = [
-        Comparison(row.name, column.key, paired_difference(*pair), len(pair[0]) > 1 and pair[0] == pair[1])
+        Comparison(row.name, column.key, paired_difference(*pair), _identical(*pair))
         for row in study.rows
         if row.against is not None and not row.inactive
         for column in study.columns
@@ -127,16 +127,23 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
     return {(one.row, one.column): replace(one, adjusted=p) for one, p in zip(made, adjusted, strict=True)}
 
 
+def _identical(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether two rows have the same values on two seeds or more; diverged runs have none."""
+    return len(ours) > 1 and all(a == b and math.isfinite(a) for a, b in zip(ours, theirs, strict=True))
+
+
 def merged_rows(study: Study[JobT], results: Results) -> dict[str, list[Row[JobT]]]:
     """Return the rows of every line of a table, by its name: rows whose values are equal seed by seed share one.
 
-    The values are those shown (no speeds), over two seeds or more, of rows that are compared with the same one.
+    The values are those shown (no speeds), over two seeds or more, of rows that are compared with the same one. Rows
+    with runs that diverged are not merged.
     """
     shown = {"seed", *(column.key for column in (*study.columns, *study.extras) if not column.speed)}
     lines: dict[str, list[Row[JobT]]] = {}
     for row in study.rows:
         values = {name: list(each) for name, each in results.get(row.name, {}).items() if name in shown}
-        merged = row.against is not None and len(values.get("seed", [])) > 1
+        lost = any(math.isnan(one) for column in study.columns for one in values.get(column.key, []))
+        merged = row.against is not None and len(values.get("seed", [])) > 1 and not lost
         key = repr((row.against, bool(row.inactive), sorted(values.items()))) if merged else row.name
         lines.setdefault(key, []).append(row)
     return {_merged_name(*(row.name for row in rows)): rows for rows in lines.values()}

@@ -131,7 +131,7 @@ def read_record(path: str | Path) -> RunRecord:
         except (ValueError, RecursionError) as reason:
             raise ValueError(f"line {number} of {path} is not JSON ({reason}); the record is damaged") from None
         if not isinstance(line, dict) or "kind" not in line:
-            raise ValueError(f"line {number} of {path} is no line of a record; the record is damaged")
+            raise ValueError(f"line {number} of {path} is not a line of a record; the record is damaged")
         lines.append(line)
     if not lines or lines[0].get("kind") != "run":
         raise ValueError(f"{path} is not a run record: its first line is not that of a run")

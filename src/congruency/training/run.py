@@ -324,7 +324,7 @@ class TrainingRun:
         if state["world_size"] != self.fabric.world_size:
             raise ValueError(
                 f"the run had {state['world_size']} process(es), now there are {self.fabric.world_size}; "
-                "resume it with as many"
+                "resume it with the same number of processes"
             )
         load_model(self.bare, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])

@@ -232,7 +232,7 @@ def test_another_configuration_in_the_same_folder_is_refused(whole, change, mess
         (["--dataset", "digits", "--pretrained", "installed"], "is for a RECIPE that is fine-tuned"),
         (["--dataset", "digits", "--device", "abacus"], "'abacus' is not one of 'auto', 'cpu', 'cuda'"),
         (["--dataset", "digits", "--model", "resnet900"], "no network is called 'resnet900'"),
-        (["--dataset", "nowhere"], "nowhere is no folder or archive"),
+        (["--dataset", "nowhere"], "nowhere is not a folder or archive"),
         (["cifar10_grid", "--size", "8"], "is for --dataset without a RECIPE"),
         (["salicon/ResNet-50 RMSP"], "`congruency saliency osie FILE --method DCL-120-1 --method DCL-inf-1` compares"),
         (["osie"], "ablate is for classification"),

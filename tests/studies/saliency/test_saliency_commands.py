@@ -406,7 +406,7 @@ def test_any_set_takes_its_pixels_per_degree_and_a_baseline(tmp_path):
     assert "must be one map, positive at every pixel" in unboxed(refused)
     prepared = ["prepare", tmp_path / "osie", tmp_path / "osie.pt", "--width", 32, "--height", 32]
     assert call(*prepared, "--pixels-per-degree", 5).exit_code == 0
-    assert data.load_prepared(tmp_path / "osie.pt").data.sigma(40) == 5
+    assert data.load_prepared(tmp_path / "osie.pt").data[0].sigma == 5
 
 
 def test_hidden_files_are_not_maps(tmp_path):
@@ -703,7 +703,7 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
     assert result.exit_code == 0, result.output
     assert "The page:" in result.output
     text = (out / "table.md").read_text(encoding="utf-8")
-    assert "resnet10t from scratch: 1 epochs (the paper: 10) in batches of 8" in text
+    assert "resnet10t from scratch: 1 epoch (the paper: 10) in batches of 8" in text
     assert "the learning rate halved every epoch after 2 at the first." in text
     assert "published DINet resnet10t: images of 32x32, stretched, loss 0.5*l1." in text
     assert "| published DINet resnet10t Adam GEM | 2 |" in text
@@ -720,6 +720,8 @@ def test_the_comparison_on_osie_ends_in_a_page(tmp_path, small_study):
         (f"published-dinet-resnet10t-adam_epochs-{epochs}_delay-1_32x32-stretch", seed)
         for epochs, seed in ((1, 0), (1, 1), (2, 3), (2, 4))
     }  # fmt: skip
+    records = [read_record(path.parent).epochs for path in out.glob("runs/*epochs-2*/*/record.jsonl")]
+    assert [[epoch["evaluation"] is None for epoch in epochs] for epochs in records] == [[True, False]] * 4
 
 
 def test_a_run_that_fails_ends_the_command_with_1(tmp_path, small_study, monkeypatch):

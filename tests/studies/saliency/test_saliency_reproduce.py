@@ -58,7 +58,7 @@ def test_the_table_stands_beside_the_papers(made):
     assert text.count("2.4108 (sd 0.0063)") == 2, "beside both modes of DCL"
     results = json.loads((out / "results.json").read_text())
     trained = [row for row in results if "seed" in results[row]]
-    assert set(trained) == {f"resnet10t Adam{method}" for method in ("", " DCL-inf-1", " DCL-inf-1 anchor")}
+    assert set(trained) == {f"SALICON resnet10t Adam{method}" for method in ("", " DCL-inf-1", " DCL-inf-1 anchor")}
     assert all(results[row]["seed"] == [0, 1] for row in trained)
     assert "The page:" in result.output
 
@@ -79,7 +79,7 @@ def test_several_processes_give_the_same_results(root):
 
 def test_the_records_have_their_origin_and_the_validation_loss(made):
     _, out = made
-    record = read_record(out / "runs" / "resnet10t-adam-dcl-inf-1_epochs-1_delay-1_batch-4" / "seed-0")
+    record = read_record(out / "runs" / "salicon-resnet10t-adam-dcl-inf-1_epochs-1_delay-1_batch-4" / "seed-0")
     origin = [record.run[name] for name in ("data", "table", "row")]
     assert origin == ["OSIE", "osie", "ResNet-50 Adam DCL-inf-1"]
     assert 0 < record.epochs[-1]["evaluation"]["loss"] < 2

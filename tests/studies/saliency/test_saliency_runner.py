@@ -11,7 +11,7 @@ from saliency_data import small_mit1003, small_osie, small_salicon
 from congruency.saliency import data
 from congruency.saliency import task as saliency_task
 from congruency.saliency.models import load_model
-from congruency.saliency.task import METHODS, Recipe
+from congruency.saliency.task import Recipe
 from congruency.studies.executor import Place
 from congruency.studies.plan import Run
 from congruency.studies.results import read_results
@@ -82,7 +82,9 @@ def test_rows_below_the_centre_bias_are_named():
 
 def test_a_run_that_diverged_is_named_and_the_others_go_on(osie_file, tmp_path):
     wild = replace(QUICK, method="Cautious", lr=1e30, epochs=2)
-    assert carry_out([wild, QUICK], small_runner(osie_file, tmp_path), [0]) == 0
+    for _ in range(2):  # the second time all is finished
+        assert carry_out([wild, QUICK], small_runner(osie_file, tmp_path), [0]) == 0
+    assert Store(tmp_path).repeated_attempts() == 0
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert f"{wild.name} diverged with seed 0: its maps are nan, and it has no means" in text
     several = {"other": {"seed": [0.0, 1.0, 2.0], "NSS": [math.nan, 1.0, math.nan]}, "uniform": {"NSS": [0.0]}}
@@ -237,7 +239,6 @@ def test_the_papers_rows():
     with pytest.raises(ValueError, match="got 'mnist'"):
         paper_recipes("mnist")
     assert paper_recipes("osie")[0].name == "ResNet-50 pretrained RMSP"
-    assert METHODS["DCL-inf-1 anchor"].margin == 0.5
     assert paper_numbers("osie", Recipe(method="DCL-120-1 anchor"))["NSS"] == (2.4566, 0.0007)
     assert paper_numbers("osie", Recipe(method="DCL-7-1")) == paper_numbers("osie_study", Recipe()) == {}
 

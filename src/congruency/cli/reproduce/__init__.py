@@ -16,9 +16,9 @@ from congruency.cli.reproduce.tuned import tuned
 
 app = typer.Typer(
     cls=Group,
-    help="Run a table of the paper, or one of our own studies, with as many seeds as you like.\n\n"
-    "Every row is trained from every seed; the table shows means, intervals and paired differences beside the paper's "
-    "numbers. An interrupted command resumes where it stopped when it is given again.",
+    help="Run a table of the paper, or one of our own studies, with any number of seeds.\n\n"
+    "Every row is trained from every seed. The table shows means, intervals and paired differences next to the paper's "
+    "numbers. Run the same command again to resume after an interruption.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -26,29 +26,31 @@ def continual(
     dataset: options.Dataset = None,
     out: options.TableOut = None,
     labels: Annotated[Literal["clean", "noisy", "given"], option(
-        "Of a CIFAR-100 with noisy training labels: clean divides its clean test images, noisy uses the set as it is "
-        "and says so.",
+        "For a CIFAR-100 with noisy training labels: clean trains and tests on its clean test images, noisy uses the "
+        "set as it is and says so.",
     )] = "given",
     model: Annotated[str | None, option("mlp, resnet, or a timm name. (default: the table's)", "NAME")] = None,
     scenario: Annotated[Literal["task", "class"] | None, option(
-        "Of tasks with classes of their own: task gives the task at test time, class does not. (default: task for "
+        "For tasks with different classes: task gives the task at test time, class does not. (default: task for "
         "icifar100, class for split sets)",
     )] = None,
-    tasks: Annotated[int | None, option("Tasks of the stream. (default: 20, 5 of split sets)", "N", min=1)] = None,
+    tasks: Annotated[int | None, option(
+        "Number of tasks in the stream. (default: 20; 5 for split sets)", "N", min=1,
+    )] = None,
     samples: Annotated[int | None, option("Samples per task. (default: the paper's)", "N", min=1)] = None,
     memory: Annotated[int, option("Samples kept per task.", "N", min=1)] = 256,
     policy: Annotated[Literal["first", "ring"], option("Which samples to keep: the first or the last seen.")] = "first",
     part: Annotated[Literal["paper", "margins", "peers", "all", "tuned"] | None, option(
-        "paper: the paper's rows; margins: GEM and DCL with a margin each; peers: replay, distillation, penalties and "
-        "joint training, alone and combined; all: paper and peers; tuned: plain SGD, replay, GEM, and GEM with DCL, "
-        "each tuned on held-out seeds first. (default: paper, or peers of split sets)",
+        "paper: the paper's rows; margins: GEM and DCL with separate margins; peers: replay, distillation, penalties "
+        "and joint training, alone and combined; all: paper and peers; tuned: plain SGD, replay, GEM, and GEM with "
+        "DCL, each tuned on held-out seeds first. (default: paper; peers for split sets)",
     )] = None,
     against: Annotated[str | None, option("Compare all rows with this one. (default: the table's)", "ROW")] = None,
     tune: Annotated[Literal[
         "single", "ewc", "mas", "icarl", "lwf", "er", "der", "derpp", "gem", "dcl_memory",
     ] | None, option(
-        "Search instead, on held-out seeds: the learning rate of plain SGD (single), that and the strength of a loss, "
-        "GEM's margin, or GEM's margin beside DCL with a window of 10.",
+        "Instead of running the table, search settings on held-out seeds: the learning rate (single), the learning "
+        "rate and the strength of a loss, GEM's margin (gem), or GEM's margin with DCL and window 10 (dcl_memory).",
     )] = None,
     device: Device = "cpu",
     processes: options.Processes = 1,
@@ -57,8 +59,8 @@ def continual(
 ) -> None:  # fmt: skip
     """Run a continual-learning table of the paper.
 
-    Every row learns every stream; the table shows means, intervals and paired
-    differences beside the paper's numbers. The same command resumes after an
+    Every row learns every stream. The table shows means, intervals and paired
+    differences next to the paper's numbers. The same command resumes after an
     interruption.
     """
     folder = out if out is not None else Path(f"congruency-{table}")

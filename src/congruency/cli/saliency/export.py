@@ -12,7 +12,10 @@ from congruency.cli.terminal import interruptible, plain_errors
 
 
 def export(
-    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    maps: Annotated[Path, typer.Argument(
+        metavar="MAPS",
+        help="A folder of maps (PNG, JPEG or .npy), named like the images.",
+    )],
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="The folder of the images, which give the sizes.")],
     out: Annotated[Path, typer.Argument(
         metavar="FILE",

@@ -14,7 +14,10 @@ from congruency.cli.terminal import check_folder, interruptible, plain_errors
 
 
 def gallery(
-    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    maps: Annotated[Path, typer.Argument(
+        metavar="MAPS",
+        help="A folder of maps (PNG, JPEG or .npy), named like the images.",
+    )],
     dataset: Annotated[Path, typer.Argument(
         metavar="DATASET",
         help="A data set: OSIE, MIT1003, CAT2000, SALICON, or a folder of images with fixations.csv.",
@@ -30,7 +33,7 @@ def gallery(
     pixels_per_degree: PixelsPerDegree = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
-    """Write a page with every image, where people looked, the map, its error and its scores; sortable."""
+    """Write a sortable page with every image, where people looked, the map, its error and its scores."""
     check_folder(out, "--out")
     place = device_named(device)
     from congruency.saliency.score_maps import open_scored, score_maps

@@ -11,22 +11,24 @@ from congruency.cli.options import ORDERS, OrderName, option
 from congruency.cli.terminal import check_accelerator, check_folder
 
 METHOD_HELP = (
-    "baseline, GEM, Cautious, or DCL-W-N with window W (or inf) and N references, such as DCL-120-1; with 'anchor', "
-    "'floor' or 'update' after it: the paper's code, a floor, the update projected."
+    "baseline, GEM, Cautious, or DCL-W-N with window W (or inf) and N references, such as DCL-120-1; append 'anchor' "
+    "for the paper's published code, 'floor' for a floor, or 'update' to project the update."
 )
 
-Device = Annotated[str, option("Where to compute: cpu, cuda, cuda:1; auto takes a GPU.", "DEVICE", name="--device")]
+Device = Annotated[str, option(
+    "Where to compute: cpu, cuda, cuda:1; auto uses a GPU if there is one.", "DEVICE", name="--device",
+)]  # fmt: skip
 Capture = Annotated[bool | None, option("Replay passes as CUDA graphs. (default: on a GPU)")]
 BatchSize = Annotated[int, option("Images per step.", "N", min=1)]
 Order = Annotated[OrderName, option(ORDERS)]
 OrderSeed = Annotated[int, option("The seed of the order of --order fixed.", "N", min=0)]
 PixelsPerDegree = Annotated[float | None, option(
-    "Of visual angle: the default blur. (default: the set's own, where it is known)", "PIXELS",
+    "Pixels per degree of visual angle, which sets the default blur. (default: the set's own if known)", "PIXELS",
 )]  # fmt: skip
 Width = Annotated[int | None, option("Width of the resized images, with --height.", "PIXELS", min=32)]
 Height = Annotated[int | None, option("Height of the resized images, with --width.", "PIXELS", min=32)]
 AspectName = Annotated[Literal["stretch", "pad"] | None, option(
-    "Images of other proportions: stretched, or padded with black.",
+    "How images of other proportions are resized: stretched, or padded with black.",
 )]  # fmt: skip
 ModelName = Literal["dinet", "salicon", "dinet4"]
 

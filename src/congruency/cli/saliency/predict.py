@@ -15,24 +15,26 @@ from congruency.cli.terminal import check_folder, interruptible, plain_errors
 def predict(
     images: Annotated[list[Path], typer.Argument(
         metavar="IMAGE...",
-        help="Images of any format and size, or folders of them; of a folder without images, those of its subfolders.",
+        help="Images of any format and size, or folders of images; if a folder has no images, its subfolders are read.",
     )],
     checkpoint: Annotated[Path, option("A trained model: model.pt of saliency train.", "FILE")],
     out: Annotated[Path, option(
-        "Maps go into FOLDER/maps, overlays into FOLDER/overlays.", "FOLDER",
+        "Maps are written to FOLDER/maps, overlays to FOLDER/overlays.", "FOLDER",
     )] = Path("saliency"),
     width: Annotated[int | None, option(
-        "The model sees images at this width, with --height. (default: as it was trained)", "PIXELS", min=32,
+        "Width of the model's input images, with --height. (default: as in training)", "PIXELS", min=32,
     )] = None,
-    height: Annotated[int | None, option("The height that goes with --width.", "PIXELS", min=32)] = None,
-    bits: Annotated[Literal["8", "16"], option("Of the grey maps; 8 are smaller, and score lower AUCs.")] = "16",
+    height: Annotated[int | None, option("Height of the model's input images, with --width.", "PIXELS", min=32)] = None,
+    bits: Annotated[Literal["8", "16"], option(
+        "Bits per pixel of the grey maps; 8-bit files are smaller, but lower the AUCs.",
+    )] = "16",
     npy: Annotated[bool, option(
-        "Also write the maps' values into FOLDER/values, which KL, SIM and IG should be scored with.", name="--npy",
+        "Also write the maps' values to FOLDER/values; use these to score KL, SIM and IG.", name="--npy",
     )] = False,
     overlays: Annotated[bool, option("Also write the images with the maps' colours over them.")] = True,
     device: Device = "auto",
 ) -> None:  # fmt: skip
-    """Write a saliency map for every image, and an overlay to look at."""
+    """Write a saliency map and an overlay for every image."""
     wanted = {"maps": True, "overlays": overlays, "values": npy}
     for name in [name for name, written in wanted.items() if written]:
         check_folder(out / name, "--out")

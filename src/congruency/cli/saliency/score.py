@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def score(
-    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="A folder of maps: PNG, JPEG or .npy, named as images.")],
+    maps: Annotated[Path, typer.Argument(
+        metavar="MAPS",
+        help="A folder of maps (PNG, JPEG or .npy), named like the images.",
+    )],
     fixations: Annotated[Path, typer.Argument(
         metavar="FIXATIONS",
         help="A data set (OSIE, MIT1003, CAT2000, SALICON, or a folder of images with fixations.csv), or a CSV or JSON "
@@ -32,28 +35,32 @@ def score(
         "Only this metric; may be repeated. (default: all)", *METRICS,
     )] = None,
     protocol: Annotated[Literal["exact", "mit", "salicon"], option(
-        "Metrics exact, or as the mit or salicon benchmark computes them.",
+        "Compute metrics exactly, or as the mit or salicon benchmark does.",
     )] = "exact",
     split: Annotated[str | None, option(
         "SALICON's part (default: val), or test or train of OSIE. (default: all)", "NAME",
     )] = None,
     density: Annotated[Literal["fixations", "official"], option(
-        "What CC, KL, SIM compare with: the blurred fixations, or the official maps of SALICON, MIT1003, CAT2000.",
+        "Truth of CC, KL and SIM: the blurred fixations, or the official maps of SALICON, MIT1003, CAT2000.",
     )] = "fixations",
     sigma: Annotated[float | None, option(
         "Blur of the densities of CC, KL, SIM. (default: one degree, or 3 % of the width)", "PIXELS",
     )] = None,
     pixels_per_degree: PixelsPerDegree = None,
     baseline: Annotated[Path | None, option(
-        "A map, positive everywhere, that IG compares with. (default: the other images' fixations)", "FILE",
+        "Baseline map of IG, positive everywhere. (default: from the other images' fixations)", "FILE",
     )] = None,
-    strict: Annotated[bool, option("Refuse maps with nan or negative values.", name="--strict")] = False,
-    seed: Annotated[int, option("Of the protocol's random draws.", "N", min=0)] = 0,
+    strict: Annotated[bool, option("Fail if a map has nan or negative values.", name="--strict")] = False,
+    seed: Annotated[int, option("The seed of the protocol's random draws.", "N", min=0)] = 0,
     references: Annotated[Literal["all", "floors", "none"], option(
-        "What to compare with: floors, such as the centre bias, and people, which take longest.",
+        "Scores to compare with: floors, such as the centre bias, and human performance, which takes longest.",
     )] = "all",
-    json_out: Annotated[Path | None, option("Also write every image's scores here.", "FILE", name="--json")] = None,
-    csv_out: Annotated[Path | None, option("The same as a table, one image per line.", "FILE", name="--csv")] = None,
+    json_out: Annotated[Path | None, option(
+        "Also write the scores of every image to this file.", "FILE", name="--json",
+    )] = None,
+    csv_out: Annotated[Path | None, option(
+        "Also write them to this file as a table, one image per line.", "FILE", name="--csv",
+    )] = None,
     device: Device = "auto",
 ) -> None:  # fmt: skip
     """Score a folder of saliency maps of any model."""
@@ -128,8 +135,8 @@ def _lines(result: MapScores, metrics: Sequence[str], protocol: str) -> Iterator
     affected = [name for name in SCALE_DEPENDENT_METRICS if name in result.means]
     if result.pictures and affected:
         yield (
-            f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their least value, "
-            f"not their zero, which changes {', '.join(affected)}; .npy keeps it (saliency predict --npy)"
+            f"{result.pictures} maps are pictures, {result.eight_bits} of them of 8 bits: black is their minimum, not "
+            f"0, which changes {', '.join(affected)}; use .npy files instead (saliency predict --npy)"
         )
     ranked = [name for name in RANK_METRICS if name in result.means]
     if result.eight_bits and ranked:

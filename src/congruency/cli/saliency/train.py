@@ -36,30 +36,36 @@ REFERENCES_FILE = "references.json"
 def train(
     dataset: Annotated[Path, typer.Argument(
         metavar="DATASET",
-        help="What to train on: OSIE, MIT1003, CAT2000, SALICON or a folder of images with fixations.csv, or a file "
-        "that saliency prepare wrote.",
+        help="The training set: OSIE, MIT1003, CAT2000, SALICON, a folder of images with fixations.csv, or a file "
+        "written by saliency prepare.",
     )],
-    out: Annotated[Path, option("The record, scores.json and model.pt.", "FOLDER")],
+    out: Annotated[Path, option("Folder for the record, scores.json and model.pt.", "FOLDER")],
     test: Annotated[Path | None, option(
-        "What to score on. (default: SALICON's validation set; of other sets, held-out images)", "DATASET",
+        "The set to score on. (default: SALICON's validation set; held-out images of other sets)", "DATASET",
     )] = None,
     holdout: Annotated[int | None, option(
-        "Images to hold out. (default: a fifth; of OSIE its 200)", "N", min=1,
+        "Number of images to hold out. (default: a fifth; for OSIE its 200 test images)", "N", min=1,
     )] = None,
     model: Annotated[ModelName, option("The saliency model; dinet4: DINet with a fourth branch.")] = "dinet",
     backbone: Annotated[str | None, option(
-        "Its network, by timm's name. (default: as published, resnet50 or vgg16)", "NAME",
+        "Backbone of the model, a name of timm. (default: as published, resnet50 or vgg16)", "NAME",
     )] = None,
-    pretrained: Annotated[str, option("The backbone's weights; download: timm's.", "FILE|download|none")] = "none",
+    pretrained: Annotated[str, option(
+        "Weights of the backbone; download fetches timm's.", "FILE|download|none",
+    )] = "none",
     optimizer: Annotated[Literal["adam", "rmsprop"], option("The optimizer, as in the paper.")] = "adam",
     method: Annotated[str, option(METHOD_HELP, "NAME")] = "baseline",
     epochs: Annotated[int, option("Passes over the data.", "N", min=1)] = 10,
-    halve_every: Annotated[int, option("Halve the learning rate this often.", "EPOCHS", min=1)] = 1,
-    delay: Annotated[int, option("Epochs before these periods, at the first rate.", "EPOCHS", min=0)] = 1,
+    halve_every: Annotated[int, option(
+        "Number of epochs after which the learning rate is halved.", "EPOCHS", min=1,
+    )] = 1,
+    delay: Annotated[int, option(
+        "Additional epochs at the initial rate, before the first period.", "EPOCHS", min=0,
+    )] = 1,
     batch_size: BatchSize = 8,
     lr: Annotated[float | None, option("Learning rate. (default: the paper's)", "RATE")] = None,
     loss: Annotated[str | None, option(
-        "l1, cosine, bhattacharyya, kl, cc, nss, or as kl+0.5*cc. (default: as published, 0.5*l1 or kl)", "SUM",
+        "l1, cosine, bhattacharyya, kl, cc, nss, or a sum such as kl+0.5*cc. (default: as published)", "SUM",
     )] = None,
     seed: Annotated[int, option("The seed of weights and order.", "N", min=0)] = 0,
     width: Width = None,
@@ -69,7 +75,7 @@ def train(
     precision: options.Precision = "32",
     device: options.Device = "auto",
 ) -> None:  # fmt: skip
-    """Train one saliency network, plainly or with a correction, and score it.
+    """Train one saliency network, with or without a correction, and score it.
 
     model.pt is for saliency predict. The same command resumes after an
     interruption.

@@ -100,10 +100,6 @@ class SaliencyData:
         """The data set with only these images."""
         return replace(self, viewings=tuple(self.viewings[i] for i in indices))
 
-    def sigma(self, width: int) -> float:
-        """Default blur for an image of this width: one degree of visual angle if known, else a fraction of it."""
-        return WIDTH_FRACTION * width if self.pixels_per_degree is None else self.pixels_per_degree
-
     def summary(self) -> str:
         """One line with the numbers of images and fixations, and what was dropped."""
         fixations = sum(len(v.points) for v in self.viewings)

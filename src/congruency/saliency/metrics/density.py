@@ -38,7 +38,7 @@ def nss(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact") ->
     check_protocol(protocol)
 
     def score(saliency: Tensor, fixations: Tensor) -> Tensor:
-        total = _total(fixations)
+        total = _mass(fixations)
         if protocol == "mit":
             fixations = fixations.sign()
             total = torch.where(total.isnan(), total, fixations.sum(-1).double())
@@ -138,7 +138,7 @@ def information_gain(
     check_protocol(protocol)
 
     def score(saliency: Tensor, fixations: Tensor, baseline: Tensor) -> Tensor:
-        count = _total(fixations)
+        count = _mass(fixations)
         if protocol == "mit":
             saliency, baseline, fixations = _from_zero(saliency), _from_zero(baseline), fixations.sign()
             count = torch.where(count.isnan(), count, fixations.sum(-1).double())
@@ -181,12 +181,6 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like.dtype).unsqueeze(-1)
 
 
-def _total(fixations: Tensor) -> Tensor:
-    """(N,): the number of fixations, nan if there are none or a count is negative."""
-    low, total = fixations.amin(-1), fixations.sum(-1).double()  # of integers, so exact
-    return total.masked_fill_((total == 0) | (low < 0), _NAN)
-
-
 def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) each: an offset and a total such that ``(maps + offset) / total`` are distributions.
 
@@ -198,9 +192,9 @@ def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
     return empty, total.masked_fill_(empty, float(maps.shape[-1])).masked_fill_(low < 0, _NAN)
 
 
-def _mass(density: Tensor) -> Tensor:
-    """(N,): the sum of a density, nan if it is 0 or some value is negative."""
-    low, mass = density.amin(-1), _sum(density)
+def _mass(maps: Tensor) -> Tensor:
+    """(N,): the sum of a density or of counts, nan if it is 0 or some value is negative."""
+    low, mass = maps.amin(-1), _sum(maps)
     return mass.masked_fill_((mass == 0) | (low < 0), _NAN)
 
 
@@ -213,18 +207,22 @@ def _moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(N, P): ``a maps + b`` for some a > 0 and b of each map; then (N,) each: its mean, its variance, and whether the
     map is constant.
 
-    On the CPU, where checking is free, these are the maps themselves if their variance is not small beside the square
-    of the mean, so that their difference is exact enough. Otherwise a map is far from 0 or its squares may be out of
-    range: its mean is subtracted first, which is known only after rounding and so computed again, and it is divided by
-    its range. A map is constant if that is 0: by rounding, its variance need not be.
+    On the CPU, where checking is free, these are the maps themselves, or the maps minus their mean, if their variance
+    is not small beside the square of their mean, so that their difference is exact enough. Otherwise, and on a device,
+    a map is also divided by its range, as its squares may be out of range. Its mean is computed again, being known only
+    after rounding. A map is constant if the range is 0: by rounding, its variance need not be.
     """
     pixels, on_device = maps.shape[-1], maps.device.type != "cpu"
     mean = _sum(maps) / pixels
     if not on_device:
-        square = mean**2
-        variance = _sum_of_squares(maps) / pixels - square
-        if bool(((variance > 0.25 * square) & (variance > 1e-18) & (variance < 1e18)).all()):
-            return maps, mean, variance, torch.zeros_like(mean, dtype=torch.bool)
+        for attempt in range(2):
+            square = mean**2
+            variance = _sum_of_squares(maps) / pixels - square
+            if bool(((variance > 0.25 * square) & (variance > 1e-18) & (variance < 1e18)).all()):
+                return maps, mean, variance, torch.zeros_like(mean, dtype=torch.bool)
+            if attempt == 0:
+                maps = maps - _column(mean, maps)
+                mean = _sum(maps) / pixels
     low, high = maps.amin(-1, keepdim=True), maps.amax(-1, keepdim=True)
     centred = (maps - _column(mean, maps)).div_(high - low)
     mean = _sum(centred) / pixels

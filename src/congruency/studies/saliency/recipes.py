@@ -129,7 +129,7 @@ def osie_recipes(
     if scratch:
         starts.append({"backbone": backbone, "epochs": scratch_epochs})
     if not starts:
-        raise ValueError("there is nothing to train: give EfficientNet-Lite0's weights, or train from scratch")
+        raise ValueError("there is nothing to train: give the weights of EfficientNet-Lite0, or train from scratch")
     return [
         Recipe(
             model=model, optimizer=optimizer, method=method, halve_every=max(1, start["epochs"] // 10), delay=delay,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from congruency.training.processes import first_process
 
 __all__ = [
     "DATA_SETS", "EXAMPLES", "EXAMPLES_CAPTION", "SaliencyRunner", "Sets", "below_floor", "bounds", "conduct_saliency",
-    "diverged", "find_set", "read_bounds", "run_folder", "write_examples",
+    "diverged", "find_set", "run_folder", "write_examples",
 ]  # fmt: skip
 
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
@@ -185,8 +184,9 @@ class SaliencyRunner:
 
         trained = train_network(
             recipe, run.seed, *self.sets.read(recipe.preprocessing), run_folder(self.out, run.job, run.seed),
-            device=self.accelerator,
-            precision=self.precision, capture=self.capture, keep_model=run.seed in self.keep_models, notice=notice,
+            device=self.accelerator, precision=self.precision, capture=self.capture,
+            keep_model=run.seed in self.keep_models, notice=notice,
+            evaluate_every=recipe.epochs if self.sets.study == "osie_study" else 1,  # by epoch: the paper's Figure 14
             origin=replace(self.origin, row=recipe.paper_row if self.origin.table else recipe.name),
         )  # fmt: skip
         gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
@@ -203,15 +203,7 @@ def bounds(sets: Sets, out: Path, device: str) -> Results:
     if not path.is_file():
         Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
     train_data, test_data = sets.data()
-    return _rows(kept_references(path, test_data, train_data, device=device))
-
-
-def read_bounds(out: Path) -> Results:
-    """Return the floor and ceiling that a folder holds."""
-    return _rows(json.loads((out / _BOUNDS).read_text(encoding="utf-8")))
-
-
-def _rows(references: Mapping[str, Mapping[str, float]]) -> Results:
+    references = kept_references(path, test_data, train_data, device=device)
     return {name: {metric: [value] for metric, value in scores.items()} for name, scores in references.items()}
 
 

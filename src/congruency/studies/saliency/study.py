@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from congruency.report.numbers import counted
 from congruency.saliency.task import Recipe
 from congruency.studies.plan import Column, Row, Study
 from congruency.studies.saliency.recipes import PRINTED, paper_numbers
@@ -133,8 +134,8 @@ def _training(recipes: Sequence[Recipe]) -> str:
         in_paper = "" if recipe.epochs == _PAPER_EPOCHS else f" (the paper: {_PAPER_EPOCHS})"
         after = f" after {recipe.delay + recipe.halve_every} at the first" if recipe.delay else ""
         sentences[recipe.backbone] = (
-            f"{recipe.backbone} {start}: {recipe.epochs} epochs{in_paper} in batches of {recipe.batch}, the learning "
-            f"rate halved every {halved}{after}."
+            f"{recipe.backbone} {start}: {counted(recipe.epochs, 'epoch')}{in_paper} in batches of {recipe.batch}, the "
+            f"learning rate halved every {halved}{after}."
         )
     seen = dict.fromkeys(
         f"{recipe.network}: images of {recipe.preprocessing}, loss {recipe.effective_loss}."
