@@ -207,6 +207,7 @@ class Corrector:
         # which parameters
         trained, gradients, addresses = selection.trained()
         self._gather.begin(selection)
+        self._problems.distances.begin(selection.entries)
 
         # which constraints
         active = [source for source in self.sources if source.active]
@@ -236,7 +237,8 @@ class Corrector:
         all_finite = self._noted(finite)
         for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
             source.finish(trained.parameters, scale if self._before is None else None, all_finite)
-        self._counts.add_step(solved=self._solution is not None and any(s.gate is not None for s in active))
+        gated = any(source.gate is not None for source in active)
+        self._counts.add_step(solved=self._solution is not None, gated=gated)
 
     def _all_finite(self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]) -> Tensor:
         """Whether the gradients of a step without constraints are finite, ()."""
@@ -280,7 +282,11 @@ class Corrector:
                 problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None
             )
             its_passes, its_known = momentum
-            its_passes.apply(its_passes.solve(its_passes.gram(known=its_known), exact, None))
+            its = its_passes.solve(its_passes.gram(known=its_known), exact, None)
+            skipped = skipped_step(self.optimizer)
+            its_passes.apply(
+                its if skipped is None else replace(its, applied=its.applied & (skipped == 0).to(its.applied.device))
+            )
         if any(source.margin for source in active):
             rates = block_rates(self.optimizer, trained, self.blocks == "row", gathered.device)
             problem = replace(problem, margins=problem.margins * rates.unsqueeze(-1))

@@ -245,6 +245,22 @@ def test_an_empty_batch_is_no_memory():
     assert_rows(memory, model)
 
 
+def test_a_layer_that_is_replaced_is_constrained_too():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    memory = EpisodicMemory(model)
+    congruency.Corrector(optimizer, constraints=[memory])
+    inputs, targets = samples(model, 5)
+    memory.observe(inputs, targets, 0)
+    model[2] = nn.Linear(5, 4).double()
+    optimizer.add_param_group({"params": model[2].parameters()})
+    memory.observe(inputs, targets, 1)
+    for row, parameter in zip(slow_rows(memory, model)[0], model.parameters(), strict=True):
+        parameter.grad = -row  # against the past task
+    optimizer.step()
+    assert all(parameter.grad.abs().max() < 1e-9 for parameter in model.parameters())
+
+
 def test_reset_forgets():
     memory = filled(perceptron(), (3, 3, 3))
     memory.reset()

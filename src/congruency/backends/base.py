@@ -72,12 +72,16 @@ class ParameterSlice(NamedTuple):
         return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
 
 
-def kinds_of(gradients: Sequence[Tensor]) -> tuple[object, ...]:
-    """What must be equal where gradients take the place of others in a backend that knows them by their addresses."""
+def kinds_of(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[object, ...]:
+    """What must be equal where gradients take the place of others in a backend that knows tensors by their addresses.
+
+    The order of the weights in memory is a part of it: ``weight.data = weight.data.t()`` leaves the address as it is.
+    """
+    both = *gradients, *weights
     kinds = tuple(map(_dtype_of, gradients)), tuple(map(Tensor.numel, gradients)), *{*map(type, gradients)}
-    if all(map(Tensor.is_contiguous, gradients)) and not any(map(Tensor.is_neg, gradients)):
+    if all(map(Tensor.is_contiguous, both)) and not any(map(Tensor.is_neg, gradients)):
         return kinds
-    return *kinds, *map(type, gradients), *map(Tensor.is_neg, gradients), *map(Tensor.stride, gradients)
+    return *kinds, *map(type, gradients), *map(Tensor.is_neg, gradients), *map(Tensor.stride, both)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class ConstraintSource(ABC):
     def layout(self) -> object | None:
         """A value that stays equal while :meth:`basis` returns the same memory for the same parameters; None: unknown.
 
-        Preparations of a step, such as tables of addresses, are reused while it stays equal.
+        And while :meth:`combination` returns the same numbers. Preparations of a step, such as tables of addresses, are
+        reused while it stays equal.
         """
         return None
 

@@ -90,11 +90,10 @@ class EpisodicMemory(ConstraintSource):
         self._default_loss = loss is None
         self.margin = check_margin(margin)
         self._network: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._network.named_parameters()}
-        _refuse_shards(self._names)
+        _refuse_shards(self._network)
         self._episodes: dict[int, Episode] = {}
         self._current: int | None = None
-        self._gradients: dict[str, Tensor] = {}
+        self._gradients: dict[Tensor, Tensor] = {}  # by parameter; layers may be replaced between steps
         self._empty = 0  # steps without any sample
         self._stacked: tuple[list[Episode], Stacks] = ([], [])
         self._batches = True  # whether torch.func.vmap takes the model and the loss
@@ -146,7 +145,8 @@ class EpisodicMemory(ConstraintSource):
         return [task for task in self._episodes if task != self._current]
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
-        if not any(parameter in self._names for group in optimizer.param_groups for parameter in group["params"]):
+        known = set(self._network.parameters())
+        if known.isdisjoint(parameter for group in optimizer.param_groups for parameter in group["params"]):
             raise ValueError(
                 "none of the optimizer's parameters is in the memory's model, so its gradients constrain nothing; "
                 "pass the model that the optimizer trains"
@@ -169,7 +169,8 @@ class EpisodicMemory(ConstraintSource):
         if not self._episodes:
             self._warn_of_no_samples()
         with torch.enable_grad():
-            self._gradients = self.gradients()
+            found = self.gradients()
+        self._gradients = {p: found[name] for name, p in self._network.named_parameters() if name in found}
         if isinstance(self.model, DistributedDataParallel):
             for gradient in self._gradients.values():
                 torch.distributed.all_reduce(gradient, group=self.model.process_group)
@@ -179,10 +180,10 @@ class EpisodicMemory(ConstraintSource):
         self._gradients = {}
 
     def basis(self, parameter: Tensor) -> Basis:
-        name = self._names.get(parameter)
-        if name is None or name not in self._gradients:
+        gradients = self._gradients.get(parameter)
+        if gradients is None:
             return Basis([torch.zeros_like(parameter)] * self.active)
-        return Basis(list(self._gradients[name].unbind()))
+        return Basis(list(gradients.unbind()))
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
@@ -355,8 +356,8 @@ def _check_alike(task: object, kind: str, old: Tensor, new: Tensor) -> None:
         )
 
 
-def _refuse_shards(names: Mapping[Tensor, str]) -> None:
-    for parameter, name in names.items():
+def _refuse_shards(network: nn.Module) -> None:
+    for name, parameter in network.named_parameters():
         if local(parameter) is not parameter:
             raise TypeError(
                 f"{name} is sharded (DTensor): the gradients of a memory need whole parameters; use DDP, or keep the "

@@ -145,6 +145,8 @@ class References(ConstraintSource):
         return self._ascent * self._combination
 
     def begin(self, parameters: Sequence[Tensor]) -> None:
+        if self.phase == 0 and not self.capturable:
+            self._drop_misfits(parameters)
         self._hold(parameters)
         if self.capturable:
             self._begin_on_device()
@@ -244,6 +246,17 @@ class References(ConstraintSource):
             torch._foreach_copy_(held, [local(parameter) for parameter in self._slots])
         else:
             torch._foreach_zero_(held)
+
+    def _drop_misfits(self, parameters: Sequence[Tensor]) -> None:
+        """Forget parameters that are gone, or have another dtype, device or shape since (``model.to``)."""
+        there = set(parameters)
+        for parameter, (first, *_) in list(self._slots.items()):
+            alike = first.dtype is self._slot_dtype(parameter) and first.device == parameter.device
+            if parameter not in there or not alike or first.shape != parameter.shape:  # _hold makes room again
+                del self._slots[parameter]
+                self._bases.pop(parameter, None)
+                self._complete = None
+                self._layout += 1
 
     def _hold(self, parameters: Sequence[Tensor]) -> None:
         """Make room for parameters that train and were not seen before.

@@ -228,7 +228,7 @@ class CongruencyMeter:
         if not are_strided(gradients):
             return Passes(self._slices(references), 1)
         key = (
-            id(references), torch.get_num_threads(), *map(Tensor.data_ptr, weights), *kinds_of(gradients),
+            id(references), torch.get_num_threads(), *map(Tensor.data_ptr, weights), *kinds_of(gradients, weights),
             *(() if len(used) == len(self._params) else map(id, used)),
         )  # fmt: skip
         held = self._held

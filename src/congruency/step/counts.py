@@ -29,14 +29,24 @@ class Counts:
             return None
         if self._tally is None:
             self._tally = torch.zeros(4, dtype=torch.int64, device=device)
-            for place, count in ((0, self.corrected), (1, self.nonfinite), (3, self.steps)):
+            for place, count in ((0, self.corrected), (1, self.nonfinite)):
                 self._tally[place].fill_(count)  # in place from now on
             self.corrected, self.nonfinite = self._tally[0], self._tally[1]
         return self._tally
 
-    def add_step(self, *, solved: bool) -> None:
-        """Count a step, unless it was ``solved`` on a device that counts its steps itself (a CUDA graph's replays)."""
-        self.steps = self.steps + 1 if self._tally is None or not solved else self._tally[3]
+    def add_step(self, *, solved: bool, gated: bool) -> None:
+        """Count a step, unless it was ``solved`` on a device that counts steps itself (a CUDA graph's replays).
+
+        That counts from the first ``gated`` step on: until then the host knows of every step.
+        """
+        if isinstance(self.steps, Tensor):
+            if not solved:
+                self.steps += 1
+        elif self._tally is not None and solved and gated:
+            self._tally[3].fill_(self.steps + 1)
+            self.steps = self._tally[3]
+        else:
+            self.steps += 1
 
     def to_dict(self) -> dict[str, int]:
         """Plain numbers; waits for the device."""

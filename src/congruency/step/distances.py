@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,15 @@ class Distances:
     def __init__(self) -> None:
         self._held: Tensor | None = None  # (blocks, constraints); inf: not asked for
         self._counts: list[int] = []  # constraints of each source
+        self._compared: list[bool] = []  # whether those of each source are asked for
+        self._entries: object = None  # over which parameters
         self._left_out: dict[int, int] = {}  # places of the parameters without a gradient, and their blocks
+
+    def begin(self, entries: object) -> None:
+        """A step over these parameters begins: with distances over others there is nothing to compare."""
+        if self._entries is not None and entries is not self._entries:
+            self.forget()
+        self._entries = entries
 
     def forget(self) -> None:
         self._held = None
@@ -46,17 +55,23 @@ class Distances:
             device: Where the problem is solved.
         """
         counts, held = [source.active for source in sources], self._held
+        compared = [source.returning and source.floor is not None for source in sources]
         if held is None or counts != self._counts or len(held) != blocks:
             self._held = torch.zeros(blocks, sum(counts), dtype=torch.float64, device=device)
-            for source, part in zip(sources, self._held.split(counts, 1), strict=True):
-                if not source.returning:
+            for wanted, part in zip(compared, self._held.split(counts, 1), strict=True):
+                if not wanted:
                     part.fill_(math.inf)  # filling waits for no device
             if held is not None and len(held) == blocks:
-                parts = zip(held.split(self._counts, 1), self._held.split(counts, 1), strict=True)
-                for old, new in parts:
-                    if old.shape == new.shape:
+                olds, news = held.split(self._counts, 1), self._held.split(counts, 1)
+                for old, new, was, wanted in zip(olds, news, self._compared, compared, strict=True):
+                    if old.shape == new.shape and was == wanted:
                         new.copy_(old)
             held = self._held
+        elif compared != self._compared:
+            for part, was, wanted in zip(held.split(counts, 1), self._compared, compared, strict=True):
+                if was != wanted:
+                    part.fill_(0.0 if wanted else math.inf)
+        self._compared = compared
         for block in {block for _, block in left_out.items() ^ self._left_out.items() if block < blocks}:
             held[block].copy_(torch.where(torch.isinf(held[block]), math.inf, 0.0))
         self._counts, self._left_out = counts, left_out
@@ -93,3 +108,6 @@ class Distances:
         else:
             self._held = None if squares is None else squares.to(device)
         self._counts, self._left_out = list(state["counts"]), dict(state["left_out"])
+        first = iter(state["squares"][0] if state["squares"] else [])
+        self._compared = [math.inf not in [*itertools.islice(first, count)] for count in self._counts]
+        self._entries = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +39,7 @@ class Gather:
     def __init__(self, before: WeightsBefore | None, *, rows: bool = False) -> None:
         self._before, self._rows = before, rows
         self._selection: Selection | None = None
-        self._seen: dict[Tensor, tuple[Tensor | None, list[Basis], list[Basis], Groups]] = {}
+        self._seen: dict[Tensor, tuple[object, object, list[Basis], Groups]] = {}
         self._held: dict[tuple[object, ...], Gathered] = {}
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
 
@@ -60,27 +59,34 @@ class Gather:
             gradients, addresses: The local parts of those gradients, and where they lie.
             active: The sources that constrain this step.
         """
-        layouts = [source.layout for source in active]
+        layouts = [(source.layout, source.active) for source in active]
         key: tuple[object, ...] | None = None
-        if None not in layouts and not self._rows:
+        if not self._rows and all(layout is not None for layout, _ in layouts):
             parameters = trained.parameters
             weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
             copies = None if self._before is None else self._before.layout
             key = (
                 torch.get_num_threads(), copies, *layouts, self._rule_of(active),
-                tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients),
+                tuple(map(Tensor.data_ptr, weights)), kinds_of(gradients, weights),
                 () if trained is self._selection else tuple(map(id, parameters)),
             )  # fmt: skip
             held = self._held.get(key)
             if held is not None and held.passes.point(addresses):
                 return held
         made = self._make(trained, active)
-        if key is not None and isinstance(made.passes, Passes) and made.passes.reusable:
-            made.passes.release()
+        passes = made.passes
+        if key is not None and isinstance(passes, Passes) and passes.reusable and not self._follows(made.slices):
+            passes.release()
             if len(self._held) >= _MOST_HELD:
                 self._held.clear()
             made = self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
         return made
+
+    def _follows(self, slices: Sequence[tuple[ParameterSlice, Groups]]) -> bool:
+        """Whether a basis vector is the gradient that is corrected, which the next step has elsewhere."""
+        return self._before is None and any(
+            _same(tensor, item.target) for item, _ in slices for basis in item.bases for tensor in basis.tensors
+        )
 
     def gradients(
         self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]
@@ -163,21 +169,22 @@ class Gather:
         """A parameter's basis vectors, checked when they are new, and the process groups it is sharded over."""
         own = [source.basis(parameter) for source in active]
         before = None if self._before is None else self._before.of(parameter)
-        seen = self._seen.get(parameter)
-        if seen is not None and seen[0] is before and len(seen[1]) == len(own) and all(map(operator.is_, own, seen[1])):
+        now, seen = local(parameter), self._seen.get(parameter)
+        given = (before, *own)
+        identity = (now.shape, *map(id, given))
+        if seen is not None and seen[0] == identity:
             return seen[2], seen[3]
         for source, basis in zip(active, own, strict=True):
-            _check_basis(basis, source, local(parameter).shape)
+            _check_basis(basis, source, now.shape)
         bases = [
             basis if source.recorded is not None else basis._replace(fixed=0)
             for basis, source in zip(own, active, strict=True)
         ]
         if before is not None:  # the weights that the step started from, where a basis names the parameter
-            now = local(parameter)
             bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in bases]
         groups = reduction_groups(parameter)
         if all(source.layout is not None and not source.needs_update for source in active):  # hold no gradient
-            self._seen[parameter] = (before, own, bases, groups)
+            self._seen[parameter] = (identity, given, bases, groups)  # while they are held, no others have their ids
         return bases, groups
 
 

@@ -41,7 +41,7 @@ class Problems:
         ``left_out`` are the places of the parameters without a gradient in this step, and their blocks.
         """
         active = [source for source in sources if source.active]
-        key = (device, blocks, *((id(source), source.gate is None, *settings_of(source)) for source in active))
+        key = (device, blocks, *((id(source), _mixture(source), *settings_of(source)) for source in active))
         if key not in self._made and len(self._made) >= _MOST_MADE:  # a margin that changes at every step
             self._made.clear()
         problem = self._made.get(key) or self._make(active, device)
@@ -87,9 +87,14 @@ def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.d
     return problem
 
 
+def _mixture(source: ConstraintSource) -> object:
+    """Equal as long as the source's combination is."""
+    return tuple(source.combination().flatten().tolist()) if source.layout is None else source.layout
+
+
 def settings_of(source: ConstraintSource) -> tuple[object, ...]:
     """What a problem depends on of a source, and may change between steps."""
-    return source.active, source.sign, source.margin, source.floor
+    return source.active, source.sign, source.margin, source.floor, source.returning, source.gate is None
 
 
 def sizes_of(sources: Sequence[ConstraintSource]) -> list[tuple[int, int]]:

@@ -74,6 +74,7 @@ class Selector:
     ) -> None:
         self._optimizer, self._chosen, self._blocks, self._owner = optimizer, chosen, blocks, owner
         self._last = Selection([], [], 0)
+        self._seen: list[Tensor] = []  # what it was made of
         self._sizes: list[int] = []  # of the groups
         self._checked: set[Tensor] = set()
 
@@ -87,10 +88,11 @@ class Selector:
                     "none of the parameters to correct is in the optimizer any more: its param_groups were changed; "
                     f"detach this {self._owner} and make another over the optimizer's present parameters"
                 )
-        last, sizes = self._last.parameters, [len(group["params"]) for group in self._optimizer.param_groups]
+        last, sizes = self._seen, [len(group["params"]) for group in self._optimizer.param_groups]
         if sizes != self._sizes or len(now) != len(last) or not all(map(operator.is_, now, last)):
             self._check(now)
-            self._last, self._sizes = self._made(now), sizes
+            self._last = self._made(list(dict.fromkeys(now)))  # torch lets a group have a parameter twice
+            self._seen, self._sizes = now, sizes
         return self._last
 
     def _made(self, now: list[Tensor]) -> Selection:

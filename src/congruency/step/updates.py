@@ -68,7 +68,7 @@ def group_factors(optimizer: torch.optim.Optimizer) -> list[float | Tensor]:
     """What decoupled weight decay multiplied each group's parameters by in this step; 1 where it was skipped."""
     factors = [decay_factor(optimizer, group) for group in optimizer.param_groups]
     skipped = skipped_step(optimizer)
-    return factors if skipped is None else [1.0 - (1.0 - factor) * (1.0 - skipped) for factor in factors]
+    return factors if skipped is None else [1.0 - (1.0 - factor) * (1.0 - skipped.double()) for factor in factors]
 
 
 def block_rates(optimizer: torch.optim.Optimizer, selection: Selection, rows: bool, device: torch.device) -> Tensor:
@@ -156,8 +156,9 @@ class OverwrittenGradients:
         known = {p for p, gradient, version, _ in self._held if gradient is p.grad and gradient._version <= version + 1}
         if any(parameter.grad is not None and parameter not in known for parameter in self._written):
             raise RuntimeError(
-                "SGD(nesterov=True) with foreach overwrites the gradients, and those of a closure are not known before "
-                "that; pass foreach=False to the optimizer"
+                "SGD(nesterov=True) with foreach overwrites the gradients, and those that a closure computes, or a "
+                "correction attached later changes, are not known before that; pass foreach=False to the optimizer, or "
+                "make what corrects gradients before what corrects updates"
             )
         for _, gradient, _, before in self._held:
             local(gradient).copy_(before)
