@@ -100,7 +100,7 @@ def test_every_row_trains_its_network_on_all_images(method, tmp_path):
     ("changes", "reported"),
     [
         ({"batch_size": 0}, "batch_size must be a positive number, got 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'rmsprop'"),
     ],
 )

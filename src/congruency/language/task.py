@@ -74,7 +74,7 @@ class LanguageSetup:
         if self.warmup >= self.steps:
             raise ValueError(f"warmup must be shorter than the {self.steps} steps, got {self.warmup}")
         if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if not 0 <= self.final_rate <= 1:
             raise ValueError(f"final_rate must be a share from 0 to 1, got {self.final_rate}")
 

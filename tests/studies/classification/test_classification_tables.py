@@ -284,7 +284,7 @@ def test_tables_are_listed():
         (["cifar", "--model", "resnet900"], "no network is called 'resnet900'"),
         (["cost", "--model", "resnet900"], "no network is called 'resnet900'"),
         (["cost", "--model", "mlp"], "SALICON's columns need a network that can be a backbone: timm cannot make 'mlp'"),
-        (["cost", "--lr", "-1"], "learning_rate must be positive, got -1"),
+        (["cost", "--lr", "-1"], "learning_rate must be positive and finite, got -1"),
         (["cost", "--record-steps", "1"], "--record-steps is for runs whose records are kept"),
         (["cifar", "--row", "ResNeXt-29 SGD", "--data", "{folder}"], "CIFAR-10 is not in"),
         (["cost", "--dataset", "digits"], "cost is measured on random images; leave --dataset out"),
