@@ -10,7 +10,7 @@ from congruency.classification.models import create as create_classifier
 from congruency.datasets import LabelledImages
 from congruency.saliency.batches import SaliencyBatches
 from congruency.saliency.models import create
-from congruency.saliency.task import METHODS
+from congruency.saliency.task import method_named
 from congruency.studies.cost import TimedSetup, method_name, synthetic_set
 from congruency.studies.saliency.recipes import paper_recipes
 from congruency.training import Correction, TrainingConfig, read_record, train
@@ -34,10 +34,10 @@ def test_it_is_the_recipe_of_the_table_salicon(method):
     assert recipe.preprocessing.size == TimedSetup().size
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ROWS)
 def test_methods_are_found_by_what_they_do(method):
-    assert method_name(METHODS[method]) == method
-    assert method_name(replace(METHODS[method], margin=METHODS[method].effective_margin)) == method
+    assert method_name(method_named(method)) == method
+    assert method_name(replace(method_named(method), margin=method_named(method).effective_margin)) == method
 
 
 def test_another_method_is_refused():
@@ -79,11 +79,13 @@ def test_synthetic_images_make_whole_batches():
 def test_every_row_trains_its_network_on_all_images(method, tmp_path):
     setup = TimedSetup(model="resnet10t", batch_size=2)
     sets = LabelledImages(images(8), torch.zeros(8, dtype=torch.long), ("any",)), None
-    config = TrainingConfig(epochs=1, method=METHODS[method], accelerator="cpu", evaluate_every=0, checkpoint_epochs=0)
+    config = TrainingConfig(
+        epochs=1, method=method_named(method), accelerator="cpu", evaluate_every=0, checkpoint_epochs=0
+    )
     kept = []
 
     def build(place):
-        kept.append(setup.builder(sets, METHODS[method])(place))
+        kept.append(setup.builder(sets, method_named(method))(place))
         return kept[0]
 
     record = read_record(train(build, config, tmp_path).record)

@@ -18,7 +18,7 @@ from torch import Tensor
 from congruency.datasets import LabelledImages
 from congruency.saliency.data.prepared import Prepared
 from congruency.saliency.data.viewings import SaliencyData, Viewing
-from congruency.saliency.task import METHODS, Optimizer, build_task
+from congruency.saliency.task import METHODS, Optimizer, build_task, method_named
 from congruency.saliency.task import Recipe as SaliencyRecipe
 from congruency.studies.classification import tables
 from congruency.studies.classification.jobs import Data, ImageJob, ImageSets, Measured
@@ -202,8 +202,9 @@ class TimedSetup:
 
 
 def method_name(method: Correction) -> str:
-    """Return the name of a method in :data:`congruency.saliency.task.METHODS`."""
-    for name, known in METHODS.items():
+    """Return what :func:`congruency.saliency.task.method_named` calls a method of the paper's tables of costs."""
+    for name in (*METHODS, "DCL-inf-1", "DCL-inf-1 anchor"):
+        known = method_named(name)
         if replace(known, margin=known.effective_margin) == replace(method, margin=method.effective_margin):
             return name
     raise ValueError(f"the saliency tables have no such method: {method}")

@@ -144,10 +144,7 @@ def test_the_study_on_osie_alone_has_no_numbers_of_the_paper():
         (["osie", "--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
         (["osie", "--order", "random"], "'random' is not one of 'seed', 'fixed', 'independent'"),
         (["osie", "--order-seed", 3], "order_seed is for the sample order 'fixed'"),
-        (
-            ["osie", "--data", "nowhere"],
-            "nowhere is no folder; --data is the folder where named data sets are",
-        ),
+        (["osie", "--data", "nowhere"], "nowhere is not a folder; --data is the folder where named data sets are"),
     ],
 )
 def test_wrong_usage_exits_with_2(tmp_path, monkeypatch, words, message):
