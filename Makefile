@@ -9,7 +9,7 @@ CORE := $(addprefix tests/,backends constraints measure test_architecture.py tes
   test_distributed.py test_docstrings.py test_files.py test_gem.py test_graphs.py test_modules.py test_packaging.py \
   test_means.py test_misuse.py test_resume.py test_trajectories.py)
 CORE_NEEDS := hypothesis numpy pytest quadprog scipy
-C_SOURCES := $(wildcard src/congruency/*/*.c)
+C_SOURCES := $(wildcard src/congruency/*/*.[ch])
 SOURCES := pyproject.toml $(C_SOURCES) $(shell find src -name '*.py')
 
 # Tests that want real data find it here, unless the variable says otherwise.

@@ -73,7 +73,8 @@ def build(folder):
 def check_sdist(path):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"src/congruency/py.typed", "src/congruency/backends/native.c", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    wanted = {"src/congruency/py.typed", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    wanted |= {f"src/congruency/backends/{name}" for name in ("native.c", "native_vectors.h")}
     assert wanted <= names
     assert not any(name.startswith(("tests", "docs", "benchmarks")) for name in names)
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src" / "congruency").rglob("*.py")}

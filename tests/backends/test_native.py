@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -147,6 +148,38 @@ def test_both_passes_match_numpy(sources: str, shapes: str, dtype: torch.dtype) 
 def test_blocks_are_kept_apart_and_those_left_alone_keep_their_bits(sources: str, dtype: torch.dtype) -> None:
     slices = make_slices([(40, 40), (10,), (3, 3000), (1,), (9000,), (0,)], SOURCES[sources], dtype, blocks=4)
     check_both_passes(slices, size_of(SOURCES[sources]), TOLERANCE[dtype], blocks=4)
+
+
+@pytest.fixture(params=[4, 8, 16])
+def width(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Vectors of so many float32 numbers, as on processors with no wider registers."""
+    taken = native._native.vectors(request.param)
+    if taken != request.param:
+        pytest.skip(f"this processor has registers of {taken} numbers at most")
+    yield
+    native._native.vectors(16)
+
+
+@pytest.mark.usefixtures("width")
+@pytest.mark.parametrize("sources", ["difference", "two", "three mixed", "ten"])
+def test_every_width_of_vectors_matches_numpy(sources: str) -> None:
+    """Of few elements, and of so many that all products are formed in float32."""
+    for shapes in (SHAPES["odd"], [(70000,), (33,), (70001,)]):
+        slices = make_slices(shapes, SOURCES[sources], torch.float32)
+        check_both_passes(slices, size_of(SOURCES[sources]), TOLERANCE[torch.float32])
+
+
+@pytest.mark.usefixtures("width")
+@pytest.mark.parametrize("size", [1, 2, 3, 12])
+def test_every_width_of_vectors_takes_known_products(size: int) -> None:
+    """Of vectors that are fixed but for the last one, as of references within a window."""
+    slices = make_slices(SHAPES["odd"], [(size, True)], torch.float32)
+    slices = [item._replace(bases=[item.bases[0]._replace(fixed=size - 1)]) for item in slices]
+    expected = exact_gram(slices, size, 1)
+    known = torch.from_numpy(expected).clone()
+    known[:, 0] = known[:, :, 0] = known[:, size] = known[:, :, size] = torch.nan  # these are to be formed
+    found = backend(slices, size).gram(known=known).numpy()
+    assert_gram_matches(np.triu(found[0])[None], np.triu(expected[0])[None], TOLERANCE[torch.float32])
 
 
 @pytest.mark.parametrize("sources", ["none", "difference", "plain", "ten"])

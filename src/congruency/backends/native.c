@@ -41,6 +41,7 @@
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
     STEP = 32,           /* elements of every tensor in turn: two cache lines of float32 */
+    PARTIAL = 16,        /* float32 sums that add up one product */
     AHEAD = 256,         /* elements between what is computed and what is asked for: far enough, and few enough lines */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
@@ -68,8 +69,6 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
-
-typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias)); /* a line of the caches */
 
 /* Elements of consecutive slices of one block: where they begin and how many they are. */
 typedef struct {
@@ -147,53 +146,10 @@ static void prefetch_after(const float *elements) {
     for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
 }
 
-static float total(Floats lanes) {
-    float eight[8], four[4];
-    for (int i = 0; i < 8; i++) eight[i] = lanes[i] + lanes[i + 8];
-    for (int i = 0; i < 4; i++) four[i] = eight[i] + eight[i + 4];
-    return (four[0] + four[2]) + (four[1] + four[3]);
-}
-
-/* Of at most RUN elements in float32, where each lane adds up few of them: <g, g>, <g, b>, <b, b> with b = ends[0] -
-   starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x. All tensors are read in small steps by
-   turns and asked for ahead: the processor's own prefetching does not follow so many. ``lanes``: 2 per vector. */
-HOT static void run_products(const float *g, const float *const *ends, const float *const *starts, int64_t count,
-                             int64_t n, Floats *lanes, float *sums) {
-    Floats gg = {0}, gb = {0}, bb = {0};
-    memset(lanes, 0, 2 * count * sizeof(Floats));
-    int64_t i = 0;
-    for (; i + STEP <= n; i += STEP) {
-        Floats a[STEP / 16], b[STEP / 16], start[STEP / 16] = {0};
-        prefetch_after(g + i), prefetch_after(ends[0] + i), prefetch_after(starts[0] + i);
-        for (int j = 0; j < STEP / 16; j++) {
-            a[j] = ((const Floats *)(g + i))[j];
-            b[j] = ((const Floats *)(ends[0] + i))[j] - ((const Floats *)(starts[0] + i))[j];
-        }
-        gg += a[0] * a[0] + a[1] * a[1], gb += a[0] * b[0] + a[1] * b[1], bb += b[0] * b[0] + b[1] * b[1];
-        for (int64_t k = 1; k < count; k++) {
-            if (k == 1 || starts[k] != ends[k - 1]) { /* otherwise it is there already */
-                prefetch_after(starts[k] + i);
-                for (int j = 0; j < STEP / 16; j++) start[j] = ((const Floats *)(starts[k] + i))[j];
-            }
-            prefetch_after(ends[k] + i);
-            Floats gx = lanes[2 * k], bx = lanes[2 * k + 1];
-            for (int j = 0; j < STEP / 16; j++) {
-                Floats end = ((const Floats *)(ends[k] + i))[j], x = end - start[j];
-                gx += a[j] * x, bx += b[j] * x, start[j] = end;
-            }
-            lanes[2 * k] = gx, lanes[2 * k + 1] = bx;
-        }
-    }
-    sums[0] = total(gg), sums[1] = total(gb), sums[2] = total(bb);
-    for (int64_t k = 1; k < count; k++) sums[2 * k + 1] = total(lanes[2 * k]), sums[2 * k + 2] = total(lanes[2 * k + 1]);
-    for (; i < n; i++) {
-        float b = ends[0][i] - starts[0][i];
-        sums[0] += g[i] * g[i], sums[1] += g[i] * b, sums[2] += b * b;
-        for (int64_t k = 1; k < count; k++) {
-            float x = ends[k][i] - starts[k][i];
-            sums[2 * k + 1] += g[i] * x, sums[2 * k + 2] += b * x;
-        }
-    }
+/* Ask for the two lines one run before these, if there are any: a prefetch never faults. */
+static void prefetch_before(const float *elements) {
+    const char *before = (const char *)((uintptr_t)elements - RUN * sizeof(float));
+    __builtin_prefetch(before, 0, 2), __builtin_prefetch(before + 64, 0, 2);
 }
 
 /* Compilers would rather read an operand from memory three times. */
@@ -203,83 +159,60 @@ HOT static void run_products(const float *g, const float *const *ends, const flo
 #define IN_REGISTERS(X, Y, Z) (void)0
 #endif
 
-/* Add the inner products of three rows with three others, formed in float32, to nine vectors of LANES sums. These and the
-   rows fill the registers, so that each width needs a version of its own. */
-#define TILE_PRODUCTS(NAME, TARGET, WIDTH)                                                                             \
-    typedef float NAME##_vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));                        \
-    TARGET static void NAME(const float *const *a, const float *const *b, int64_t n, double *sums) {                   \
-        const float *p = a[0], *q = a[1], *r = a[2], *x = b[0], *y = b[1], *z = b[2];                                  \
-        NAME##_vector px = {0}, py = {0}, pz = {0}, qx = {0}, qy = {0}, qz = {0}, rx = {0}, ry = {0}, rz = {0};        \
-        int64_t i = 0;                                                                                                 \
-        for (; i + WIDTH <= n; i += WIDTH) {                                                                           \
-            NAME##_vector P = *(const NAME##_vector *)(p + i), Q = *(const NAME##_vector *)(q + i);                    \
-            NAME##_vector R = *(const NAME##_vector *)(r + i), X = *(const NAME##_vector *)(x + i);                    \
-            NAME##_vector Y = *(const NAME##_vector *)(y + i), Z = *(const NAME##_vector *)(z + i);                    \
-            IN_REGISTERS(X, Y, Z);                                                                                     \
-            px += P * X, py += P * Y, pz += P * Z;                                                                     \
-            qx += Q * X, qy += Q * Y, qz += Q * Z;                                                                     \
-            rx += R * X, ry += R * Y, rz += R * Z;                                                                     \
-        }                                                                                                              \
-        const NAME##_vector found[TILE * TILE] = {px, py, pz, qx, qy, qz, rx, ry, rz};                                 \
-        for (int k = 0; k < TILE * TILE; k++, sums += LANES) {                                                         \
-            const float *lanes = (const float *)&found[k];                                                             \
-            for (int l = 0; l < WIDTH; l += WIDTH < LANES ? WIDTH : LANES)                                             \
-                for (int m = 0; m < (WIDTH < LANES ? WIDTH : LANES); m++) sums[m] += lanes[l + m];                     \
-            for (int64_t l = i; l < n; l++) sums[0] += a[k / TILE][l] * b[k % TILE][l];                                \
-        }                                                                                                              \
-    }
-TILE_PRODUCTS(tile_of_4, , 4)
+typedef struct {
+    void (*run_products)(const float *g, const float *const *ends, const float *const *starts, int64_t count, int64_t n,
+                         float *partial, float *sums);
+    void (*tile_products)(const float *const *a, const float *const *b, int64_t n, double *sums);
+    void (*add_vectors)(float *g, const float *const *ends, const float *const *starts, const float *a, int64_t count,
+                        int64_t n);
+} Vectors;
+
+/* Vectors wider than the processor's registers would lie in memory, which is several times slower: one version per width. */
+#define WIDTH 4
+#define TARGET
+#include "native_vectors.h"
 #if defined(__x86_64__)
-TILE_PRODUCTS(tile_of_8, __attribute__((target("avx2,fma"))), 8)
-TILE_PRODUCTS(tile_of_16, __attribute__((target("avx512f"))), 16)
+#define WIDTH 8
+#define TARGET __attribute__((target("avx2,fma")))
+#include "native_vectors.h"
+#define WIDTH 16
+#define TARGET __attribute__((target("avx512f")))
+#include "native_vectors.h"
 #endif
-static void (*tile_products)(const float *const *, const float *const *, int64_t, double *) = tile_of_4; /* see setup */
+static const Vectors *vectors = &vectors_4; /* until setup has seen the processor */
+
+/* Take the widest vectors that the processor has, of at most so many numbers; returns how many. */
+static int take_vectors(long most) {
+    int width = 4;
+    vectors = &vectors_4;
+    (void)most;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (most >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) vectors = &vectors_8, width = 8;
+    if (most >= 16 && __builtin_cpu_supports("avx512f")) vectors = &vectors_16, width = 16;
+#endif
+    return width;
+}
 
 /* As run_products of one vector in float64, where differences of float32 numbers are exact. Three tensors the processor
    fetches ahead by itself. */
-HOT static void wide_pair_products(const float *g, const float *end, const float *start, int64_t n, double *sums) {
-    double gg = 0, gx = 0, xx = 0;
-#pragma omp simd reduction(+ : gg, gx, xx)
-    for (int64_t i = 0; i < n; i++) {
-        double a = g[i], x = (double)end[i] - start[i];
-        gg += a * a, gx += a * x, xx += x * x;
+#define PAIR(NAME, TYPE)                                                                                           \
+    HOT static void NAME(const TYPE *g, const TYPE *end, const TYPE *start, int64_t n, double *sums) {             \
+        double gg = 0, gx = 0, xx = 0;                                                                             \
+        _Pragma("omp simd reduction(+ : gg, gx, xx)") for (int64_t i = 0; i < n; i++) {                            \
+            double a = g[i], x = (double)end[i] - start[i];                                                        \
+            gg += a * a, gx += a * x, xx += x * x;                                                                 \
+        }                                                                                                          \
+        sums[0] += gg, sums[1] += gx, sums[3] += xx;                                                               \
     }
-    sums[0] += gg, sums[1] += gx, sums[3] += xx;
-}
+PAIR(pair_of_narrow, float)
+PAIR(pair_of_wide, double)
 
 HOT static float norm2(const float *g, int64_t n) {
     float gg = 0;
 #pragma omp simd reduction(+ : gg)
     for (int64_t i = 0; i < n; i++) gg += g[i] * g[i];
     return gg;
-}
-
-/* Ask for the two lines one run before these, if there are any: a prefetch never faults. */
-static void prefetch_before(const float *elements) {
-    const char *before = (const char *)((uintptr_t)elements - RUN * sizeof(float));
-    __builtin_prefetch(before, 0, 2), __builtin_prefetch(before + 64, 0, 2);
-}
-
-/* g + sum_k a_k (end_k - start_k), each tensor read once; one of them may be g itself. */
-HOT static void add_vectors(float *g, const float *const *ends, const float *const *starts, const float *a,
-                            int64_t count, int64_t n) {
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        Floats x = *(const Floats *)(g + i), y = *(const Floats *)(g + i + 16);
-        prefetch_before(g + i), prefetch_before(starts[0] + i);
-        for (int64_t k = 0; k < count; k++) {
-            const float *end = ends[k] + i, *start = starts[k] + i;
-            prefetch_before(end);
-            x += a[k] * (*(const Floats *)end - *(const Floats *)start);
-            y += a[k] * (*(const Floats *)(end + 16) - *(const Floats *)(start + 16));
-        }
-        *(Floats *)(g + i) = x, *(Floats *)(g + i + 16) = y;
-    }
-    for (; i < n; i++) {
-        float x = g[i];
-        for (int64_t k = 0; k < count; k++) x += a[k] * (ends[k][i] - starts[k][i]);
-        g[i] = x;
-    }
 }
 
 HOT static int equal(const float *a, const float *b, int64_t n) {
@@ -453,15 +386,15 @@ static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t of
                                      double *sums) {
     const Job *job = pass->job;
     int64_t size = 1 + job->size, last = pass->rows[1], count = 1;
-    Floats *lanes = (Floats *)scratch;
-    const float **ends = (const float **)(lanes + 2 * size), **starts = ends + size;
+    float *partial = (float *)scratch;
+    const float **ends = (const float **)(partial + 2 * PARTIAL * size), **starts = ends + size;
     float *found = (float *)(starts + size);
     const float *g = tensor(job, slice, 0, offset);
     ends[0] = end_of(job, slice, last - 1, offset), starts[0] = start_of(job, slice, last - 1, offset);
     for (int64_t k = 1; k < size; k++)
         if (job->vectors[k - 1][2])
             ends[count] = end_of(job, slice, k - 1, offset), starts[count++] = start_of(job, slice, k - 1, offset);
-    run_products(g, ends, starts, count, n, lanes, found);
+    vectors->run_products(g, ends, starts, count, n, partial, found);
     if (!safe(found[0], g, (const float *)ZEROS, n) || !safe(found[2], ends[0], starts[0], n)) return 0;
     sums[0] += found[0], sums[last] += found[1], sums[last * size + last] += found[2];
     for (int64_t k = 1; k < size; k++) {
@@ -491,7 +424,8 @@ static int narrow_gram_of_run(const Job *job, int64_t slice, int64_t offset, int
     for (int64_t i = 0; i < count; i += TILE) {
         for (int64_t t = i * job->width / count; t < (i + TILE) * job->width / count; t++)
             prefetch(job, slice, t, offset + n, n);
-        for (int64_t j = i; j < count; j += TILE, sums += TILE * TILE * LANES) tile_products(rows + i, rows + j, n, sums);
+        for (int64_t j = i; j < count; j += TILE, sums += TILE * TILE * LANES)
+            vectors->tile_products(rows + i, rows + j, n, sums);
     }
     return 1;
 }
@@ -508,6 +442,16 @@ static void fold(const Job *job, const double *lanes, double *sums) {
             }
 }
 
+/* One basis vector in float64. */
+static void exact_gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *sums) {
+    const void *g = tensor(job, slice, 0, offset);
+    const void *end = end_of(job, slice, 0, offset), *start = start_of(job, slice, 0, offset);
+    if (job->wide)
+        pair_of_wide(g, end, start, n, sums);
+    else
+        pair_of_narrow(g, end, start, n, sums);
+}
+
 /* At most one basis vector in float32; in float64 where that is too narrow. */
 static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch, double *sums) {
     const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
@@ -515,7 +459,7 @@ static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t 
     const float *start = job->size ? start_of(job, slice, 0, offset) : zeros;
     float products[3] = {0};
     if (job->size)
-        run_products(g, &end, &start, 1, n, (Floats *)scratch, products);
+        vectors->run_products(g, &end, &start, 1, n, (float *)scratch, products);
     else
         products[0] = norm2(g, n);
     if (!safe(products[0], g, zeros, n) || !safe(products[2], end, start, n)) {
@@ -557,7 +501,7 @@ static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int
         ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
         a[count++] = (float)factors[k];
     }
-    if (count) add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
+    if (count) vectors->add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
 }
 
 /* ---- the passes over a unit ---- */
@@ -581,9 +525,8 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
             n = least(longest, stop - offset);
             if (pair)
                 gram_of_pair(job, slice, offset, n, scratch, sums);
-            else if (!job->wide && job->size == 1)
-                wide_pair_products(tensor(job, slice, 0, offset), end_of(job, slice, 0, offset),
-                                   start_of(job, slice, 0, offset), n, sums);
+            else if (job->size == 1)
+                exact_gram_of_pair(job, slice, offset, n, sums);
             else if (pass->moving) {
                 if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, scratch, sums))
                     moving_gram_of_run(pass, slice, offset, n, scratch, sums);
@@ -1393,16 +1336,21 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
     *(void **)&openmp.parallel = handle ? dlsym(handle, "GOMP_parallel") : NULL;
     *(void **)&openmp.thread_number = handle ? dlsym(handle, "omp_get_thread_num") : NULL;
     if (!openmp.thread_number) openmp.parallel = NULL;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tile_products = tile_of_8;
-    if (__builtin_cpu_supports("avx512f")) tile_products = tile_of_16;
-#endif
+    take_vectors(16);
     return Py_NewRef(Py_None);
+}
+
+/* vectors(most): so that tests can run every width on one processor; see take_vectors. */
+static PyObject *choose_vectors(PyObject *module, PyObject *most) {
+    (void)module;
+    long given = PyLong_AsLong(most);
+    if (given == -1 && PyErr_Occurred()) return NULL;
+    return PyLong_FromLong(take_vectors(given));
 }
 
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, NULL},
+    {"vectors", choose_vectors, METH_O, NULL},
     {"prepare", prepare, METH_VARARGS, NULL},
     {"point", point, METH_VARARGS, NULL},
     {"gram", gram, METH_VARARGS, NULL},
