@@ -47,6 +47,7 @@ enum {
     NARROW_ROWS = 8192,  /* the same in float32 */
     AVERAGED = 1 << 17,  /* elements of which all products are formed in float32: its rounding averages out, so that
                             constraints may be nearly dependent */
+    TOGETHER = 7,        /* fixed vectors read by turns: of more, lines would leave the first-level cache unread */
     TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
     UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
     UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
@@ -143,13 +144,13 @@ static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t of
 /* Ask for the step that comes AHEAD elements later: a prefetch never faults. */
 static void prefetch_after(const float *elements) {
     uintptr_t after = (uintptr_t)elements + AHEAD * sizeof(float);
-    for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 2);
+    for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 3);
 }
 
 /* Ask for the two lines one run before these, if there are any: a prefetch never faults. */
 static void prefetch_before(const float *elements) {
     const char *before = (const char *)((uintptr_t)elements - RUN * sizeof(float));
-    __builtin_prefetch(before, 0, 2), __builtin_prefetch(before + 64, 0, 2);
+    __builtin_prefetch(before, 0, 3), __builtin_prefetch(before + 64, 0, 3);
 }
 
 /* Compilers would rather read an operand from memory three times. */
@@ -385,23 +386,28 @@ static int safe_length(double length2) { return length2 == 0 || (length2 > 1e-25
 static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
                                      double *sums) {
     const Job *job = pass->job;
-    int64_t size = 1 + job->size, last = pass->rows[1], count = 1;
-    float *partial = (float *)scratch;
-    const float **ends = (const float **)(partial + 2 * PARTIAL * size), **starts = ends + size;
-    float *found = (float *)(starts + size);
-    const float *g = tensor(job, slice, 0, offset);
+    int64_t size = 1 + job->size, last = pass->rows[1], k = 1;
+    const float *g = tensor(job, slice, 0, offset), *ends[1 + TOGETHER], *starts[1 + TOGETHER];
+    float products[3 + 2 * TOGETHER];
     ends[0] = end_of(job, slice, last - 1, offset), starts[0] = start_of(job, slice, last - 1, offset);
-    for (int64_t k = 1; k < size; k++)
-        if (job->vectors[k - 1][2])
+    do {
+        int64_t first = k, count = 1;
+        for (; k < size && count <= TOGETHER; k++) {
+            if (!job->vectors[k - 1][2]) continue;
             ends[count] = end_of(job, slice, k - 1, offset), starts[count++] = start_of(job, slice, k - 1, offset);
-    vectors->run_products(g, ends, starts, count, n, partial, found);
-    if (!safe(found[0], g, (const float *)ZEROS, n) || !safe(found[2], ends[0], starts[0], n)) return 0;
-    sums[0] += found[0], sums[last] += found[1], sums[last * size + last] += found[2];
-    for (int64_t k = 1; k < size; k++) {
-        if (!job->vectors[k - 1][2]) continue;
-        found += 2;
-        sums[k] += found[1], sums[least(last, k) * size + most(last, k)] += found[2];
-    }
+        }
+        vectors->run_products(g, ends, starts, count, n, (float *)scratch, products);
+        if (first == 1) {
+            if (!safe(products[0], g, (const float *)ZEROS, n) || !safe(products[2], ends[0], starts[0], n)) return 0;
+            sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
+        }
+        const float *found = products + 3;
+        for (int64_t row = first; row < k; row++) {
+            if (!job->vectors[row - 1][2]) continue;
+            sums[row] += found[0], sums[least(last, row) * size + most(last, row)] += found[1];
+            found += 2;
+        }
+    } while (k < size);
     return 1;
 }
 
@@ -494,14 +500,16 @@ static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n,
 static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors,
                               double *scratch) {
     const float **ends = (const float **)scratch, **starts = ends + job->size;
-    float *a = (float *)(starts + job->size);
-    int64_t count = 0;
+    float *a = (float *)(starts + job->size), *g = tensor(job, slice, 0, offset);
+    int64_t count = 0, together = TOGETHER;
     for (int64_t k = 0; k < job->size; k++) {
         if (factors[k] == 0) continue;
         ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
+        if (ends[count] == g || starts[count] == g) together = job->size; /* which is read before it is written */
         a[count++] = (float)factors[k];
     }
-    if (count) vectors->add_vectors(tensor(job, slice, 0, offset), ends, starts, a, count, n);
+    for (int64_t i = 0; i < count; i += together)
+        vectors->add_vectors(g, ends + i, starts + i, a + i, least(together, count - i), n);
 }
 
 /* ---- the passes over a unit ---- */
