@@ -113,14 +113,14 @@ def watch(optimizer: Optimizer, found: list[float], **settings: Any) -> None:
 def trained(name: str, rule: Rule, floor: float | None, rate: float, seed: int) -> dict[str, float]:
     """The metric at the end of a run, and the share of its steps that were corrected, in percent."""
     problem = problems()[name]
-    run = demo.train(problem.at(rate), partial(attach, rule, floor), seed)
+    run = demo.train(problem.at(rate), lambda model, optimizer: attach(rule, floor, optimizer), seed)
     return {"result": run.metrics[problem.task.metric], "corrected": run.metrics["changed"]}
 
 
 def disagreements(name: str, rate: float, seed: int) -> list[float]:
     """-nu of the steps of an uncorrected run in which nu is negative."""
     found: list[float] = []
-    demo.train(problems()[name].at(rate), lambda optimizer: watch(optimizer, found), seed)
+    demo.train(problems()[name].at(rate), lambda model, optimizer: watch(optimizer, found), seed)
     return found
 
 

@@ -18,7 +18,10 @@ from congruency import cli
 from congruency.report.tables import to_rich
 from congruency.studies import bench, bench_report, demo
 
-ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
+ROWS = [
+    "GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL",
+    "rotations, SGD", "rotations, GEM",
+]  # fmt: skip
 
 
 def test_version():
@@ -55,7 +58,7 @@ def test_demo_writes_the_page(small):
     html = (out / "index.html").read_text("utf-8")
     HTMLParser().feed(html)
     assert set(re.findall(r"\w+://[\w./]+", html)) == {"http://www.w3.org/2000/svg"}
-    assert html.count('class="chart"') == 8
+    assert html.count('class="chart"') == 11
     for row in ROWS:
         assert row in html
     assert "congruency demo --seeds 2 --steps 10 --epochs 2 --window 5 --first-seed 0 --out" in html

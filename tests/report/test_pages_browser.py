@@ -61,7 +61,7 @@ def test_pages_of_commands(browser, tmp_path, place):
 def test_the_page_of_the_demo(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "HELD_OUT_WINDOWS", 4)
     settings, corpus = demo.Settings(seeds=2, steps=10, epochs=1, window=2), read_corpus(str(TEXT))
-    tasks = (demo.language_task(corpus, 10), demo.digits_task(1))
+    tasks = (demo.language_task(corpus, 10), demo.digits_task(1), demo.stream_task())
     page = demo.compose(settings, tasks, corpus, demo.train_all(settings, tasks), "congruency demo", 1.0)
     (tmp_path / "demo.html").write_text(render(page), encoding="utf-8")
     check_page(browser, tmp_path / "demo.html")

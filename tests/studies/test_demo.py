@@ -18,7 +18,10 @@ from congruency.studies.executor import limited_threads
 from congruency.studies.results import read_results, to_json
 
 SMALL = demo.Settings(seeds=2, steps=10, epochs=2, window=5)
-ROWS = ["GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL"]
+ROWS = [
+    "GPT, AdamW", "GPT, Cautious", "GPT, DCL", "digits, SGD", "digits, Cautious", "digits, DCL",
+    "rotations, SGD", "rotations, GEM",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +30,12 @@ def corpus():
 
 
 def tasks_of(settings, corpus):
-    return demo.language_task(corpus, settings.steps), demo.digits_task(settings.epochs)
+    return demo.language_task(corpus, settings.steps), demo.digits_task(settings.epochs), demo.stream_task()
 
 
 @pytest.fixture(scope="module")
 def tasks(corpus):
-    """Both tasks, with few held-out windows."""
+    """All tasks, with few held-out windows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "HELD_OUT_WINDOWS", 16)
         return tasks_of(SMALL, corpus)
@@ -48,7 +51,7 @@ def small(tasks):
 def test_the_split_of_the_digits_is_fixed_and_covers_every_class():
     first, again = (demo.digits_task(1).batches(torch.Generator().manual_seed(0)) for _ in range(2))
     seen = []
-    for (inputs, targets), (other_inputs, other_targets) in zip(first, again, strict=True):
+    for (inputs, targets, _), (other_inputs, other_targets, _) in zip(first, again, strict=True):
         assert torch.equal(inputs, other_inputs)
         assert torch.equal(targets, other_targets)
         assert inputs.shape[1:] == (64,)
@@ -59,7 +62,7 @@ def test_the_split_of_the_digits_is_fixed_and_covers_every_class():
 
 
 def test_the_language_model_is_asked_for_the_next_byte(corpus):
-    [(inputs, targets), *rest] = demo.language_task(corpus, 10).batches(torch.Generator().manual_seed(0))
+    [(inputs, targets, _), *rest] = demo.language_task(corpus, 10).batches(torch.Generator().manual_seed(0))
     assert len(rest) == 9
     assert inputs.shape == targets.shape == (16, 64)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -83,7 +86,7 @@ def test_the_same_seed_gives_the_same_numbers(small, tasks):
         assert first[name][0].curves != first[name][1].curves
 
 
-def test_every_method_learns_both_tasks(corpus):
+def test_every_method_learns_every_task(corpus):
     settings = demo.Settings(seeds=1, steps=30, epochs=4)
     for name, [run] in demo.train_all(settings, tasks_of(settings, corpus)).items():
         assert_learns(run.curves["train_loss"], name)
@@ -94,8 +97,8 @@ def test_a_correction_that_never_acts_repeats_the_baseline(tasks):
     """The runs are paired: initial weights, batches and measuring are the same for every method."""
     for task in tasks:
         with limited_threads(1):
-            baseline = demo.train(task, lambda optimizer: None, 3)
-            repeated = demo.train(task, lambda optimizer: congruency.DCL(optimizer, offset=10**6), 3)
+            baseline = demo.train(task, lambda model, optimizer: None, 3)
+            repeated = demo.train(task, lambda model, optimizer: congruency.DCL(optimizer, offset=10**6), 3)
         assert repeated.curves == baseline.curves
 
 
@@ -106,12 +109,31 @@ def test_training_leaves_the_random_state_and_the_threads_alone(tasks):
     assert torch.get_num_threads() == threads
 
 
+def test_gem_forgets_less_than_plain_training(tasks):
+    with limited_threads(1):
+        plain, gem = (demo.train(tasks[2], correct, 0) for correct in demo.methods(tasks[2], SMALL).values())
+    assert gem.metrics["test_error"] < plain.metrics["test_error"] - 10
+    assert gem.curves["changed"][0] == 0, "there is no past task"
+    assert gem.curves["changed"][-1] > 20
+
+
+def test_the_tasks_of_the_stream_are_the_digits_at_five_angles(tasks):
+    numbers = [number for _, _, number in tasks[2].batches(torch.Generator().manual_seed(0))]
+    assert numbers == sorted(numbers)
+    assert {number: numbers.count(number) for number in numbers} == dict.fromkeys(range(5), 4 * 32)
+    upright = torch.rand(3, 64)
+    assert torch.allclose(demo._rotated(upright, 180), upright.flip(1), atol=1e-5)
+    assert torch.allclose(
+        demo._rotated(upright, 90).view(-1, 8, 8), upright.view(-1, 8, 8).rot90(dims=(1, 2)), atol=1e-5
+    )
+
+
 def test_what_a_correction_changed_is_measured(tasks):
-    def paper(optimizer):
+    def paper(model, optimizer):
         return congruency.DCL(optimizer, window=5, mode="anchor", margin=0.5, offset=1)
 
     with limited_threads(1):
-        for task in tasks:
+        for task in tasks[:2]:
             found = [demo.train(task, c, 0) for c in (*demo.methods(task, SMALL).values(), paper)]
             plain, cautious, _, anchor = (run.metrics["changed"] for run in found)
             assert plain == 0
@@ -123,7 +145,7 @@ def test_what_a_correction_changed_is_measured(tasks):
 
 def test_progress_is_reported_after_every_evaluation(small):
     _, labels = small
-    assert len(labels) == 2 * 3 * (10 + 2)
+    assert len(labels) == 2 * (3 * (10 + 2) + 2 * 5)
     assert labels[0] == "seed 0: GPT, AdamW"
 
 
@@ -139,7 +161,10 @@ def runs(tasks, gains=SAME, changed=0.0, bad=None):
     """Runs of three seeds in which Cautious is better than the baseline by `gains`, and DCL changed some steps."""
     made = {}
     for task in tasks:
-        rows = zip(demo.methods(task, SMALL), (SAME, gains, SAME), (0.0, 40.0, changed), strict=True)
+        of_methods = (SAME, gains, SAME), (0.0, 40.0, changed)
+        if task.name == "rotations":  # GEM is as the baseline
+            of_methods = (SAME, SAME), (0.0, 80.0)
+        rows = zip(demo.methods(task, SMALL), *of_methods, strict=True)
         for name, own_gains, share in rows:
             made[name] = []
             for seed, (value, gain) in enumerate(zip((2.0, 3.0, 7.0), own_gains, strict=True)):
@@ -175,7 +200,7 @@ def test_each_row_is_compared_with_its_own_baseline_in_its_own_metric(tasks, cor
     assert page.findings[:3] == [
         "GPT, Cautious, against GPT, AdamW: Validation loss falls by 1.033 nats per byte (p 0.001).",
         "digits, Cautious, against digits, SGD: Test error falls by 1.03 points (p 0.001).",
-        "Identical on every seed to the row they are compared with: GPT, DCL; digits, DCL.",
+        "Identical on every seed to the row they are compared with: GPT, DCL; digits, DCL; rotations, GEM.",
     ]
 
 
@@ -209,6 +234,7 @@ def test_what_to_try_next_can_be_run():
         exec(line, names)
     assert isinstance(names["cautious"], congruency.Cautious)
     assert isinstance(names["dcl"], congruency.DCL)
+    assert isinstance(names["gem"], congruency.GEM)
     assert isinstance(names["meter"], congruency.CongruencyMeter)
     assert command.startswith("congruency train-lm ")
 

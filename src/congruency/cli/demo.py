@@ -19,10 +19,11 @@ def demo(
         "The folder for the page (index.html) and its numbers (results.json).", "FOLDER",
     )] = Path("congruency-demo"),
 ) -> None:  # fmt: skip
-    """Compare Cautious and DCL with the baseline in a minute or two.
+    """Compare Cautious, DCL and GEM with plain training in a minute or two.
 
     Trains a small language model with AdamW and a digits classifier with SGD,
-    from several seeds: without a correction, with Cautious, and with DCL.
+    from several seeds: without a correction, with Cautious, and with DCL; and
+    the classifier on rotated digits, one angle after the other, with GEM.
     Prints a table of the results and writes a page with the curves.
     """
     with writing(out):
