@@ -57,3 +57,16 @@ class LargestResult(TorchDispatchMode):
             if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in known:
                 self.largest = max(self.largest, result.untyped_storage().nbytes())
         return results
+
+
+def parameter(*values: float) -> nn.Parameter:
+    """A parameter in float64."""
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def step(optimizer: torch.optim.Optimizer, *gradients: object) -> None:
+    """One step along these gradients, None for a parameter that has none."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = None if gradient is None else torch.tensor(gradient, dtype=p.dtype)
+    optimizer.step()

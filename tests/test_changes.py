@@ -2,21 +2,11 @@
 
 import pytest
 import torch
+from problems import parameter, step
 from torch import nn
 
 import congruency
 from congruency.step.counts import Counts
-
-
-def parameter(*values):
-    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
-
-
-def step(optimizer, *gradients):
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = None if gradient is None else torch.tensor(gradient, dtype=p.dtype)
-    optimizer.step()
 
 
 class Axes(congruency.ConstraintSource):

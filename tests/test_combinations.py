@@ -2,23 +2,12 @@
 
 import pytest
 import torch
+from problems import parameter, step
 from torch import nn
 from torch.distributed import checkpoint
 
 import congruency
 from congruency.step.updates import _writes_to_gradients
-
-
-def parameter(*values):
-    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
-
-
-def step(optimizer, *gradients):
-    """One step along these gradients, None for a parameter that has none."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = None if gradient is None else torch.tensor(gradient, dtype=p.dtype)
-    optimizer.step()
 
 
 def test_each_source_remembers_its_own_distances():
