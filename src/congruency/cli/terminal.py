@@ -64,14 +64,13 @@ def writing(out: Path) -> Iterator[None]:
 
 def check_device(name: str, option: str) -> None:
     """Refuse, before any work, a device that PyTorch cannot put a tensor on."""
-    import torch
     import typer
 
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option) from None
+    from congruency.training.devices import why_unusable
+
+    reason = why_unusable(name)
+    if reason is not None:
+        raise typer.BadParameter(f"PyTorch cannot use {name!r} here: {reason}", param_hint=option)
 
 
 def check_accelerator(name: str) -> None:

@@ -26,6 +26,7 @@ import torch
 from congruency.studies.console import Notify, plain_warnings
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, RunResult, Store
+from congruency.training.devices import why_unusable
 from congruency.training.processes import StopSignal
 
 Batch = tuple[Run[JobT], ...]
@@ -98,18 +99,11 @@ def execute(
     """
     if not runs:
         return iter(())  # the page of finished runs needs neither the device nor the data
-    if place.ray is None:
-        _check_device(runner.device)
+    reason = why_unusable(runner.device) if place.ray is None else None
+    if reason is not None:
+        raise ValueError(f"PyTorch cannot use {runner.device!r} here: {reason}; choose another --device")
     runner.prepare(runs)
     return _executed(runs, runner, place, store, notify)
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"PyTorch cannot use {name!r} here: {reason}; choose another --device") from None
 
 
 def _executed(

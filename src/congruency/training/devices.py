@@ -48,6 +48,15 @@ def make_fabric(config: TrainingConfig) -> Fabric:
     return fabric
 
 
+def why_unusable(device: str) -> str | None:
+    """Return why PyTorch cannot put a tensor on a device, or None if it can."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        return str(error).splitlines()[0]
+    return None
+
+
 def _leave_group() -> None:
     """Join gloo's threads: now and then they abort a process that winds down with them, after all its work."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
