@@ -182,6 +182,24 @@ def test_every_width_of_vectors_takes_known_products(size: int) -> None:
     assert_gram_matches(np.triu(found[0])[None], np.triu(expected[0])[None], TOLERANCE[torch.float32])
 
 
+@pytest.mark.usefixtures("width")
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (4, 0), (5, 0), (11, 0), (3, 4), (0, 7)])
+def test_known_products_where_some_runs_are_too_narrow(before: int, after: int) -> None:
+    """Fixed vectors before and after the one that moves; the gradient or that one is tiny in some runs."""
+    size = before + 1 + after
+    target = torch.randn(30_000)
+    target[9216:10240] = 1e-22 * torch.randn(1024)  # its square is no float32 number, but the whole's length is
+    chain, fixed = [torch.randn(30_000) for _ in range(before + 2)], [torch.randn(30_000) for _ in range(after)]
+    chain[-1][20480:21504] = chain[-2][20480:21504] * (1 + 2.0**-20)
+    chain[-1][:1024], chain[-2][:1024] = 1e-25, 3e-25
+    item = ParameterSlice(target, [Basis(chain, True, before), Basis(fixed, fixed=after)], 0)
+    expected = exact_gram([item], size, 1)
+    known = torch.from_numpy(expected).clone()
+    known[:, 0] = known[:, :, 0] = known[:, 1 + before] = known[:, :, 1 + before] = torch.nan
+    found = backend([item], size).gram(known=known).numpy()
+    assert_gram_matches(np.triu(found[0])[None], np.triu(expected[0])[None], TOLERANCE[torch.float32])
+
+
 @pytest.mark.parametrize("sources", ["none", "difference", "plain", "ten"])
 def test_agrees_with_plain_torch(sources: str) -> None:
     size = size_of(SOURCES[sources])

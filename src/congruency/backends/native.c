@@ -40,14 +40,16 @@
 
 enum {
     RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
-    STEP = 32,           /* elements of every tensor in turn: two cache lines of float32 */
+    STEP = 16,           /* elements of every tensor in turn: a cache line of float32 */
     PARTIAL = 16,        /* float32 sums that add up one product */
-    AHEAD = 256,         /* elements between what is computed and what is asked for: far enough, and few enough lines */
+    AHEAD = 512,         /* elements between what is computed and what is asked for: far enough, and few enough lines */
     ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
     AVERAGED = 1 << 17,  /* elements of which all products are formed in float32: its rounding averages out, so that
                             constraints may be nearly dependent */
-    TOGETHER = 7,        /* fixed vectors read by turns: of more, lines would leave the first-level cache unread */
+    TOGETHER = 5,        /* fixed vectors read by turns: of more, lines would leave the first-level cache unread */
+    APART = 3,           /* the same in the second pass, which reads two tensors for each vector */
+    MANY = 8,            /* runs that these are read through before the next: long enough to be fetched ahead */
     TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
     UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
     UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
@@ -104,6 +106,12 @@ static int64_t rounded_up(int64_t value, int64_t multiple) { return (value + mul
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* How many of ``count`` to take at a time: at most so many, and about as many every time. */
+static int64_t evenly(int64_t count, int64_t limit) {
+    int64_t times = most(1, (count + limit - 1) / limit);
+    return (count + times - 1) / times;
+}
+
 /* Rows of a run: the gradient and the basis vectors, and zeros that make whole tiles. */
 static int64_t row_count(const Job *job) { return rounded_up(1 + job->size, TILE); }
 static int64_t run_length(const Job *job) { return most(LANES, least(RUN, ROWS / row_count(job) / LANES * LANES)); }
@@ -147,10 +155,10 @@ static void prefetch_after(const float *elements) {
     for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 3);
 }
 
-/* Ask for the two lines one run before these, if there are any: a prefetch never faults. */
+/* Ask for the step that lies one run before, if there is any: a prefetch never faults. */
 static void prefetch_before(const float *elements) {
-    const char *before = (const char *)((uintptr_t)elements - RUN * sizeof(float));
-    __builtin_prefetch(before, 0, 3), __builtin_prefetch(before + 64, 0, 3);
+    uintptr_t before = (uintptr_t)elements - RUN * sizeof(float);
+    for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)before + i, 0, 3);
 }
 
 /* Compilers would rather read an operand from memory three times. */
@@ -382,33 +390,39 @@ static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, 
 /* Whether float32 is wide enough for a vector of this squared length, in all of its runs together. */
 static int safe_length(double length2) { return length2 == 0 || (length2 > 1e-25 && length2 < 1e30); }
 
-/* The same in float32 for the gradient and one moving basis vector; 0 where that is too narrow, and nothing is added. */
-static int narrow_moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
-                                     double *sums) {
+/* The same in float32 for the gradient and one moving basis vector, over at most MANY runs. A few fixed vectors are read
+   by turns through all runs, then the next few. A run for which float32 is too narrow is done in float64. */
+static void narrow_moving_gram_of_runs(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
+                                       double *sums) {
     const Job *job = pass->job;
-    int64_t size = 1 + job->size, last = pass->rows[1], k = 1;
-    const float *g = tensor(job, slice, 0, offset), *ends[1 + TOGETHER], *starts[1 + TOGETHER];
+    int64_t size = 1 + job->size, last = pass->rows[1], fixed = job->size - 1, each = evenly(fixed, TOGETHER), done = 0;
+    const float *ends[1 + TOGETHER], *starts[1 + TOGETHER];
     float products[3 + 2 * TOGETHER];
-    ends[0] = end_of(job, slice, last - 1, offset), starts[0] = start_of(job, slice, last - 1, offset);
+    char wide[MANY];
     do {
-        int64_t first = k, count = 1;
-        for (; k < size && count <= TOGETHER; k++) {
-            if (!job->vectors[k - 1][2]) continue;
-            ends[count] = end_of(job, slice, k - 1, offset), starts[count++] = start_of(job, slice, k - 1, offset);
+        int64_t count = least(each, fixed - done), rows[1 + TOGETHER] = {last};
+        for (int64_t i = 1; i <= count; i++) rows[i] = done + i + (done + i >= last); /* all but the moving one */
+        for (int64_t run = 0; run * RUN < n; run++) {
+            int64_t from = offset + run * RUN, length = least(RUN, n - run * RUN);
+            if (done && wide[run]) continue;
+            const float *g = tensor(job, slice, 0, from), *found = products + 3;
+            for (int64_t i = 0; i <= count; i++)
+                ends[i] = end_of(job, slice, rows[i] - 1, from), starts[i] = start_of(job, slice, rows[i] - 1, from);
+            vectors->run_products(g, ends, starts, 1 + count, length, (float *)scratch, products);
+            if (!done) {
+                wide[run] = !safe(products[0], g, (const float *)ZEROS, length) ||
+                            !safe(products[2], ends[0], starts[0], length);
+                if (wide[run]) {
+                    moving_gram_of_run(pass, slice, from, length, scratch, sums);
+                    continue;
+                }
+                sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
+            }
+            for (int64_t i = 1; i <= count; i++, found += 2)
+                sums[rows[i]] += found[0], sums[least(last, rows[i]) * size + most(last, rows[i])] += found[1];
         }
-        vectors->run_products(g, ends, starts, count, n, (float *)scratch, products);
-        if (first == 1) {
-            if (!safe(products[0], g, (const float *)ZEROS, n) || !safe(products[2], ends[0], starts[0], n)) return 0;
-            sums[0] += products[0], sums[last] += products[1], sums[last * size + last] += products[2];
-        }
-        const float *found = products + 3;
-        for (int64_t row = first; row < k; row++) {
-            if (!job->vectors[row - 1][2]) continue;
-            sums[row] += found[0], sums[least(last, row) * size + most(last, row)] += found[1];
-            found += 2;
-        }
-    } while (k < size);
-    return 1;
+        done += count;
+    } while (done < fixed);
 }
 
 /* All products of a run in float32; 0 where that is too narrow, and nothing is added. */
@@ -501,13 +515,14 @@ static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int
                               double *scratch) {
     const float **ends = (const float **)scratch, **starts = ends + job->size;
     float *a = (float *)(starts + job->size), *g = tensor(job, slice, 0, offset);
-    int64_t count = 0, together = TOGETHER;
+    int64_t count = 0, together = 0;
     for (int64_t k = 0; k < job->size; k++) {
         if (factors[k] == 0) continue;
         ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
         if (ends[count] == g || starts[count] == g) together = job->size; /* which is read before it is written */
         a[count++] = (float)factors[k];
     }
+    together = most(1, most(together, evenly(count, APART)));
     for (int64_t i = 0; i < count; i += together)
         vectors->add_vectors(g, ends + i, starts + i, a + i, least(together, count - i), n);
 }
@@ -525,6 +540,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     int quick = !wide && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
     for (int64_t k = 1; quick && k < size; k++)
         if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
+    if (quick) longest = MANY * RUN;
     if (!pass->moving) memset(scratch + rows_size(job), 0, sums_size(job) * sizeof(double));
     for (int64_t slice = unit->slice, left = unit->length; left; slice++, offset = 0) {
         int64_t stop = least(lengths(job)[slice], offset + left);
@@ -535,10 +551,8 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 gram_of_pair(job, slice, offset, n, scratch, sums);
             else if (job->size == 1)
                 exact_gram_of_pair(job, slice, offset, n, sums);
-            else if (pass->moving) {
-                if (!quick || !narrow_moving_gram_of_run(pass, slice, offset, n, scratch, sums))
-                    moving_gram_of_run(pass, slice, offset, n, scratch, sums);
-            }
+            else if (pass->moving)
+                (quick ? narrow_moving_gram_of_runs : moving_gram_of_run)(pass, slice, offset, n, scratch, sums);
             else if (exact)
                 gram_of_run(job, slice, offset, n, scratch);
             else if (!narrow_gram_of_run(job, slice, offset, n, scratch))
