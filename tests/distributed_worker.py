@@ -8,6 +8,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from problems import batch, network, weights
 from processes import leave
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,9 +61,10 @@ def build(settings, wrap=None):
 
 
 def shard(model):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # by default it would be of GPUs, if there are any
     for layer in (model[0], model[2]):
-        fully_shard(layer)
-    return fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def whole(model):

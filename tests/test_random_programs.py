@@ -156,7 +156,8 @@ class Program:
         elif kind == "moved":
             parameter.data = parameter.data.clone()
         elif kind == "turned" and parameter.ndim == 2 and parameter.shape[0] == parameter.shape[1]:
-            parameter.data = parameter.data.t()  # the same memory in another order
+            if not (self.fused and parameter.is_cuda):  # torch's kernel refuses gradients of another layout there
+                parameter.data = parameter.data.t()  # the same memory in another order
         elif kind == "threads":
             torch.set_num_threads(draw.choice([1, 2]))
         elif kind == "group" and len(groups[0]["params"]) > 1:
