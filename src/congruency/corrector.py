@@ -237,8 +237,8 @@ class Corrector:
         all_finite = self._noted(finite)
         for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
             source.finish(trained.parameters, scale if self._before is None else None, all_finite)
-        gated = any(source.gate is not None for source in active)
-        self._counts.add_step(solved=self._solution is not None, gated=gated)
+        gated = [source for source in active if source.gate is not None]
+        self._counts.add_step(solved=self._solution is not None, gated=bool(gated))
 
     def _all_finite(self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]) -> Tensor:
         """Whether the gradients of a step without constraints are finite, ()."""
@@ -258,7 +258,7 @@ class Corrector:
             problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
             program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
             plan = _Plan(gathered, scale, state, program)
-        if not gathered.slices and all(one.gate is None for one in active):  # gates may say something else next time
+        if not gathered.slices and not [one for one in active if one.gate is not None]:  # which may change by itself
             self._plan = plan  # it holds no gradient
         return self._solved(plan.program(), trained)
 

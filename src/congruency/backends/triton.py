@@ -233,14 +233,20 @@ class _Launcher:
         self._again: Callable[[], object] | None = None
 
     def __call__(self) -> None:
+        if self._again is not None and self._device.index == torch.cuda.current_device():
+            self._again()
+            return
         with _on(self._device):
             if self._again is not None:
                 self._again()
-                return
-            table = () if self._walked is None else (self._walked.table,)
-            compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
-            if compiled is not None:  # Triton's interpreter gives nothing
-                self._again = self._prepare(compiled)
+            else:
+                self._again = self._first()
+
+    def _first(self) -> Callable[[], object] | None:
+        """Launch as Triton does; how to launch again, or None for Triton's interpreter."""
+        table = () if self._walked is None else (self._walked.table,)
+        compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
+        return None if compiled is None else self._prepare(compiled)
 
     def _prepare(self, compiled: Any) -> Callable[[], object] | None:
         walked = self._walked
@@ -280,7 +286,10 @@ class TritonBackend:
         self._slices = ()
 
     def point(self, gradients: tuple[int, ...]) -> bool:
-        return all(launch.point(gradients) for launch in self._launches)
+        for launch in self._launches:  # a generator would take longer, at every step
+            if not launch.point(gradients):
+                return False
+        return True
 
     def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
         if not self._size or len(self._launches) != 1 or self._others is not None:

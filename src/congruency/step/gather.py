@@ -61,7 +61,7 @@ class Gather:
         """
         layouts = [(source.layout, source.active) for source in active]
         key: tuple[object, ...] | None = None
-        if not self._rows and all(layout is not None for layout, _ in layouts):
+        if not self._rows and None not in [layout for layout, _ in layouts]:
             parameters = trained.parameters
             weights = [local(parameter) for parameter in parameters] if trained.sharded else parameters
             copies = None if self._before is None else self._before.layout

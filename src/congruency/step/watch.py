@@ -32,7 +32,8 @@ class Watch:
         self._total = 0  # steps looked at
         self._steps = 0  # since the last look
         self._last = 0  # what the counter said at the last look
-        self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None
+        self._room: tuple[Tensor, torch.cuda.Event] | None = None  # for copies of a counter on a GPU
+        self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None  # a copy under way, and its steps
         self._warned = False
 
     def start(self, counter: int) -> None:
@@ -44,20 +45,24 @@ class Watch:
         if self._warned:
             return
         self._steps += 1
-        if self._pending is not None and not _capturing() and self._pending[1].query():  # no query in a capture
-            copy, _, steps = self._pending
+        if self._pending is not None:
+            copy, event, steps = self._pending
+            if _capturing() or not event.query():  # a query would end a capture
+                return
             self._pending = None
             self._look(int(copy), steps)
         if self._steps < self._every:
             return
-        steps, self._steps = self._steps, 0
         if not isinstance(counter, Tensor):
+            steps, self._steps = self._steps, 0
             self._look(counter, steps)
         elif counter.device.type == "cuda" and not _capturing():
-            copy = torch.empty((), dtype=counter.dtype, pin_memory=True).copy_(counter, non_blocking=True)
-            event = torch.cuda.Event()
+            if self._room is None:
+                self._room = torch.empty((), dtype=counter.dtype, pin_memory=True), torch.cuda.Event()
+            copy, event = self._room
+            copy.copy_(counter, non_blocking=True)
             event.record()
-            self._pending = (copy, event, steps)
+            self._pending, self._steps = (copy, event, self._steps), 0
 
     def _look(self, counter: int, steps: int) -> None:
         share, self._last = (counter - self._last) / steps, counter
