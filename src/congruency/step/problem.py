@@ -76,8 +76,10 @@ class Problems:
 
 def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
     """The problem with the gates of its sources as they are now."""
-    always = torch.ones((), dtype=torch.bool, device=device)
-    gates = [(always if source.gate is None else source.gate).expand(source.active) for source in active]
+    gates = [  # no constant is made without need: it would be a launch at every step
+        (torch.ones((), dtype=torch.bool, device=device) if source.gate is None else source.gate).expand(source.active)
+        for source in active
+    ]
     if len(gates) == 1:
         same = problem.gate is not None and problem.gate.data_ptr() == gates[0].data_ptr()
         return problem if same else replace(problem, gate=gates[0])
