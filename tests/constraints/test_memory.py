@@ -93,6 +93,38 @@ def test_tasks_one_by_one_give_the_same(make, training, masked, monkeypatch):
     assert_rows(filled(model, (3, 5, 3, 5, 4), masked), model)
 
 
+def convolutional():
+    """A network of several input and output channels, whose memory formats differ."""
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)).double()
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["batched", "one-by-one"])
+@pytest.mark.parametrize("counts", [(4, 4, 4), (3, 5, 3, 4)], ids=["even", "uneven"])
+def test_gradients_lie_in_memory_as_the_parameters_do(counts, batches, monkeypatch):
+    """The compiled passes walk all tensors of a parameter in memory order; others are computed by slow operations."""
+    if not batches:
+        monkeypatch.setattr("congruency.constraints.memory._LARGE", 0)
+    found = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        model = convolutional().to(memory_format=memory_format)
+        memory = EpisodicMemory(model)
+        generator = torch.Generator().manual_seed(0)
+        for task, count in enumerate(counts):
+            inputs = torch.randn(count, 3, 4, 4, generator=generator, dtype=torch.float64)
+            inputs = inputs.contiguous(memory_format=memory_format)
+            memory.observe(inputs[:1], torch.zeros(1, dtype=torch.int64), task)
+            memory.observe(inputs[1:], torch.randint(4, (count - 1,), generator=generator), task)
+        assert_rows(memory, model)
+        memory.begin(list(model.parameters()))
+        for parameter in model.parameters():
+            assert {row.stride() for row in memory.basis(parameter).tensors} == {parameter.stride()}
+        assert memory._episodes[0].inputs.is_contiguous(memory_format=memory_format)
+        found.append(memory.gradients())
+    for name, gradients in found[0].items():
+        torch.testing.assert_close(gradients, found[1][name])
+
+
 def test_batch_norm_sees_every_task_for_itself():
     """In one batch of all tasks, means and variances would mix; this tells the two apart."""
     model = normalised()
