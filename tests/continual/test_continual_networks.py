@@ -13,6 +13,7 @@ from congruency.backends import TorchBackend, backend_for
 from congruency.constraints import EpisodicMemory
 from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
 from congruency.continual.learners.constrained import LoopedMemory
+from congruency.datasets import LabelledImages
 from congruency.step.gather import Gather
 
 
@@ -204,6 +205,29 @@ def test_steps_of_a_task_write_memory_gradients_to_one_place(kind, monkeypatch):
     assert int(again.constraints.corrector.stats.corrected_steps)
     for (name, found), wanted in zip(again.model.state_dict().items(), anew.model.state_dict().values(), strict=True):
         assert torch.equal(found, wanted), name
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_are_in_the_memory_format_of_the_network(memory_format, monkeypatch):
+    """Those that are learned, kept and evaluated; and the corrections' slow passes have nothing left to do."""
+    slow, seen = [], set()
+    prepare = TorchBackend.__init__
+    monkeypatch.setattr(TorchBackend, "__init__", lambda self, *args: slow.append(1) or prepare(self, *args))
+    colours = [torch.randint(256, (60, 3, 8, 8), dtype=torch.uint8) for _ in range(2)]
+    sets = [LabelledImages(images, torch.arange(60) % 6, tuple("abcdef")) for images in colours]
+
+    def make(share):
+        model = NarrowResNet18(6, filters=2).double().to(memory_format=memory_format)
+        model.register_forward_pre_hook(
+            lambda model, inputs: seen.add(inputs[0].is_contiguous(memory_format=memory_format))
+        )
+        return model
+
+    settings = {"window": 2, "memory_margin": 0.5}
+    made = Setting(make, 3, memory=10)
+    run(incremental(*sets, tasks=3, samples=20), plain("dcl_memory", **settings), made, dtype=torch.float64)
+    assert seen == {True}
+    assert not slow or backend_for("cpu") is TorchBackend
 
 
 def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.learners import Learner, Setting, learner
@@ -29,6 +29,8 @@ def run(
 ) -> Outcome:
     """Train one learner on one stream; an :class:`Outcome` with S = M = 1.
 
+    Where the network is in the ``channels_last`` memory format, images are too.
+
     Args:
         stream: The tasks.
         config: The learner.
@@ -45,7 +47,7 @@ def run(
     if config.has_episodes or config.kind == "icarl":
         memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
     one = learner(config, setting)
-    runner = _Runner(stream, torch.device(device), dtype)
+    runner = _Runner(stream, torch.device(device), dtype, _memory_format(one.model))
     tasks = len(stream)
     baseline, _ = runner.scores(one)
     matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
@@ -58,11 +60,19 @@ def run(
     return Outcome(matrix[None, None], baseline[None], cosines[None, None], losses[None, None])
 
 
+def _memory_format(model: nn.Module) -> torch.memory_format:
+    weights = [p for p in model.parameters() if p.ndim == 4 and not p.is_contiguous()]
+    last = any(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    return torch.channels_last if last else torch.contiguous_format
+
+
 class _Runner:
     """A stream on a device."""
 
-    def __init__(self, stream: Stream, device: torch.device, dtype: torch.dtype) -> None:
-        self.stream, self.device, self.dtype = stream, device, dtype
+    def __init__(
+        self, stream: Stream, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
+        self.stream, self.device, self.dtype, self.memory_format = stream, device, dtype, memory_format
         self._tests = [tuple(part.to(device) for part in stream.testing(task)) for task in range(len(stream))]
 
     def learn(self, one: Learner, task: int, batch: int, agreement: bool) -> float:
@@ -96,7 +106,7 @@ class _Runner:
         return (total / len(labels)).cpu()
 
     def _inputs(self, images: Tensor) -> Tensor:
-        return images.to(self.dtype) / 255
+        return images.to(self.dtype, memory_format=self.memory_format) / 255
 
     def _mask(self, task: int) -> Tensor | None:
         mask = self.stream.mask(task)
