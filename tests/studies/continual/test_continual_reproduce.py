@@ -210,6 +210,31 @@ def test_incremental_classes_and_a_network_of_timm(tmp_path):
     assert sum(p.numel() for p in network(settings, stream, 1.0, 0).parameters()) > 1e7
 
 
+def test_a_gpu_has_its_fastest_convolutions(tmp_path, monkeypatch):
+    """The memory format that they need, on the device of meta tensors, and cuDNN's choice while a run is executed."""
+    stream = ContinualRunner(small(table="icifar100", tasks=2), tmp_path).stream(0)
+    model = network(small(table="icifar100", tasks=2), stream, 1.0, 0)
+    for device, memory_format in (("cpu", torch.contiguous_format), ("meta", torch.channels_last)):
+        weight = runner_module.placed(model, device).stages[1].first.weight
+        assert weight.device.type == device
+        assert weight.is_contiguous(memory_format=memory_format)
+    chosen = []
+
+    def note(*args, **kwargs):
+        chosen.append(torch.backends.cudnn.benchmark)
+        raise ValueError
+
+    monkeypatch.setattr(runner_module, "run_alone", note)
+    settings = small(table="icifar100", tasks=2, model="resnet")
+    for device in ("cpu", "cuda"):
+        runner = ContinualRunner(settings, tmp_path, device=device)
+        (batch,) = runner.batches(continual_study(settings, ["ResNet GEM"]).runs([0]))
+        with pytest.raises(ValueError):  # noqa: PT011
+            next(iter(runner.run(batch, lambda label, share: None)))
+    assert chosen == [False, True]
+    assert not torch.backends.cudnn.benchmark
+
+
 def test_seeds_whose_classes_differ_in_size_are_batched_apart(tmp_path):
     """Digits have different numbers of images per class; seeds assign the classes in other orders."""
     changes = {"table": "icifar100", "tasks": 5, "samples": 40, "memory": 10, "model": "mlp"}
