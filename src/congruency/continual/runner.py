@@ -90,8 +90,8 @@ class _Runner:
         return float(torch.stack(defined).nan_to_num(0.0).mean()) if defined else float("nan")
 
     def scores(self, one: Learner) -> Tensor:
-        """(2, T): accuracies and losses on all tasks."""
-        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1)
+        """(2, T): accuracies and losses on all tasks; the device is waited for once."""
+        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1).cpu()
 
     def _score(self, one: Learner, task: int) -> Tensor:
         """(2,): accuracy of the predictions, and mean cross entropy of the outputs."""
@@ -103,7 +103,7 @@ class _Runner:
             total[0] += (predicted == wanted).sum()
             own = outputs.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
             total[1] += (outputs.logsumexp(-1) - own).sum(dtype=torch.float64)  # a third of cross_entropy's time
-        return (total / len(labels)).cpu()
+        return total / len(labels)
 
     def _inputs(self, images: Tensor) -> Tensor:
         return images.to(self.dtype, memory_format=self.memory_format) / 255
