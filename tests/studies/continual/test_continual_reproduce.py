@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from congruency.cli import build
+from congruency.datasets import LabelledImages
 from congruency.studies.continual import runner as runner_module
 from congruency.studies.continual import tables
 from congruency.studies.continual import tuning as tuning_module
@@ -407,6 +409,27 @@ def test_windows_that_no_task_is_long_enough_for_are_named():
     assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
     assert "(40, 50)" in continual_study(small(samples=400)).caption
     assert "windows" not in continual_study(StreamSettings(table="mnist_r")).caption
+    assert "windows" not in continual_study(small(), ["GEM"]).caption
+
+
+def test_the_clean_images_are_fewer_and_the_page_says_so():
+    """100 clean images of each class, 80 to train: 400 of the five classes of a task, not the paper's 2500."""
+    clean = StreamSettings(table="icifar100", labels="clean", memory=40)
+    study = continual_study(clean)
+    assert "20 tasks of up to 400 samples, one pass in batches of 10, 40 samples of each task kept" in study.lead
+    assert "The memory keeps 10 % of a task's samples; that of the paper, 256 of 2500, keeps 10 %." in study.lead
+    assert (
+        "A task has 40 steps: windows as long or longer (50) never renew their reference within one." in study.caption
+    )
+    assert "40 steps" not in continual_study(clean, ["ResNet DCL-32-1 MEM"]).caption
+    assert clean.described()["samples"] == 2500  # names the runs on disk, also those of before
+    assert continual_study(replace(clean, samples=100, memory=256)).lead.count(" 100 ") == 2
+    images = LabelledImages(
+        torch.zeros(400, 1, 2, 2, dtype=torch.uint8), torch.arange(400) // 100, ("a", "b", "c", "d")
+    )
+    train, test = images.divide(tables.CLEAN_SHARE, seed=0)
+    assert train.labels.bincount().tolist() == [80] * 4
+    assert test.labels.bincount().tolist() == [20] * 4
 
 
 def test_the_peers_of_a_split_set_say_whether_the_task_is_given(tmp_path):

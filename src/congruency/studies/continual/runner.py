@@ -20,12 +20,11 @@ from congruency.continual.config import memory_slice
 from congruency.continual.gem_fast import FastGEM
 from congruency.continual.networks import NarrowResNet18
 from congruency.datasets import LabelledImages, load
-from congruency.studies.continual.tables import ContinualJob, StreamSettings
+from congruency.studies.continual.tables import CLEAN_SHARE, ContinualJob, StreamSettings
 from congruency.studies.executor import Batch, Within
 from congruency.studies.plan import Run
 from congruency.studies.store import RunResult
 
-_CLEAN_SHARE = 0.8  # of the clean images of each class, for training
 _BATCH_BYTES = {"cpu": 3 << 30, "cuda": 40 << 30}  # that the runs of one batch may take
 _HIDDEN = 100
 
@@ -133,7 +132,7 @@ def _images(settings: StreamSettings, data: Path | None) -> tuple[LabelledImages
     """Training and test images, read once per process."""
     dataset = settings.dataset or settings.stream_table.base
     if settings.labels == "clean":
-        return load(dataset, "test", data=data).divide(_CLEAN_SHARE, seed=0)
+        return load(dataset, "test", data=data).divide(CLEAN_SHARE, seed=0)
     return load(dataset, "train", data=data), load(dataset, "test", data=data)
 
 
