@@ -405,6 +405,17 @@ def test_results_are_collected_for_finished_seeds_only(tmp_path):
     assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]
 
 
+@pytest.mark.parametrize("model", ["resnet", "mlp"])
+def test_agreement_with_the_memory_is_measured_where_it_takes_little_of_a_step(model, tmp_path):
+    """And in the paper's tables."""
+    words = ["icifar100", "--dataset", "digits", "--tasks", "2", "--samples", "10", "--memory", "5", "--seeds", "1"]
+    rows = ["--part", "peers", "--row", "ResNet GEM", "--model", model]
+    result = invoke(*words, *rows, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())["ResNet GEM"]["memory_agreement"]
+    assert (found == [None]) == (model == "mlp")
+
+
 def test_windows_that_no_task_is_long_enough_for_are_named():
     assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
     assert "(40, 50)" in continual_study(small(samples=400)).caption
