@@ -2,11 +2,13 @@
 
 import copy
 import math
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import congruency
 from congruency import EpisodicMemory
@@ -134,6 +136,44 @@ def test_batch_norm_sees_every_task_for_itself():
     twin = copy.deepcopy(model)
     mixed = torch.autograd.grad(functional.cross_entropy(twin(inputs), targets), list(twin.parameters()))
     assert not torch.allclose(memory.gradients()["0.weight"].mean(0), mixed[0])
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.counts[operation.overloadpacket.__name__] += 1
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_averages_are_neither_copied_nor_updated_in_training(training, monkeypatch):
+    """In a narrow ResNet-18 that would be 80 operations per task."""
+    monkeypatch.setattr("congruency.constraints.memory._LARGE", 0)
+    model = normalised().train(training)
+    memory = filled(model, (4, 4, 4))
+    with Operations() as operations:
+        memory.gradients()
+    assert operations.counts["clone"] == (0 if training else 2 * len(list(model.buffers())))
+    assert not operations.counts["add_"]
+    assert all(layer.track_running_stats for layer in (model[1], model[5]))
+
+
+def test_other_buffers_are_each_tasks_own(monkeypatch):
+    """Those of a subclass too, which may use its running averages in training."""
+
+    class Renormalised(nn.BatchNorm1d):
+        def forward(self, inputs):
+            self.running_mean.mul_(0.5).add_(inputs.detach().mean(0), alpha=0.5)
+            return inputs - self.running_mean
+
+    monkeypatch.setattr("congruency.constraints.memory._LARGE", 0)
+    model = nn.Sequential(nn.Linear(6, 5), Renormalised(5, affine=False), nn.Linear(5, 4)).double()
+    assert_rows(filled(model, (4, 4, 4)), model)
 
 
 def test_masked_and_unmasked_tasks_side_by_side():

@@ -123,20 +123,21 @@ def test_the_mask_is_that_of_the_evaluated_task():
         assert guesses <= set(made.tasks[task].classes)
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("masked", [False, True], ids=["shared classes", "own classes"])
-def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked):
+def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked, memory_format):
     """With batch normalisation, over steps and tasks, and with weights that move to other memory.
 
     On a GPU the second step of a task, and the second after a move, capture a CUDA graph, and the third replay it.
     """
     torch.manual_seed(0)
-    model = NarrowResNet18(6, filters=3).to(device, torch.float64).train()
+    model = NarrowResNet18(6, filters=3).to(device, torch.float64).to(memory_format=memory_format).train()
     model.unused = nn.Parameter(torch.zeros(2, device=device, dtype=torch.float64))
     memories = [kind(model, size=4) for kind in (EpisodicMemory, LoopedMemory)]
     for task in range(3):
         mask = torch.full((6,), -math.inf, dtype=torch.float64, device=device)
         mask[2 * task : 2 * task + 2] = 0
-        inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device)
+        inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device).contiguous(memory_format=memory_format)
         labels = 2 * task + torch.randint(2, (5,), device=device)
         for step in range(6):
             for memory in memories:

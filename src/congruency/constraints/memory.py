@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,6 +26,8 @@ _EMPTY_STEPS = 1000
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Policy = Literal["ring", "first"]
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # not their subclasses, which may do otherwise
 
 _LARGE = 1 << 24  # samples times weights of a task, from which on a CPU gains nothing by batching tasks
 
@@ -256,11 +259,12 @@ class EpisodicMemory(ConstraintSource):
             name: p.detach().requires_grad_() for name, p in self._network.named_parameters() if p.requires_grad
         }
         wanted = list(parameters.values())
-        for i, episode in enumerate(episodes):
-            buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
-            loss = self._loss_of(parameters, buffers, episode.inputs, episode.targets, episode.mask)
-            gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-            torch._foreach_copy_([of_tasks[i] for of_tasks in found.values()], gradients)
+        with _written_buffers(self._network) as written:
+            for i, episode in enumerate(episodes):
+                buffers = {name: buffer.clone() for name, buffer in written.items()}
+                loss = self._loss_of(parameters, buffers, episode.inputs, episode.targets, episode.mask)
+                gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+                torch._foreach_copy_([of_tasks[i] for of_tasks in found.values()], gradients)
 
     def _loss_of(
         self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor,
@@ -341,6 +345,27 @@ def joined(join: Callable[[list[Tensor]], Tensor], episodes: Sequence[Episode]) 
     masks = [e.mask for e in episodes if e.mask is not None]
     inputs, targets = join([e.inputs for e in episodes]), join([e.targets for e in episodes])
     return Episode(inputs, targets, join(masks) if masks else None)
+
+
+@contextmanager
+def _written_buffers(network: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """The buffers that a forward pass may write: within this context no running averages of batch normalization.
+
+    In training they are not read either, and to copy and update them is a quarter of a pass's operations.
+    """
+    norms = [
+        layer for layer in network.modules()
+        if isinstance(layer, _BATCH_NORMS) and type(layer) in _BATCH_NORMS
+        and layer.training and layer.track_running_stats
+    ]  # fmt: skip
+    averages = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield {name: buffer for name, buffer in network.named_buffers() if id(buffer) not in averages}
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
 
 
 def _stack_like(parameter: Tensor, count: int) -> Tensor:
