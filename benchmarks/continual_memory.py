@@ -1,6 +1,6 @@
 """Time the gradients of GEM's memory for a convolutional network: in one batched call, and task by task.
 
-    python benchmarks/continual_memory.py --device cuda
+    python benchmarks/continual_memory.py --device cuda --memory 40 --channels-last
     python benchmarks/continual_memory.py --device cpu --tasks 4 --memory 32
 
 The network is that of incremental CIFAR-100, a narrow ResNet-18. ``EpisodicMemory`` computes all tasks in one vmapped
@@ -28,12 +28,17 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=19, help="past tasks")
     parser.add_argument("--memory", type=int, default=256, help="samples per task")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument(
+        "--channels-last", action="store_true", help="as the study's runs on a GPU: in this memory format, cuDNN tuned"
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = NarrowResNet18().to(options.device).train()
+    memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
+    torch.backends.cudnn.benchmark = options.channels_last
+    model = NarrowResNet18().to(options.device).to(memory_format=memory_format).train()
     memories = {kind.__name__: kind(model, size=options.memory) for kind in (EpisodicMemory, LoopedMemory)}
     for task in range(options.tasks + 1):
-        inputs = torch.rand(options.memory, 3, 32, 32, device=options.device)
+        inputs = torch.rand(options.memory, 3, 32, 32, device=options.device).to(memory_format=memory_format)
         labels = torch.randint(100, (options.memory,), device=options.device)
         for memory in memories.values():
             memory.observe(inputs, labels, task)

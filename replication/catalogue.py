@@ -98,6 +98,12 @@ _FINE_TUNED = (
     "--optimizer adamw --lr 0.0005 --weight-decay 0.05 --epochs 6 --warmup 1 --batch-size 64 --smoothing 0.1"
 )
 
+CLEAN_TENTH = (
+    "single", "ResNet GEM", "ResNet GEM, margin 0", *(f"ResNet DCL-{window}-1 MEM" for window in (4, 8, 12, 20, 50)),
+    "ER", "DER++",
+)  # fmt: skip
+"""Rows on incremental CIFAR-100; those of DCL in both modes, with both margins."""
+
 CATALOGUE: tuple[Entry, ...] = (
     _table(
         "Table 1", "salicon", "saliency, trained on SALICON and scored on its validation set", "saliency",
@@ -233,6 +239,16 @@ CATALOGUE: tuple[Entry, ...] = (
     _table(
         "", "tiny_subset", TITLES["tiny_subset"], "classification", data=("tiny_imagenet",), seeds=5,
         takes=_measured("6 minutes for 3 seeds", "with --processes 2"),
+    ),
+    Entry(
+        name="icifar100_clean_tenth", family="continual", data=("cifar100",), seeds=10,
+        title="incremental CIFAR-100, clean images only, with a tenth of them in the memory; ER and DER++ beside",
+        commands=(
+            "reproduce continual icifar100 --labels clean --memory 40 --part all "
+            f"{' '.join(f'--row {shlex.quote(name)}' for name in CLEAN_TENTH)} "
+            "--data FOLDER --seeds 10 --device cuda --processes 14 --out {out}/icifar100_clean_tenth",
+        ),
+        remark="the paper keeps a tenth too, 256 of 2500",
     ),
     Entry(
         name="osie_study", title="saliency on OSIE alone: 500 images to train on, 200 to score", family="saliency",

@@ -28,7 +28,7 @@ from congruency.training.methods import BASELINE
 from replication.rows import definition
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {
-    **dict.fromkeys(("mnist_r", "mnist_p", "icifar100_clean"), COLUMNS),
+    **dict.fromkeys(("mnist_r", "mnist_p", "icifar100_clean", "icifar100_clean_tenth"), COLUMNS),
     "osie": tuple(Column(key=metric, unit="", digits=4) for metric in PRINTED),
     "order_digits": (Column(key="congruency", title="Congruency", unit="", digits=4),),
     "ablation_digits": (TEST_ERROR,),

@@ -19,6 +19,7 @@ from congruency.studies.analysis.runs import row_name
 from congruency.studies.classification.cells import Axes, cell_name, cells
 from congruency.studies.classification.jobs import correction_settings
 from congruency.studies.classification.tuned import TUNED
+from congruency.studies.continual.parts import part_study
 from congruency.studies.continual.tables import TABLES, StreamSettings, Table, continual_study
 from congruency.studies.image_tables import TITLES as IMAGE_TABLES
 from congruency.studies.image_tables import named_study
@@ -30,6 +31,7 @@ from congruency.training import choose_families, choose_methods
 from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.methods import BASELINE
 from congruency.training.wording import method_name
+from replication.catalogue import CLEAN_TENTH
 
 LONGER, SCREENED = "_30", "_screened"
 """How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""
@@ -80,7 +82,9 @@ def definition(folder: str) -> Definition | None:
 
 def _rows(folder: str) -> Rows:
     if folder in _STREAMS:
-        return _continual(_STREAMS[folder])
+        return _continual(continual_study(StreamSettings(table=_STREAMS[folder])))
+    if folder == "icifar100_clean_tenth":
+        return _continual(part_study(StreamSettings(table="icifar100"), CLEAN_TENTH, "all"))
     table = TUNED.get(folder.removesuffix(SCREENED).removesuffix(LONGER))
     if table is not None:
         screened = folder.endswith(SCREENED)
@@ -130,9 +134,8 @@ def _tuned(methods: Methods) -> Rows:
         yield Row(name=name, jobs=(), against="baseline" if paper else None, settings=common)
 
 
-def _continual(table: Table) -> Rows:
+def _continual(study: Study[Any]) -> Rows:
     """The margin of a learner is that of the constraints it has: references, memory, or both with the same."""
-    study = continual_study(StreamSettings(table=table))
     names = {row.name for row in study.rows}
     for row in study.rows:
         kind, settings = row.settings["kind"], dict(row.settings)

@@ -45,10 +45,10 @@ _HELD = {
         ("order_digits",),
         "order_digits is a small one, classifiers of the embedded digits, with its commands in its table",
     ),
-    "memory_agreement": Held(("mnist_r", "mnist_p", "icifar100"), ("icifar100_clean",)),
+    "memory_agreement": Held(("mnist_r", "mnist_p", "icifar100"), ("icifar100_clean", "icifar100_clean_tenth")),
     "congruency_curves": Held(("congruency_cifar", "congruency_tiny")),
     "validation_loss": Held(
-        ("validation_loss_tiny", "validation_loss_salicon", "icifar100"), ("icifar100_clean",)
+        ("validation_loss_tiny", "validation_loss_salicon", "icifar100"), ("icifar100_clean", "icifar100_clean_tenth"),
     ),
     "tiny": Held(("language_tiny",)),
     "10m": Held(("language_10m",)),

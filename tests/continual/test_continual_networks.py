@@ -13,6 +13,7 @@ from congruency.backends import TorchBackend, backend_for
 from congruency.constraints import EpisodicMemory
 from congruency.continual import NarrowResNet18, Setting, incremental, learner, mlp, run
 from congruency.continual.learners.constrained import LoopedMemory
+from congruency.datasets import LabelledImages
 from congruency.step.gather import Gather
 
 
@@ -122,20 +123,21 @@ def test_the_mask_is_that_of_the_evaluated_task():
         assert guesses <= set(made.tasks[task].classes)
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("masked", [False, True], ids=["shared classes", "own classes"])
-def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked):
+def test_memory_gradients_one_by_one_are_those_of_one_batched_call(device, masked, memory_format):
     """With batch normalisation, over steps and tasks, and with weights that move to other memory.
 
     On a GPU the second step of a task, and the second after a move, capture a CUDA graph, and the third replay it.
     """
     torch.manual_seed(0)
-    model = NarrowResNet18(6, filters=3).to(device, torch.float64).train()
+    model = NarrowResNet18(6, filters=3).to(device, torch.float64).to(memory_format=memory_format).train()
     model.unused = nn.Parameter(torch.zeros(2, device=device, dtype=torch.float64))
     memories = [kind(model, size=4) for kind in (EpisodicMemory, LoopedMemory)]
     for task in range(3):
         mask = torch.full((6,), -math.inf, dtype=torch.float64, device=device)
         mask[2 * task : 2 * task + 2] = 0
-        inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device)
+        inputs = torch.rand(5, 3, 8, 8, dtype=torch.float64, device=device).contiguous(memory_format=memory_format)
         labels = 2 * task + torch.randint(2, (5,), device=device)
         for step in range(6):
             for memory in memories:
@@ -204,6 +206,29 @@ def test_steps_of_a_task_write_memory_gradients_to_one_place(kind, monkeypatch):
     assert int(again.constraints.corrector.stats.corrected_steps)
     for (name, found), wanted in zip(again.model.state_dict().items(), anew.model.state_dict().values(), strict=True):
         assert torch.equal(found, wanted), name
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_are_in_the_memory_format_of_the_network(memory_format, monkeypatch):
+    """Those that are learned, kept and evaluated; and the corrections' slow passes have nothing left to do."""
+    slow, seen = [], set()
+    prepare = TorchBackend.__init__
+    monkeypatch.setattr(TorchBackend, "__init__", lambda self, *args: slow.append(1) or prepare(self, *args))
+    colours = [torch.randint(256, (60, 3, 8, 8), dtype=torch.uint8) for _ in range(2)]
+    sets = [LabelledImages(images, torch.arange(60) % 6, tuple("abcdef")) for images in colours]
+
+    def make(share):
+        model = NarrowResNet18(6, filters=2).double().to(memory_format=memory_format)
+        model.register_forward_pre_hook(
+            lambda model, inputs: seen.add(inputs[0].is_contiguous(memory_format=memory_format))
+        )
+        return model
+
+    settings = {"window": 2, "memory_margin": 0.5}
+    made = Setting(make, 3, memory=10)
+    run(incremental(*sets, tasks=3, samples=20), plain("dcl_memory", **settings), made, dtype=torch.float64)
+    assert seen == {True}
+    assert not slow or backend_for("cpu") is TorchBackend
 
 
 def test_networks_with_convolutions_take_their_memory_gradients_one_by_one():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from congruency._validate import check_choice, check_margin, check_parts, warn
 from congruency.backends.base import Basis
+from congruency.backends.torch import same_layout
 from congruency.constraints.base import ConstraintSource, ascent_sign
 from congruency.distributed import local
 
@@ -24,6 +26,8 @@ _EMPTY_STEPS = 1000
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Policy = Literal["ring", "first"]
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # not their subclasses, which may do otherwise
 
 _LARGE = 1 << 24  # samples times weights of a task, from which on a CPU gains nothing by batching tasks
 
@@ -133,7 +137,9 @@ class EpisodicMemory(ConstraintSource):
 
     def _joined(self, old: Tensor | None, new: Tensor) -> Tensor:
         """What is kept of old and new samples together, in memory of its own."""
-        old, new = new[:0].detach() if old is None else old, new.detach()
+        new = new.detach()
+        if old is None or not len(old):  # by itself: with an empty tensor beside it, its memory format would be lost
+            return (new[: self.size] if self.policy == "first" else new[-self.size :]).clone()
         if self.policy == "first":
             return torch.cat([old, new[: self.size - len(old)]])
         new = new[-self.size :]
@@ -186,13 +192,20 @@ class EpisodicMemory(ConstraintSource):
         return Basis(list(gradients.unbind()))
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradient of every past task's loss by name of parameter, (tasks, *shape)."""
+        """The gradient of every past task's loss by name of parameter, (tasks, *shape).
+
+        Those of one task lie in memory as the parameter does.
+        """
         stacks = self._stacks()
         parts = [self._batched(stack) for _, stack in stacks]
         if len(parts) < 2:
             return parts[0] if parts else {}
-        order = torch.tensor([i for places, _ in stacks for i in places]).argsort()
-        return {name: torch.cat([part[name] for part in parts])[order.to(parts[0][name].device)] for name in parts[0]}
+        found = self._room(self.active)
+        for (places, _), part in zip(stacks, parts, strict=True):
+            order = torch.tensor(places)
+            for name, gradients in part.items():
+                found[name].index_copy_(0, order.to(gradients.device), gradients)
+        return found
 
     def _stacks(self) -> Stacks:
         """What the gradients are computed from; made when a task has ended, not at every step."""
@@ -225,7 +238,8 @@ class EpisodicMemory(ConstraintSource):
             randomness="different",
         )  # fmt: skip
         try:
-            return dict(batched(parameters, buffers, stack.inputs, stack.targets, mask))
+            gradients = batched(parameters, buffers, stack.inputs, stack.targets, mask)
+            return {name: _laid_out_as(parameters[name], of_tasks) for name, of_tasks in gradients.items()}
         except RuntimeError as error:
             if not str(error).startswith("vmap"):
                 raise
@@ -235,7 +249,7 @@ class EpisodicMemory(ConstraintSource):
     def _room(self, tasks: int) -> dict[str, Tensor]:
         """Memory for the gradients of so many tasks, not written yet."""
         named = self._network.named_parameters()
-        return {name: p.new_empty(tasks, *p.shape) for name, p in named if p.requires_grad}
+        return {name: _stack_like(p, tasks) for name, p in named if p.requires_grad}
 
     def _one_by_one(self, episodes: Sequence[Episode], found: Mapping[str, Tensor]) -> None:
         """Write the gradient of every task's loss into ``found``, one task after the other."""
@@ -245,11 +259,12 @@ class EpisodicMemory(ConstraintSource):
             name: p.detach().requires_grad_() for name, p in self._network.named_parameters() if p.requires_grad
         }
         wanted = list(parameters.values())
-        for i, episode in enumerate(episodes):
-            buffers = {name: buffer.clone() for name, buffer in self._network.named_buffers()}
-            loss = self._loss_of(parameters, buffers, episode.inputs, episode.targets, episode.mask)
-            gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-            torch._foreach_copy_([of_tasks[i] for of_tasks in found.values()], gradients)
+        with _written_buffers(self._network) as written:
+            for i, episode in enumerate(episodes):
+                buffers = {name: buffer.clone() for name, buffer in written.items()}
+                loss = self._loss_of(parameters, buffers, episode.inputs, episode.targets, episode.mask)
+                gradients = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+                torch._foreach_copy_([of_tasks[i] for of_tasks in found.values()], gradients)
 
     def _loss_of(
         self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor,
@@ -330,6 +345,39 @@ def joined(join: Callable[[list[Tensor]], Tensor], episodes: Sequence[Episode]) 
     masks = [e.mask for e in episodes if e.mask is not None]
     inputs, targets = join([e.inputs for e in episodes]), join([e.targets for e in episodes])
     return Episode(inputs, targets, join(masks) if masks else None)
+
+
+@contextmanager
+def _written_buffers(network: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """The buffers that a forward pass may write: within this context no running averages of batch normalization.
+
+    In training they are not read either, and to copy and update them is a quarter of a pass's operations.
+    """
+    norms = [
+        layer for layer in network.modules()
+        if isinstance(layer, _BATCH_NORMS) and type(layer) in _BATCH_NORMS
+        and layer.training and layer.track_running_stats
+    ]  # fmt: skip
+    averages = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield {name: buffer for name, buffer in network.named_buffers() if id(buffer) not in averages}
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def _stack_like(parameter: Tensor, count: int) -> Tensor:
+    """Memory for (count, *shape), each of which lies as the parameter does: in the ``channels_last`` format, say."""
+    strides = torch.empty_like(parameter, device="meta").stride()  # dense, in the parameter's order of dimensions
+    size = (count, *parameter.shape), (parameter.numel(), *strides)
+    return torch.empty_strided(*size, dtype=parameter.dtype, device=parameter.device)
+
+
+def _laid_out_as(parameter: Tensor, stack: Tensor) -> Tensor:
+    """A stack of tensors (count, *shape), copied unless each of them lies in memory as the parameter does."""
+    return stack if same_layout([parameter, stack[0]]) else _stack_like(parameter, len(stack)).copy_(stack)
 
 
 def _sample(samples: Tensor) -> str:

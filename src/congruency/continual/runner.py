@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.learners import Learner, Setting, learner
@@ -29,6 +29,8 @@ def run(
 ) -> Outcome:
     """Train one learner on one stream; an :class:`Outcome` with S = M = 1.
 
+    Where the network is in the ``channels_last`` memory format, images are too.
+
     Args:
         stream: The tasks.
         config: The learner.
@@ -45,7 +47,7 @@ def run(
     if config.has_episodes or config.kind == "icarl":
         memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
     one = learner(config, setting)
-    runner = _Runner(stream, torch.device(device), dtype)
+    runner = _Runner(stream, torch.device(device), dtype, _memory_format(one.model))
     tasks = len(stream)
     baseline, _ = runner.scores(one)
     matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
@@ -58,11 +60,19 @@ def run(
     return Outcome(matrix[None, None], baseline[None], cosines[None, None], losses[None, None])
 
 
+def _memory_format(model: nn.Module) -> torch.memory_format:
+    weights = [p for p in model.parameters() if p.ndim == 4 and not p.is_contiguous()]
+    last = any(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    return torch.channels_last if last else torch.contiguous_format
+
+
 class _Runner:
     """A stream on a device."""
 
-    def __init__(self, stream: Stream, device: torch.device, dtype: torch.dtype) -> None:
-        self.stream, self.device, self.dtype = stream, device, dtype
+    def __init__(
+        self, stream: Stream, device: torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
+        self.stream, self.device, self.dtype, self.memory_format = stream, device, dtype, memory_format
         self._tests = [tuple(part.to(device) for part in stream.testing(task)) for task in range(len(stream))]
 
     def learn(self, one: Learner, task: int, batch: int, agreement: bool) -> float:
@@ -80,8 +90,8 @@ class _Runner:
         return float(torch.stack(defined).nan_to_num(0.0).mean()) if defined else float("nan")
 
     def scores(self, one: Learner) -> Tensor:
-        """(2, T): accuracies and losses on all tasks."""
-        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1)
+        """(2, T): accuracies and losses on all tasks; the device is waited for once."""
+        return torch.stack([self._score(one, task) for task in range(len(self.stream))], -1).cpu()
 
     def _score(self, one: Learner, task: int) -> Tensor:
         """(2,): accuracy of the predictions, and mean cross entropy of the outputs."""
@@ -93,10 +103,10 @@ class _Runner:
             total[0] += (predicted == wanted).sum()
             own = outputs.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
             total[1] += (outputs.logsumexp(-1) - own).sum(dtype=torch.float64)  # a third of cross_entropy's time
-        return (total / len(labels)).cpu()
+        return total / len(labels)
 
     def _inputs(self, images: Tensor) -> Tensor:
-        return images.to(self.dtype) / 255
+        return images.to(self.dtype, memory_format=self.memory_format) / 255
 
     def _mask(self, task: int) -> Tensor | None:
         mask = self.stream.mask(task)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from congruency.cli import build
+from congruency.datasets import LabelledImages
 from congruency.studies.continual import runner as runner_module
 from congruency.studies.continual import tables
 from congruency.studies.continual import tuning as tuning_module
@@ -210,6 +212,31 @@ def test_incremental_classes_and_a_network_of_timm(tmp_path):
     assert sum(p.numel() for p in network(settings, stream, 1.0, 0).parameters()) > 1e7
 
 
+def test_a_gpu_has_its_fastest_convolutions(tmp_path, monkeypatch):
+    """The memory format that they need, on the device of meta tensors, and cuDNN's choice while a run is executed."""
+    stream = ContinualRunner(small(table="icifar100", tasks=2), tmp_path).stream(0)
+    model = network(small(table="icifar100", tasks=2), stream, 1.0, 0)
+    for device, memory_format in (("cpu", torch.contiguous_format), ("meta", torch.channels_last)):
+        weight = runner_module.placed(model, device).stages[1].first.weight
+        assert weight.device.type == device
+        assert weight.is_contiguous(memory_format=memory_format)
+    chosen = []
+
+    def note(*args, **kwargs):
+        chosen.append(torch.backends.cudnn.benchmark)
+        raise ValueError
+
+    monkeypatch.setattr(runner_module, "run_alone", note)
+    settings = small(table="icifar100", tasks=2, model="resnet")
+    for device in ("cpu", "cuda"):
+        runner = ContinualRunner(settings, tmp_path, device=device)
+        (batch,) = runner.batches(continual_study(settings, ["ResNet GEM"]).runs([0]))
+        with pytest.raises(ValueError):  # noqa: PT011
+            next(iter(runner.run(batch, lambda label, share: None)))
+    assert chosen == [False, True]
+    assert not torch.backends.cudnn.benchmark
+
+
 def test_seeds_whose_classes_differ_in_size_are_batched_apart(tmp_path):
     """Digits have different numbers of images per class; seeds assign the classes in other orders."""
     changes = {"table": "icifar100", "tasks": 5, "samples": 40, "memory": 10, "model": "mlp"}
@@ -378,10 +405,42 @@ def test_results_are_collected_for_finished_seeds_only(tmp_path):
     assert collect(study, Store(tmp_path).load())["GEM"]["seed"] == [0, 3]
 
 
+@pytest.mark.parametrize("model", ["resnet", "mlp"])
+def test_agreement_with_the_memory_is_measured_where_it_takes_little_of_a_step(model, tmp_path):
+    """And in the paper's tables."""
+    words = ["icifar100", "--dataset", "digits", "--tasks", "2", "--samples", "10", "--memory", "5", "--seeds", "1"]
+    rows = ["--part", "peers", "--row", "ResNet GEM", "--model", model]
+    result = invoke(*words, *rows, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "results.json").read_text())["ResNet GEM"]["memory_agreement"]
+    assert (found == [None]) == (model == "mlp")
+
+
 def test_windows_that_no_task_is_long_enough_for_are_named():
     assert "A task has 6 steps: windows as long or longer (30, 40, 50) never renew" in continual_study(small()).caption
     assert "(40, 50)" in continual_study(small(samples=400)).caption
     assert "windows" not in continual_study(StreamSettings(table="mnist_r")).caption
+    assert "windows" not in continual_study(small(), ["GEM"]).caption
+
+
+def test_the_clean_images_are_fewer_and_the_page_says_so():
+    """100 clean images of each class, 80 to train: 400 of the five classes of a task, not the paper's 2500."""
+    clean = StreamSettings(table="icifar100", labels="clean", memory=40)
+    study = continual_study(clean)
+    assert "20 tasks of up to 400 samples, one pass in batches of 10, 40 samples of each task kept" in study.lead
+    assert "The memory keeps 10 % of a task's samples; that of the paper, 256 of 2500, keeps 10 %." in study.lead
+    assert (
+        "A task has 40 steps: windows as long or longer (50) never renew their reference within one." in study.caption
+    )
+    assert "40 steps" not in continual_study(clean, ["ResNet DCL-32-1 MEM"]).caption
+    assert clean.described()["samples"] == 2500  # names the runs on disk, also those of before
+    assert continual_study(replace(clean, samples=100, memory=256)).lead.count(" 100 ") == 2
+    images = LabelledImages(
+        torch.zeros(400, 1, 2, 2, dtype=torch.uint8), torch.arange(400) // 100, ("a", "b", "c", "d")
+    )
+    train, test = images.divide(tables.CLEAN_SHARE, seed=0)
+    assert train.labels.bincount().tolist() == [80] * 4
+    assert test.labels.bincount().tolist() == [20] * 4
 
 
 def test_the_peers_of_a_split_set_say_whether_the_task_is_given(tmp_path):

@@ -82,11 +82,12 @@ def continual(
             samples=samples, memory=memory, policy=policy,
         )  # fmt: skip
         own, held_out = range(first_seed, first_seed + seeds), tuning_seeds(settings)
+        large = settings.network != "mlp"  # whose agreement with the memory takes little of a step
 
         def carry_out(study: Study[ContinualJob], chosen: Sequence[int], where: Path) -> int:
             return conduct(
                 study,
-                ContinualRunner(settings, where.absolute(), data, device, agreement=AGREEMENT in study.columns),
+                ContinualRunner(settings, where.absolute(), data, device, large or AGREEMENT in study.columns),
                 chosen,
                 where,
                 place=place,

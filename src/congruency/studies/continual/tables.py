@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,8 @@ COLUMNS = (*SCORES, AGREEMENT)
 FORGETTING = Column(key="forgetting", title="Forgetting", unit="", digits=4)
 FIGURES = (*(column.key for column in COLUMNS), "validation_loss")
 """The figures of a run."""
+CLEAN_SHARE = 0.8  # of the clean images of each class, for training
+_CLEAN_IMAGES, _CLEAN_CLASSES = 100, 100  # of each class of CIFAR-100, and how many classes
 _CAPTION = "Rows of DCL with memory and margin 0 are compared with GEM, margin 0, all others with GEM."
 
 
@@ -111,6 +113,14 @@ class StreamSettings:
         return self.tasks or self.stream_table.tasks
 
     @property
+    def most_samples(self) -> int:
+        """How many samples a task has at most: fewer than asked for where there are only so many clean images."""
+        asked = self.samples or self.stream_table.samples
+        if self.labels != "clean":
+            return asked
+        return min(asked, int(CLEAN_SHARE * _CLEAN_IMAGES) * (_CLEAN_CLASSES // self.number_of_tasks))
+
+    @property
     def network(self) -> str:
         return self.model or self.stream_table.network
 
@@ -159,30 +169,30 @@ def continual_study(
     ``rows`` are run instead of the paper's; their table shows forgetting too, and no agreement with the memory.
     """
     chosen = settings.stream_table.rows if rows is None else rows
-    made = tuple(_row(settings, row) for row in chosen if names or not row.on_request)
     study = Study(
         name=settings.table,
         title=_title(settings),
         lead=_lead(settings),
-        rows=made,
+        rows=tuple(_row(settings, row) for row in chosen if names or not row.on_request),
         columns=COLUMNS if rows is None else (*SCORES, FORGETTING),
         notes=_NOTES if rows is None else (*_NOTES, *_FURTHER_NOTES),
-        caption=caption + _too_long(settings, made),
     )
-    return pick(study, names)
+    study = pick(study, names)
+    return replace(study, caption=caption + _too_long(settings, study.rows))
 
 
 def _too_long(settings: StreamSettings, rows: Sequence[Row[ContinualJob]]) -> str:
     """A sentence on windows that never end within a task, as in quick tries."""
-    steps = -(-settings.described()["samples"] // settings.batch)
+    steps = -(-settings.most_samples // settings.batch)
     windows = {job.method.window for row in rows for job in row.jobs} - {None}
     longer = sorted(window for window in windows if window is not None and window >= steps)
     if not longer:
         return ""
     listed = ", ".join(map(str, longer))
     return (
-        f" A task has {steps} steps: windows as long or longer ({listed}) never renew their reference within one, and "
-        "rows that differ in nothing else are equal; give more --samples."
+        f" A task has {steps} steps: windows as long or longer ({listed}) never renew their reference within one"
+        + (", and rows that differ in nothing else are equal" if len(longer) > 1 else "")
+        + ("." if settings.labels == "clean" else "; give more --samples.")
     )
 
 
@@ -206,7 +216,7 @@ def _title(settings: StreamSettings) -> str:
 def _lead(settings: StreamSettings) -> str:
     described = settings.described()
     text = (
-        f"{described['tasks']} tasks of up to {described['samples']} samples, one pass in batches of "
+        f"{described['tasks']} tasks of up to {settings.most_samples} samples, one pass in batches of "
         f"{described['batch']}, {described['memory']} samples of each task kept ({described['policy']} seen), "
         f"network {described['network']}, plain SGD. Within a seed all rows see the same stream from the same weights."
     )
@@ -218,7 +228,11 @@ def _lead(settings: StreamSettings) -> str:
     if "scenario" in described:
         text += _SCENARIOS[settings.chosen_scenario]
     if settings.labels == "clean":
-        text += " Only the clean test images of CIFAR-100 are used: four fifths of each class to train, one to test."
+        share = min(1.0, settings.memory / settings.most_samples)
+        text += (
+            " Only the clean test images of CIFAR-100 are used: four fifths of each class to train, one to test. "
+            f"The memory keeps {100 * share:.0f} % of a task's samples; that of the paper, 256 of 2500, keeps 10 %."
+        )
     if settings.labels == "noisy":
         text += " About a fifth of the training labels are wrong; the test labels are clean."
     return text
