@@ -81,6 +81,8 @@ def _study(folder: Path) -> Study[Any]:
         return replace(known, rows=rows, columns=(*SCORES, FORGETTING))
     if folder.name in _MARGINS:
         return part_study(StreamSettings(table=_MARGINS[folder.name]), part="margins")
+    if folder.name == "split_mnist_class":
+        return part_study(StreamSettings(table="split_mnist", scenario="class"))
     if folder.name == "order_digits":  # what is compared there is one order with the other
         fixed = known.find(sample_order="fixed")
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
