@@ -25,7 +25,7 @@ class Command(TyperCommand):
     """A command whose help shows flags and arguments without types."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As typer does, ``--help`` included."""
+        """Return typer's parameters, with ``--help``, without displayed types."""
         return _plain_flags(super().get_params(ctx))
 
 
@@ -39,7 +39,7 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As typer does, ``--help`` included."""
+        """Return typer's parameters, with ``--help``, without displayed types."""
         return _plain_flags(super().get_params(ctx))
 
 

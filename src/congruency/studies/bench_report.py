@@ -9,7 +9,7 @@ from congruency.report import charts
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 
-Result = dict[str, Any]  # of studies.bench.measure
+Result = dict[str, Any]  # returned by studies.bench.measure
 Row = dict[str, Any]
 
 

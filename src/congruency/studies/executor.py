@@ -62,7 +62,7 @@ class Runner(Protocol[JobT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where runs are executed.
+    """The place where runs are executed.
 
     Attributes:
         processes: number of runs executed at once on this machine.

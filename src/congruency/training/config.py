@@ -60,7 +60,7 @@ class Correction:
         accumulate: DCL's displacements from ``"weights"`` or from ``"gradients"``.
         memory: Samples in GEM's memory, each one constraint.
         floor: DCL's congruency floor. The default here is None, the paper's form, as in existing records.
-        returning: DCL's rule beside the floor.
+        returning: DCL's further condition, used with a floor.
         correct: DCL's target, the ``"gradient"`` or the ``"update"``.
         blocks: DCL's blocks.
         cautious: Apply :class:`congruency.Cautious` to the update as well, after DCL or GEM.
@@ -152,7 +152,7 @@ class TrainingConfig:
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated; 0 for never.
         flush_every: Steps between readbacks of figures from the device; other steps never wait for the device.
         record_steps: Steps between lines of the record; 0 records epochs only.
-        checkpoint_steps: Steps between checkpoints, None for those of the epochs only.
+        checkpoint_steps: Steps between checkpoints, None for checkpoints by epoch only.
         checkpoint_epochs: Epochs between checkpoints; one is always written at the end of the run. With 0, one is
             written after an epoch that ends more than a minute after the last checkpoint, and none at the end.
         progress: Show a progress bar.

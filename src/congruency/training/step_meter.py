@@ -148,7 +148,7 @@ def measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
     """
     (gg, gd, gs, gp), (_, dd, ds, dp), (*_, ss, _), (*_, pp) = products
     finite = math.isfinite(gg)
-    cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # of the corrected gradient, g + d
+    cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # products with the corrected gradient, g + d
     return {
         "congruency": _cosine(gs, gg, ss),
         "corrected_congruency": _cosine(cs, cc, ss),

@@ -25,7 +25,7 @@ from congruency.studies.results import RESULTS_FILE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS: dict[bool, dict[Mode, str]] = {  # by whether the colour scheme is dark
+_COLOURS: dict[bool, dict[Mode, str]] = {  # keys: whether the colour scheme is dark
     False: dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True)),
     True: dict(zip(MODES, ("#ffffff", DARK[1], DARK[2]), strict=True)),
 }

@@ -46,7 +46,7 @@ def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: in
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """Where images come from; each set is read once per process.
+    """The source of images; each set is read once per process.
 
     Attributes:
         dataset: name or path of a data set to use instead of the jobs' own.
