@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 NOTHING = "-"
-_HUGE = 1e6  # larger values are shown without decimals
+_HUGE = 1e6  # larger values are shown with three significant digits
 
 
 def fixed(value: float, digits: int = 2, *, sign: bool = False) -> str:

@@ -78,7 +78,7 @@ def predict(
 
     ``preprocessing`` is as in :func:`saliency_of`; ``bits`` per pixel of the grey maps are 8 or 16. ``overlays`` also
     writes ``out/overlays/<name>.png``, ``values`` also ``out/values/<name>.npy`` for KL, SIM and information gain,
-    which cannot be computed from grey maps.
+    which grey maps distort.
     """
     _check_bits(bits)
     named = images_of(images)

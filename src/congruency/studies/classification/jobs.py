@@ -68,7 +68,7 @@ class ImageJob:
         setup: network, batches and schedule; its seed is replaced by the run's.
         columns: the figure of a finished run that fills each column.
         label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty if it is the only one.
-        short: keep no record, do not checkpoint by epoch, and evaluate only at the end unless ``curves``.
+        short: keep no record, write checkpoints only in runs of minutes, evaluate only at the end unless ``curves``.
         curves: evaluate after every epoch and store the curves with the result.
         steps: number of steps of a time measurement, which evaluates nothing; None for a normal run.
     """
