@@ -12,7 +12,7 @@ from replication.states import RESULTS, states
 
 
 def main() -> int:
-    """Run the command; the exit code is 2 where the folder of results is missing."""
+    """Run the command; the exit code is 2 if the folder of results is missing."""
     parser = argparse.ArgumentParser(prog="python -m replication", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path(RESULTS), help="the folder of results (%(default)s)")
     parser.add_argument("--list", action="store_true", help="list the state of every result instead")

@@ -1,6 +1,6 @@
-"""Every table and figure of the paper, and our own studies: the commands that run each, its data, and its time.
+"""Catalogue of the paper's tables and figures and of our own studies: commands, data sets and running times.
 
-``congruency reproduce --list`` lists the tables that it runs itself; this has the figures and their commands too.
+``congruency reproduce --list`` only lists the tables that it runs; the catalogue also has the figures.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Entry:
     """One table, figure or study.
 
     Attributes:
-        place: where the paper has it; empty for our own.
-        name: its name here, which ``congruency reproduce FAMILY`` takes where ``runs`` is True.
-        commands: what makes it, one after the other, without the word ``congruency``; ``{out}`` stands for the folder
-            of results. None for a drawing.
-        data: the sets it needs.
-        takes: how long, and whether that is measured or an estimate.
-        seeds: how many it is meant to have, where that is fixed.
+        place: its place in the paper; empty for our own.
+        name: its name in the catalogue, accepted by ``congruency reproduce FAMILY`` if ``runs`` is True.
+        commands: the commands that make it, in order, without ``congruency``; ``{out}`` stands for the folder of
+            results. Empty for a drawing.
+        data: the data sets that it needs.
+        takes: running time, and whether it is measured or estimated.
+        seeds: number of seeds planned; None if not fixed.
         runs: whether ``congruency reproduce FAMILY NAME`` runs it.
         remark: what is missing or different.
     """
@@ -46,18 +46,18 @@ class Entry:
 
 
 UNAVAILABLE = {"SALICON": "SALICON", "MIT1003": "MIT1003", "imagenet": "ImageNet"}
-"""The sets that we do not have, by their names in :attr:`Entry.data`: nothing of ours is measured on them."""
+"""Data sets that we do not have and measure nothing on, by their names in :attr:`Entry.data`."""
 
 _HOURS = "hours to days of a GPU per run (estimate)"
 
 
 def _measured(time: str, *how: str) -> str:
-    """How long it took where our results were made."""
+    """Describe a measured running time and its machine."""
     return ", ".join([f"{time} on one NVIDIA H200", *how]) + " (measured)"
 
 
 def _table(place: str, name: str, title: str, family: Family, *, folder: str = "", **more: object) -> Entry:
-    """A table that ``congruency reproduce`` runs; its result goes to ``folder``, or one of its own name."""
+    """Return a table that ``congruency reproduce`` runs; results go to ``folder``, by default named like the table."""
     data = " --data FOLDER" if "data" in more else ""
     seeds = f" --seeds {more['seeds']}" if "seeds" in more else ""
     command = f"reproduce {family} {name}{data}{seeds} --out {{out}}/{folder or name}"
@@ -71,7 +71,7 @@ def _figure(number: int, name: str, title: str, *commands: str, family: Family =
 
 
 def _report(name: str, *runs: str) -> str:
-    """The command that makes a page of runs, and the numbers behind it, in a folder of results."""
+    """Return the command that writes a report on runs, and its numbers, into a folder of results."""
     return f"report {' '.join(runs)} -o {{out}}/{name}/report.html --json {{out}}/{name}/results.json"
 
 
@@ -311,14 +311,14 @@ CATALOGUE: tuple[Entry, ...] = (
         for size, parameters, seeds in (("tiny", "0.1", 12), ("10m", "10.8", 8), ("100m", "99.7", 3))
     ),
 )  # fmt: skip
-"""In the order of the paper, tables first; our own last."""
+"""All entries in the order of the paper, tables first, our own last."""
 
 
 def runnable() -> dict[str, Entry]:
-    """Return what ``congruency reproduce`` runs, by name."""
+    """Return the entries that ``congruency reproduce`` runs, by name."""
     return {entry.name: entry for entry in CATALOGUE if entry.runs}
 
 
 def commands_of(entry: Entry, out: str = "results") -> list[str]:
-    """Return the commands as they are typed, with their results in folders of ``out``."""
+    """Return the full commands of an entry, with results in folders of ``out``."""
     return [f"congruency {command.format(out=out)}" for command in entry.commands]

@@ -1,4 +1,4 @@
-"""The paper's claims, one by one, each with the comparisons in our results that decide it: plain data."""
+"""The paper's claims as plain data, each with the comparisons in our results that decide it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Comparison:
     """Rows of one result against others, paired by seed.
 
     Attributes:
-        rows: the settings of the rows that are compared, see :mod:`replication.rows`.
-        expected: what the claim says about it: the first is higher, lower, or the two are the same.
-        against: the settings of the other row; None for the row that the study itself compares with.
-        same: settings that the two rows share; without ``against``, nothing.
-        little: for ``"same"``: how large a difference may be and still count as little.
-        relative: whether ``little`` is a share of the other row's mean.
-        versus: what it is compared with, in words, where a claim has several.
-        against_metric: another metric of the row itself that it is compared with.
+        rows: the settings of the rows to compare; see :mod:`replication.rows`.
+        expected: the claim: the rows are higher or lower than the other, or the same.
+        against: the settings of the other row; None for the row that the study compares with.
+        same: settings that both rows must share; only used with ``against``.
+        little: for ``"same"``: the largest difference that counts as little.
+        relative: whether ``little`` is relative to the other row's mean.
+        versus: the other row in words, if a claim has several.
+        against_metric: another metric of the same row to compare with.
         named: the settings that name the comparison.
     """
 
@@ -50,8 +50,8 @@ class Variant:
     """Comparisons that are judged together.
 
     Attributes:
-        name: what distinguishes it from the claim's others.
-        detail: more about the name.
+        name: what distinguishes it from the claim's other variants.
+        detail: explanation of the name.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Variant:
 
 
 Evidence = Literal["descent", "bound"]
-"""Results without rows and seeds: those of ``congruency illustrate`` and ``congruency bound``."""
+"""Results without rows and seeds: from ``congruency illustrate`` and ``congruency bound``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,11 @@ class Claim:
 
     Attributes:
         text: the claim, in our words.
-        where: the place in the paper.
-        limits: in what our evidence differs from the paper's, and what counts as little.
-        variants: what decides it, for each reading of the method.
+        where: its place in the paper.
+        limits: how our evidence differs from the paper's, and what counts as little.
+        variants: the comparisons that decide it, for each reading of the method.
         evidence: a result of another kind that decides it.
-        entries: names of the catalogue whose commands would measure it.
+        entries: names of the catalogue entries whose commands measure it.
     """
 
     text: str
@@ -93,18 +93,17 @@ _ALL_READINGS = {
 }  # fmt: skip
 
 _LITTLE = {"forward_transfer": 0.01, "congruency": 0.02, "sAUC": 0.002}
-"""How large a difference may be and still count as little: of an accuracy, of a cosine, of an area under a curve.
+"""The largest difference that counts as little, by metric.
 
-Those of the congruency and of sAUC were fixed before there were results to judge. The paper's own rows lie 0.0001 to
-0.0046 of sAUC apart where it speaks of an improvement, and their forward transfer up to 0.04 where it speaks of little
-influence.
+Those of congruency and sAUC were fixed before there were results to judge. Where the paper claims an improvement, its
+own rows differ by 0.0001 to 0.0046 in sAUC; where it claims little influence, by up to 0.04 in forward transfer.
 """
 
 _CIFAR = ("icifar100", "icifar100_clean", "icifar100_clean_tenth", "icifar100_noisy")
 _MEASURED = ("ablation_digits", "cifar10_grid", "cifar100_noisy")
 """Results whose runs measured congruency and magnitude at every step."""
 _WITH_GEM = ("cifar10_grid", "cifar100_noisy")
-"""Our grids that have GEM, which corrects the last layer: DCL on the last layer is compared with it."""
+"""Our grids with GEM on the last layer, which is compared with DCL on the last layer."""
 _SCRATCH, _TUNED = "ResNet-50 from scratch", "EfficientNet-Lite0 fine-tuned"
 _RESNET9 = ("cifar10_resnet9", "cifar100_resnet9")
 _PAPERS = ("cifar10_resnext29", "cifar10_densenet100")
@@ -117,7 +116,7 @@ _TINY_SCRATCH = ("tiny_lite0_scratch", "tiny_resnet50_scratch", "tiny_resnet101_
 def _variants(
     comparisons: Iterable[Comparison], readings: Mapping[str, Settings] = _READINGS, **dcl: Any
 ) -> tuple[Variant, ...]:
-    """Comparisons of rows of DCL, once for each reading of the method."""
+    """Return the comparisons of DCL rows, one variant per reading of the method."""
     listed = tuple(comparisons)
     return tuple(
         Variant(
@@ -130,7 +129,7 @@ def _variants(
 
 
 def _joined(*parts: tuple[Variant, ...]) -> tuple[Variant, ...]:
-    """Put variants of the same name together."""
+    """Merge variants with the same name."""
     joined: dict[str, Variant] = {}
     for variant in (variant for part in parts for variant in part):
         before = joined.get(variant.name)
@@ -141,14 +140,14 @@ def _joined(*parts: tuple[Variant, ...]) -> tuple[Variant, ...]:
 
 
 def _against_gem(folders: tuple[str, ...], metric: str, expected: Expected) -> tuple[Variant, ...]:
-    """DCL with GEM's memory against GEM with the same margin."""
+    """Compare DCL with GEM's memory against GEM with the same margin."""
     little = _LITTLE[metric] if expected == "same" else None
     made = (Comparison(folder=f, rows={}, metric=metric, expected=expected, little=little) for f in folders)
     return _variants(made, _ALL_READINGS, method="dcl_memory")
 
 
 def _short_windows(windows: Iterable[tuple[str, int, int]]) -> tuple[Variant, ...]:
-    """A short window against a long one, in continual learning with GEM's memory."""
+    """Compare a short window with a long one, in continual learning with GEM's memory."""
     made = (
         Comparison(
             folder=folder, rows={"window": short}, metric="accuracy", expected="higher",
@@ -162,7 +161,7 @@ def _short_windows(windows: Iterable[tuple[str, int, int]]) -> tuple[Variant, ..
 def _grids(
     folders: tuple[str, ...], metric: str, expected: Expected, *, gem: bool = False, **rows: Any
 ) -> tuple[Variant, ...]:
-    """DCL in our grids of short runs against the plain run, or against GEM."""
+    """Compare DCL in our grids of short runs with the baseline, or with GEM."""
     other: dict[str, Any] = {"against": {"method": "gem"}, "same": ("network",), "versus": "GEM"} if gem else {}
     made = (
         Comparison(
@@ -175,7 +174,7 @@ def _grids(
 
 
 def _screened(folders: tuple[str, ...]) -> tuple[Variant, ...]:
-    """The paper's equations with the best of several windows; its code has one margin."""
+    """Compare the paper's equations, at the best of several windows, with the baseline; its code is not screened."""
     made = (Comparison(folder=f, rows={}, metric="test error", expected="lower") for f in folders)
     return _variants(made, {"equations": _EQUATIONS}, references=1, correct=None)
 
@@ -185,9 +184,9 @@ def _both_networks(metric: str, *, gem: bool = False) -> tuple[Variant, ...]:
 
 
 def _reported(folder: str, metric: str, expected: Expected, *differing: str, gem: bool = True) -> tuple[Variant, ...]:
-    """DCL in what ``congruency report --json`` writes, against the baseline of the same settings, and GEM.
+    """Compare DCL in results of ``congruency report --json`` with the baseline of the same settings, and with GEM.
 
-    ``differing`` are the settings in which the runs differ, besides the method.
+    ``differing`` are the settings in which the runs differ besides the method.
     """
     common: dict[str, Any] = {
         "folder": folder, "rows": {}, "metric": metric, "expected": expected, "named": ("method", *differing),
@@ -199,7 +198,7 @@ def _reported(folder: str, metric: str, expected: Expected, *differing: str, gem
 
 
 def _orders(*folders: str) -> tuple[Variant, ...]:
-    """Runs with one fixed order of the samples against runs with an order of their own."""
+    """Compare runs with one fixed sample order with runs that each have their own order."""
     made = [
         Comparison(
             folder=folder, rows={"sample_order": "fixed"}, metric="congruency", expected="same",
@@ -219,7 +218,7 @@ def _orders(*folders: str) -> tuple[Variant, ...]:
 
 
 def _cost_against(expected: Expected, little: float | None = None, **against: Any) -> tuple[Variant, ...]:
-    """The cost of an image with DCL, in the three networks of the table of costs, against another row of it."""
+    """Compare DCL's cost per image with another row, for the three networks of the cost table."""
     return _variants(
         Comparison(
             folder="cost", rows={}, metric=metric, expected=expected, little=little, against=against, named=("method",)
@@ -229,7 +228,7 @@ def _cost_against(expected: Expected, little: float | None = None, **against: An
 
 
 def _costs(folder: str, columns: tuple[int, ...], little: float) -> tuple[Variant, ...]:
-    """A table of costs with one column per setting: every column against the first."""
+    """Compare every column with the first, in a cost table with one column per setting."""
     first, *others = map(str, columns)
     return _variants(
         Comparison(
@@ -241,7 +240,7 @@ def _costs(folder: str, columns: tuple[int, ...], little: float) -> tuple[Varian
 
 
 def _paper_table(folder: str, metrics: tuple[str, ...]) -> tuple[Variant, ...]:
-    """DCL in a table of classification against the plain run of the same network."""
+    """Compare DCL in a classification table with the baseline of the same network."""
     return _variants(Comparison(folder=folder, rows={}, metric=metric, expected="lower") for metric in metrics)
 
 
@@ -529,4 +528,4 @@ CLAIMS: tuple[Claim, ...] = (
         entries=("cost_references",),
     ),
 )  # fmt: skip
-"""In the order of the paper."""
+"""All claims in the order of the paper."""

@@ -1,4 +1,4 @@
-"""The charts of a stored result, for its page in the documentation: drawn from the records, nothing is run."""
+"""Charts of a stored result for its page in the documentation, drawn without running anything."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 }
 _MARGINS: dict[str, Table] = {"mnist_r_margins": "mnist_r", "mnist_p_margins": "mnist_p"}
 _AT_TUNED_RATES = {"tuned": (TEST_ERROR, "test_error"), "language": (VALIDATION_LOSS, "validation_loss")}
-"""What methods at tuned rates are compared by, and the curve that has it by step."""
+"""The compared column of studies at tuned rates, and the name of its curve by step."""
 
 
 def result_figures(folder: Path) -> list[Figure]:
-    """Return the charts of a folder of results, those of its first column first; empty where there is nothing to draw.
+    """Return the charts of a folder of results; empty if there is nothing to draw.
 
-    Paired differences seed by seed; curves by setting of an ablation and of costs, by step of methods at tuned rates.
+    These are paired differences by seed; for ablations and costs curves by setting; at tuned rates also curves by step.
     """
     results = read_results(folder)
     if not results:
@@ -83,7 +83,7 @@ def _study(folder: Path) -> Study[Any]:
         return part_study(StreamSettings(table=_MARGINS[folder.name]), part="margins")
     if folder.name == "split_mnist_class":
         return part_study(StreamSettings(table="split_mnist", scenario="class"))
-    if folder.name == "order_digits":  # what is compared there is one order with the other
+    if folder.name == "order_digits":  # compares one order with the other
         fixed = known.find(sample_order="fixed")
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]
         rows = tuple(replace(row, against=other) for row, other in zip(fixed, others, strict=True))
@@ -92,7 +92,7 @@ def _study(folder: Path) -> Study[Any]:
 
 
 def _by_setting(study: Study[Any], results: Results) -> Figure:
-    """The cost over the columns of the table: a window or a number of references each."""
+    """Draw the cost over the table's columns, windows or numbers of references."""
     lines = [
         setting_series(row.name, [results[row.name][column.key] for column in study.columns]) for row in study.rows
     ]
@@ -103,7 +103,7 @@ def _by_setting(study: Study[Any], results: Results) -> Figure:
 
 
 def _by_step(folder: Path, study: Study[Any]) -> list[Figure]:
-    """Both learning curves of methods at tuned rates: what they are compared by, and the training loss."""
+    """Draw the learning curves of methods at tuned rates: the compared metric and the training loss."""
     known = _AT_TUNED_RATES.get((Store(folder).settings() or {}).get("study", ""))
     if known is None:
         return []

@@ -1,4 +1,4 @@
-"""Judging claims: the comparisons that a result allows, and the verdict on those of one variant."""
+"""Judge claims: make the comparisons that a result allows, and decide on the verdict of a variant."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison that could be made: its name, what was expected, and the paired difference.
+    """A comparison with its name, the expected outcome and the paired difference.
 
-    ``little`` is the difference, in the metric, up to which it counts as little; nan where that does not matter.
+    ``little`` is the largest difference, in the metric, that counts as little; nan if not used.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Compared:
 
 
 def compared(comparison: Comparison, results: Results | None, study: Study[Any] | None = None) -> list[Compared]:
-    """Return the comparisons that a result allows; its rows are those of ``study``, or of the folder's definition."""
+    """Return the comparisons that a result allows; rows are those of ``study``, by default the folder's definition."""
     study = study or definition(comparison.folder)
     if results is None or study is None:
         return []
@@ -57,7 +57,7 @@ def compared(comparison: Comparison, results: Results | None, study: Study[Any] 
 
 
 def _other(row: Row[Any], comparison: Comparison, study: Study[Any]) -> Row[Any] | None:
-    """The row that a row is compared with: itself in another metric, that of the study, or one found by settings."""
+    """Return the row to compare with: the row itself in another metric, the study's, or one found by settings."""
     if comparison.against_metric is not None:
         return row
     if comparison.against is None:
@@ -70,13 +70,13 @@ def _other(row: Row[Any], comparison: Comparison, study: Study[Any]) -> Row[Any]
 
 
 def _never_corrected(row: Row[Any], results: Results) -> bool:
-    """Whether a row with a correction left every gradient of every seed unchanged, and so is the baseline."""
+    """Whether a row with a correction changed no step at any seed, so that it equals the baseline."""
     shares = results.get(row.name, {}).get("corrected_share")
     return row.settings.get("method") != "baseline" and bool(shares) and not any(shares or ())
 
 
 def _little(comparison: Comparison, against: Mapping[str, Sequence[float]]) -> float:
-    """The largest difference that counts as little, in the metric."""
+    """Return the largest difference, in the metric, that counts as little; nan if not used."""
     if comparison.little is None:
         return math.nan
     if not comparison.relative:
@@ -85,7 +85,7 @@ def _little(comparison: Comparison, against: Mapping[str, Sequence[float]]) -> f
 
 
 def verdict(found: Sequence[Compared]) -> str:
-    """For, against, mixed or undecided, and in how many comparisons; clear are those that Holm's correction leaves."""
+    """Return the verdict, for, against, mixed or undecided, with counts of the differences clear after Holm's."""
     if not found:
         return NOT_MEASURED
     adjusted = holm([one.difference.p for one in found])
@@ -103,7 +103,7 @@ def verdict(found: Sequence[Compared]) -> str:
 
 
 def _little_verdict(found: Sequence[Compared], clear: Sequence[Compared]) -> str:
-    """For where no interval leaves what counts as little; against where a clear one lies beyond it."""
+    """Return ``for`` if all intervals are within ``little``, ``against`` if a clear one is entirely outside of it."""
     beyond = [one for one in clear if one.difference.low > one.little or one.difference.high < -one.little]
     if beyond:
         return f"against{_share(len(beyond), len(found))}"

@@ -1,4 +1,4 @@
-"""The page of results: the paper's claims, one by one, each with our evidence for or against."""
+"""The page of results: the paper's claims, each with our evidence for or against it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from replication.states import RESULTS, finished, found, held, seeds_text, state
 _FINDINGS = "findings.md"
 _CODE, _EQUATIONS = "published code", "equations"
 
-# How a metric is named and shown: its factor, digits, and unit.
+# Name, factor, digits and unit with which a metric is shown.
 _METRICS: dict[str, tuple[str, float, int, str]] = {
     "accuracy": ("accuracy", 100, 2, " points"),
     "backward_transfer": ("backward transfer", 1, 4, ""),
@@ -38,7 +38,7 @@ _METRICS: dict[str, tuple[str, float, int, str]] = {
     "ImageNet ms": ("ImageNet", 1, 4, " ms"),
 }
 
-# Tables whose columns are settings: what of.
+# Tables whose columns are values of a setting, with that setting.
 _COLUMNS = {"cost_window": "window", "cost_references": "reference points"}
 
 
@@ -107,7 +107,7 @@ are compared with GEM with margin 0, and rows with margin 0.5 with GEM with marg
 
 
 def _summary(judged: Sequence[Judged], folder: Path) -> str:
-    """One line per claim: the first word of each verdict; the evidence has the rest."""
+    """Return a table with one line per claim and the first word of each verdict."""
     lines = [
         '<div class="claims" markdown="1">',
         "",
@@ -125,7 +125,7 @@ def _summary(judged: Sequence[Judged], folder: Path) -> str:
 
 
 def _verdicts(claim: Claim, variants: Judged, folder: Path) -> list[tuple[str, str]]:
-    """The variants that are judged and the verdicts: the published code and the equations, if it has these."""
+    """Return the judged variants with their verdicts: the first two (code and equations) if measured, else others."""
     if claim.evidence is not None:
         return _SPECIAL[claim.evidence](folder)[0]
     measured = [(variant.name, verdict(made)) for variant, made in variants if made]
@@ -134,7 +134,7 @@ def _verdicts(claim: Claim, variants: Judged, folder: Path) -> list[tuple[str, s
 
 
 def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
-    """The evidence, folded; the anchor lies inside, so that a link to it unfolds it."""
+    """Return a claim's evidence, folded; the anchor is inside, so that following a link unfolds it."""
     lines = [
         '<details markdown="1">', f"<summary>{number}. {escape(claim.text, quote=False)}</summary>", "",
         f'<a id="claim-{number}"></a>', "",
@@ -168,17 +168,17 @@ def _section(number: int, claim: Claim, variants: Judged, folder: Path) -> str:
 
 
 def _unavailable(entries: Iterable[Entry]) -> list[str]:
-    """The data sets that some need and that we do not have, each once."""
+    """Return the data sets that the entries need and that we do not have."""
     return list(dict.fromkeys(UNAVAILABLE[name] for entry in entries for name in entry.data if name in UNAVAILABLE))
 
 
 def _linked(name: str, folder: Path) -> str:
-    """A link to its table, if it has one: a report of runs has a page that is not kept here."""
+    """Return a link to a result's table, or its name if it has none, as reports do."""
     return f"[{name}]({name}/table.md)" if (folder / name / "table.md").is_file() else name
 
 
 def _lines(made: Sequence[Compared], root: Path) -> Iterator[str]:
-    """One line per result, metric and what it is compared with."""
+    """Yield one line per result, metric and object of comparison."""
     for folder, metric, versus in dict.fromkeys((one.folder, one.metric, one.versus) for one in made):
         name, factor, digits, unit = _metric(folder, metric)
         line = [one for one in made if (one.folder, one.metric, one.versus) == (folder, metric, versus)]
@@ -192,7 +192,7 @@ def _lines(made: Sequence[Compared], root: Path) -> Iterator[str]:
 
 
 def _metric(folder: str, metric: str) -> tuple[str, float, int, str]:
-    """How a metric is named and shown."""
+    """Return name, factor, digits and unit with which a metric is shown."""
     if folder in _COLUMNS:
         return f"{_COLUMNS[folder]} {metric}", 1, 4, " ms"
     return _METRICS.get(metric, (metric, 1, 4, ""))
@@ -207,7 +207,7 @@ Verdicts = list[tuple[str, str]]
 
 
 def _bound(folder: Path) -> tuple[Verdicts, str]:
-    """The theorem as printed, and the inequality in its proof."""
+    """Judge the theorem as printed and the inequality in its proof."""
     content = _content(folder / "bound")
     if content is None:
         return [("", NOT_MEASURED)], ""
@@ -253,7 +253,7 @@ def _content(folder: Path) -> dict[str, Any] | None:
 
 
 def _catalogue(folder: Path) -> str:
-    """Every table and figure and its state; the commands that make them, folded."""
+    """Return a table of all tables and figures with their state, and the commands that make them, folded."""
     lines = ["## Every table and figure", "", "| | what | result |", "| --- | --- | --- |"]
     commands = ['<details markdown="1">', "<summary>The commands, and how long they take</summary>", ""]
     for entry in CATALOGUE:

@@ -1,9 +1,9 @@
-"""The rows of every result, with what each stands for: claims find rows by these settings, never by their names.
+"""The rows of every result with their settings, by which claims find rows, never by their names.
 
 ``method`` is ``"baseline"``, ``"gem"``, ``"dcl"``, ``"dcl_memory"`` or another learner's kind; ``mode``, ``window``,
-``references``, ``margin`` and ``scope`` are the correction's; ``network`` names what is trained, where a result has
-several; ``sample_order``, ``data``, ``model`` and ``optimizer`` are those of runs that a report put together; ``pairs``
-the kind of pairs of samples. A setting in which the jobs of a row differ is left out.
+``references``, ``margin`` and ``scope`` are the correction's; ``network`` names the network if a result has several;
+``sample_order``, ``data``, ``model`` and ``optimizer`` are settings of runs in a report; ``pairs`` is the kind of pairs
+of samples. A setting in which the jobs of a row differ is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from congruency.training.wording import method_name
 from replication.catalogue import CLEAN_TENTH
 
 LONGER, SCREENED = "_30", "_screened"
-"""How the folder of a table at tuned rates ends where its runs have 30 epochs, and where its rows are families."""
+"""Suffixes of the folder of a tuned table for runs of 30 epochs, and for rows that are families."""
 
 Rows = Iterable[Row[Any]]
 Definition = Study[Any]
@@ -66,7 +66,7 @@ _REPORTS: dict[str, tuple[Sequence[Mapping[str, str]], int | None]] = {
     "validation_loss_tiny": ([{}], 60),
     "validation_loss_salicon": (_SALICON, None),
 }
-"""What runs differ in besides the method, and DCL's window, of the results that ``congruency report`` writes."""
+"""For results of ``congruency report``: the settings in which runs differ besides the method, and DCL's window."""
 
 _STREAMS: dict[str, Table] = {
     **{name: name for name in TABLES}, "icifar100_clean": "icifar100", "icifar100_noisy": "icifar100",
@@ -75,7 +75,7 @@ _STREAMS: dict[str, Table] = {
 
 @cache
 def definition(folder: str) -> Definition | None:
-    """Return the rows of a result when it is complete; None for one without rows, such as a single analysis."""
+    """Return the rows of a complete result; None for one without rows, such as a single analysis."""
     rows = tuple(_rows(folder))
     return Study(name=folder, title="", lead="", rows=rows, columns=()) if rows else None
 
@@ -120,9 +120,9 @@ def _rows(folder: str) -> Rows:
 
 
 def _tuned(methods: Methods) -> Rows:
-    """GEM and the paper's forms of DCL are compared with the baseline: no floor, no later setting.
+    """Yield the rows of a tuned table; only GEM and the paper's forms of DCL are compared with the baseline.
 
-    Of a family of variants, what they have in common.
+    The settings of a family are those that its variants share.
     """
     for name, method in methods.items():
         variants = [method] if isinstance(method, Correction) else list(method.values())
@@ -135,7 +135,7 @@ def _tuned(methods: Methods) -> Rows:
 
 
 def _continual(study: Study[Any]) -> Rows:
-    """The margin of a learner is that of the constraints it has: references, memory, or both with the same."""
+    """Yield the rows of a continual table; ``margin`` is that of the references for DCL, else of the memory."""
     names = {row.name for row in study.rows}
     for row in study.rows:
         kind, settings = row.settings["kind"], dict(row.settings)
@@ -145,7 +145,7 @@ def _continual(study: Study[Any]) -> Rows:
 
 
 def _classification(study: Study[Any]) -> Rows:
-    for row in (row for row in study.rows if row.jobs):  # the others are quoted by the paper
+    for row in (row for row in study.rows if row.jobs):  # rows without jobs are quoted by the paper
         yield replace(row, settings={**row.settings, "network": _NETWORKS.get(row.settings.get("model", ""))})
 
 

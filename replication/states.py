@@ -1,4 +1,4 @@
-"""The state of every table and figure: which folders of ``docs/results`` hold it, and how complete they are."""
+"""The state of every table and figure: the folders of ``docs/results`` that have it, and how complete they are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from replication.catalogue import Entry
 from replication.rows import definition
 
 RESULTS = "docs/results"
-"""The folder of results, from the root of the checkout."""
+"""The folder of results, relative to the root of the checkout."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Where the result of an entry is.
+    """The folders of an entry's result.
 
     Attributes:
-        results: the folders into which its commands write it.
-        smaller: folders with something like it on less data; they do not finish it.
-        remark: about these.
+        results: the folders that its commands write.
+        smaller: folders with similar results on less data, which do not complete it.
+        remark: a remark on these.
     """
 
     results: tuple[str, ...]
@@ -56,34 +56,34 @@ _HELD = {
     "osie_study": Held(("osie",)),
     "saliency_networks": Held(("osie_networks",)),
 }  # fmt: skip
-"""Where it is not one folder of the entry's own name."""
+"""The entries whose result is not just a folder with the entry's name."""
 
 
 def held(entry: Entry) -> Held:
-    """Return where the result of an entry is."""
+    """Return the folders of an entry's result."""
     return _HELD.get(entry.name, Held((entry.name,)))
 
 
 def found(folder: Path, names: Iterable[str]) -> list[str]:
-    """Return those of the names that have results."""
+    """Return the names that have results."""
     return [name for name in dict.fromkeys(names) if (folder / name / RESULTS_FILE).is_file()]
 
 
 def expected_rows(entry: Entry) -> list[str]:
-    """Return the rows of a table that ``congruency reproduce`` runs by default; empty for anything else."""
+    """Return the names of the rows that ``congruency reproduce`` runs by default; empty for other entries."""
     study = definition(held(entry).results[0]) if entry.runs else None
     return [row.name for row in study.rows] if study else []
 
 
 def states(entry: Entry, folder: Path) -> dict[str, str]:
-    """Return the state of every folder that holds a result of the entry, by its name."""
+    """Return the state of every folder with a result of the entry, by name."""
     where, rows = held(entry), expected_rows(entry)
     names = found(folder, (*where.results, *where.smaller))
     return {name: _state(_read(folder, name), rows, entry.seeds) for name in names}
 
 
 def finished(entry: Entry, folder: Path) -> bool:
-    """Whether its commands have nothing left to run: every folder is there, with all rows and seeds that are fixed."""
+    """Whether an entry is complete: all its folders exist, with all expected rows and seeds."""
     names, rows = held(entry).results, expected_rows(entry)
     if found(folder, names) != list(names):
         return False
@@ -111,17 +111,17 @@ def _state(results: Results, rows: Sequence[str], wanted: int | None) -> str:
 
 
 def _repeated(results: Results) -> Mapping[str, Mapping[str, Sequence[float]]]:
-    """Rows over seeds; all where no row names its seeds."""
+    """Return the rows with seeds; all rows if none has seeds."""
     return {name: metrics for name, metrics in results.items() if "seed" in metrics} or results
 
 
 def _counts(results: Results, rows: Sequence[str]) -> list[int]:
-    """The numbers of seeds of the rows."""
+    """Return the rows' numbers of seeds."""
     return [len(seeds_of(metrics)) for name, metrics in _repeated(results).items() if not rows or name in rows]
 
 
 def seeds_text(counts: Iterable[int]) -> str:
-    """Return how many seeds there are: ``20 seeds``, or ``9 to 10 seeds`` where rows differ."""
+    """Describe the numbers of seeds: ``20 seeds``, or ``9 to 10 seeds`` if rows differ."""
     several = sorted(set(counts))
     if not several:
         return "no seeds"

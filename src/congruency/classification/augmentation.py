@@ -18,17 +18,17 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crops and flips, normalisation and resizing of the images that a network is trained on.
+    """Random crops and flips, normalisation and resizing of training images.
 
     Attributes:
-        mean: subtracted from the pixels (0..1), one number per channel.
-        std: standard deviation that the pixels are divided by.
+        mean: mean of the pixels (0..1) that is subtracted, one number per channel.
+        std: standard deviation by which the pixels are divided.
         crop: ``"padded"`` takes a random crop of the original size from the zero-padded image; ``"resized"`` takes a
             crop of random area and aspect ratio and resizes it (Szegedy et al., 2015).
         padding: width of the zero padding.
         scale, ratio: ranges of the crop's area, as fractions of the image's, and of its aspect ratio, width / height.
         flip: mirror images left to right with probability 1/2.
-        size: side length of the result; None for that of the image.
+        size: side length of the result; None keeps the image's.
     """
 
     mean: tuple[float, ...]
@@ -51,11 +51,11 @@ class Augmentation:
             raise ValueError(f"size must be a positive number of pixels or None, got {self.size}")
 
     def evaluation(self) -> Augmentation:
-        """The same normalisation and size without random crops and flips."""
+        """Return the same normalisation and size without random crops and flips."""
         return replace(self, crop="none", flip=False)
 
     def normalised_as(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Augmentation:
-        """The same with the mean and standard deviation that a pretrained network expects."""
+        """Return the same augmentation with another mean and standard deviation, such as a pretrained network's."""
         return replace(self, mean=mean, std=std)
 
 
@@ -70,12 +70,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "tiny_imagenet": Augmentation(*_IMAGENET, crop="resized", flip=True),
     "imagenet": Augmentation(*_IMAGENET, crop="resized", flip=True, size=224),
 }
-"""By data set, as in the papers of the networks: the DCL paper does not state its augmentation."""
+"""Augmentations by data set, as in the networks' papers, since the DCL paper does not state its augmentation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The random parameters of N images: boxes (N, 4) of top, left, height, width in the padded image, flips (N,)."""
+    """Random parameters of N images: boxes (N, 4) of top, left, height, width in the padded image, and flips (N,)."""
 
     boxes: Tensor
     flips: Tensor
@@ -89,7 +89,7 @@ class Draws:
 
 
 def draw(augmentation: Augmentation, count: int, height: int, width: int, generator: torch.Generator) -> Draws:
-    """Draw the parameters of ``count`` images of one shape, on the CPU: a seed gives the same on every device."""
+    """Draw the parameters of ``count`` images of one shape, on the CPU, so that they do not depend on the device."""
     if augmentation.crop == "resized":
         boxes = resized_boxes(augmentation, count, height, width, generator)
     elif augmentation.crop == "padded":
@@ -104,7 +104,7 @@ def draw(augmentation: Augmentation, count: int, height: int, width: int, genera
 def resized_boxes(
     augmentation: Augmentation, count: int, height: int, width: int, generator: torch.Generator
 ) -> Tensor:
-    """Boxes of random area and aspect ratio, (N, 4): the first of ten tries that fits, else the centre box."""
+    """Draw boxes of random area and aspect ratio, (N, 4): the first of ten tries that fits, else the centre box."""
     uniform = torch.rand(count, _TRIES, 2, generator=generator, dtype=torch.float64)
     least, most = augmentation.scale
     area = height * width * (least + (most - least) * uniform[..., 0])
@@ -122,7 +122,7 @@ def resized_boxes(
 
 
 def augment(images: Tensor, augmentation: Augmentation, draws: Draws) -> Tensor:
-    """uint8 (B, C, H, W) -> float32 (B, C, S, S): crop, flip, resize (bilinear), normalise."""
+    """Crop, flip, resize (bilinear) and normalise: uint8 (B, C, H, W) -> float32 (B, C, S, S)."""
     if images.shape[1] != len(augmentation.mean):
         raise ValueError(
             f"images of {images.shape[1]} channels cannot be normalised by {len(augmentation.mean)} means; "
@@ -139,7 +139,7 @@ def augment(images: Tensor, augmentation: Augmentation, draws: Draws) -> Tensor:
 
 
 def _crops(images: Tensor, draws: Draws, padding: int) -> Tensor:
-    """Crops of the images' own size, by one gather."""
+    """Crop and flip at the images' own size with one gather."""
     height, width = images.shape[2:]
     if not padding:
         return torch.where(draws.flips.view(-1, 1, 1, 1), images.flip(3), images)
@@ -165,7 +165,7 @@ def _resized_crops(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 def _sources(start: Tensor, length: Tensor, side: int) -> Tensor:
-    """(B, side): the source coordinate of each of ``side`` pixels in a box, clamped to its outermost pixels."""
+    """Return the source coordinates of ``side`` pixels in each box, (B, side), clamped to its outermost pixels."""
     middle = torch.arange(side, device=start.device, dtype=torch.float32) + 0.5
     inside = middle[None] * (length / side)[:, None] - 0.5
     return torch.minimum(inside.clamp(min=0), length[:, None] - 1) + start[:, None]
@@ -178,13 +178,13 @@ def _resized(images: Tensor, size: int | None) -> Tensor:
     return functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=smaller, align_corners=False)
 
 
-@functools.cache  # copied to the device once: a copy per batch would make the host wait
+@functools.cache  # copied to the device once: a copy per batch would synchronise
 def _channels(values: tuple[float, ...], device: torch.device) -> Tensor:
     return (torch.tensor(values, device=device) * 255).view(1, -1, 1, 1)
 
 
 def _centre_box(augmentation: Augmentation, height: int, width: int) -> Tensor:
-    """The largest centred box with an allowed aspect ratio."""
+    """Return the largest centred box with an allowed aspect ratio."""
     low, high = augmentation.ratio
     tall = min(height, round(width / low))
     wide = min(width, round(height * high))

@@ -1,4 +1,4 @@
-"""Training batches from a data set kept on the device, and the plan that decides which samples form which batch."""
+"""Training batches from a data set kept on the device, and the plan that assigns samples to batches."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ Order = Literal["shuffled", "repeated", "given"]
 IGNORED = -100
 """The label of a padding sample; the default ``ignore_index`` of :func:`torch.nn.functional.cross_entropy`."""
 
-_CHUNK_BYTES = 1 << 27  # of batches that are augmented at once on a GPU
+_CHUNK_BYTES = 1 << 27  # size of the batches augmented at once on a GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +24,16 @@ class Plan:
     """The order of the samples, their division into batches, and this process's share of each batch.
 
     Everything is a function of the seed, the epoch and the position, so resuming within an epoch needs no saved state.
-    With several processes the batches are the same; each process takes a share.
+    Batches do not depend on the number of processes; each process takes a share.
 
     Attributes:
-        count: samples in the data set.
-        batch_size: over all processes.
-        seed: of the order and of the augmentation.
+        count: number of samples in the data set.
+        batch_size: batch size over all processes.
+        seed: seed of the order and of the augmentation.
         order: ``"shuffled"`` anew every epoch, ``"repeated"`` (one random order for all epochs), or ``"given"`` (the
             order of the data set).
-        order_seed: of the order alone, to share one order between runs of different seeds; None for ``seed``.
-        rank, world_size: of this process.
+        order_seed: seed of the order alone, to share one order between runs with different seeds; None for ``seed``.
+        rank, world_size: rank of this process, and number of processes.
         drop_last: drop an incomplete last batch. Otherwise it is cut to a multiple of ``world_size``.
     """
 
@@ -64,12 +64,12 @@ class Plan:
             )
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same number for every process."""
+        """Return the number of batches per epoch, the same for every process."""
         full, rest = divmod(self.count, self.batch_size)
         return full + (not self.drop_last and rest >= self.world_size)
 
     def samples(self, epoch: int) -> Tensor:
-        """The order of an epoch, (count,): the index in the data set of each position."""
+        """Return the order of an epoch, (count,): the data set index at each position."""
         if self.order == "given":
             return torch.arange(self.count)
         seed = self.seed if self.order_seed is None else self.order_seed
@@ -77,25 +77,25 @@ class Plan:
         return torch.randperm(self.count, generator=drawn)
 
     def positions(self, batch: int, count: int = 1) -> slice:
-        """This process's share of ``count`` batches from number ``batch`` on, as positions in the epoch."""
+        """Return this process's share of ``count`` batches from number ``batch`` on, as positions in the epoch."""
         start = batch * self.batch_size
         end = min(start + count * self.batch_size, self.count)
         end -= (end - start) % self.world_size
         return slice(start + self.rank, end, self.world_size)
 
     def generator(self, purpose: str, epoch: int, *more: int) -> torch.Generator:
-        """A random generator for one purpose in one epoch, independent of all others."""
+        """Return a random generator for one purpose in one epoch, independent of all others."""
         return generator(purpose, self.seed, epoch, *more)
 
     def evaluation(self) -> list[slice]:
-        """This process's share of one pass over the data set in its own order; no sample is dropped."""
+        """Return this process's share of one pass over the data set in its given order; no sample is dropped."""
         starts = range(0, self.count, self.batch_size)
         ends = [min(start + self.batch_size, self.count) for start in starts]
         return [slice(start + self.rank, end, self.world_size) for start, end in zip(starts, ends, strict=True)]
 
 
 def generator(purpose: str, *numbers: int) -> torch.Generator:
-    """A generator seeded by a hash of a purpose and numbers, so that similar numbers give unrelated streams."""
+    """Return a generator seeded by a hash of a purpose and numbers, so that similar numbers give unrelated streams."""
     mixed = hashlib.blake2b(repr((purpose, numbers)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
 
@@ -103,18 +103,18 @@ def generator(purpose: str, *numbers: int) -> torch.Generator:
 class Batches:
     """Augmented batches of a data set in memory: training data for ``congruency.training``.
 
-    Images are kept as uint8 on ``device``; gathering, cropping, flipping and normalising happen there. A batch depends
+    Images are kept as uint8 on ``device``, where they are gathered, cropped, flipped and normalised. A batch depends
     only on the seed, the epoch and its number (see :class:`Plan`), so a resumed run sees the same batches as an
-    uninterrupted one, and several processes share the batches that a single process would see.
+    uninterrupted one, and several processes share the batches of a single process.
 
         batches = Batches(load("cifar10"), 128, AUGMENTATIONS["cifar10"], seed=1, device="cuda")
         for images, labels in batches.train_batches(epoch=0): ...
 
     Args:
         data: the data set.
-        batch_size: over all processes.
-        augmentation: of training batches; evaluation uses only its normalisation and size.
-        device: where the images are kept and augmented.
+        batch_size: batch size over all processes.
+        augmentation: augmentation of training batches; evaluation uses only its normalisation and size.
+        device: device on which the images are kept and augmented.
         plan: the other settings of :class:`Plan`: seed, order, order_seed, rank, world_size, drop_last.
     """
 
@@ -135,11 +135,11 @@ class Batches:
         self._chunk = self._chunk_size()
 
     def __len__(self) -> int:
-        """Training batches per epoch."""
+        """Return the number of training batches per epoch."""
         return len(self.plan)
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
+        """Yield the batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
         samples = self.plan.samples(epoch).to(self.device)
         height, width = self._images.shape[2:]
         drawn = self.plan.generator("augmentation", epoch)
@@ -152,7 +152,7 @@ class Batches:
             yield from zip(images.split(share), self._labels[chosen].split(share), strict=True)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, in order and without random augmentation; the same number of batches for every process.
+        """Yield every image once, in order and without random augmentation, in as many batches on every process.
 
         A process whose share of the last batch is empty gets one image with the label :data:`IGNORED`.
         """
@@ -165,7 +165,7 @@ class Batches:
             yield augment(images, plain, none[: len(images)]), labels
 
     def _chunk_size(self) -> int:
-        """Batches augmented at once: many on a GPU, where launching kernels takes longer than augmenting one batch."""
+        """Return how many batches to augment at once: several on a GPU, since kernel launches dominate for one."""
         if self.device.type == "cpu":
             return 1
         channels, height, width = self._images.shape[1:]

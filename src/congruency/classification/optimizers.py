@@ -14,10 +14,10 @@ SGD_NAME = "sgd"
 
 
 def check_optimizer(name: str) -> None:
-    """Refuse an optimizer that does not exist, or that needs more than gradients.
+    """Check that an optimizer exists and needs only gradients.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: the name is unknown, or the optimizer needs second derivatives.
     """
     if name == SGD_NAME:
         return
@@ -42,15 +42,15 @@ def create_optimizer(
     nesterov: bool = False,
     fused: bool = False,
 ) -> Optimizer:
-    """Create an optimizer of the parameters that train.
+    """Create an optimizer for the trainable parameters.
 
         create_optimizer("adamw", network, learning_rate=1e-3, weight_decay=0.05)
 
     Args:
-        name: ``"sgd"``, whose weight decay acts on all parameters, as in the paper; or another name of timm's
-            ``list_optimizers()``, for which biases and the weights of norms do not decay.
-        momentum, nesterov: of SGD; timm passes the momentum to other optimizers that have one.
-        fused: one kernel for all tensors on a GPU, where the optimizer has one.
+        name: ``"sgd"``, with weight decay on all parameters, as in the paper; or a name from timm's
+            ``list_optimizers()``, without weight decay on biases and norm weights.
+        momentum, nesterov: settings of SGD; timm passes the momentum to other optimizers that have one.
+        fused: use the fused implementation, if the optimizer has one.
     """
     check_optimizer(name)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -18,14 +18,14 @@ from congruency.classification.batches import IGNORED, Plan, generator
 from congruency.datasets import Catalogue
 from congruency.datasets.images import open_image
 
-_MARGIN = 256 / 224  # evaluation takes the centre crop of an image this much larger, as usual for ImageNet
+_MARGIN = 256 / 224  # ratio of image to centre crop in evaluation, as usual for ImageNet
 
 
 class StreamedBatches:
     """The interface of :class:`~congruency.classification.batches.Batches` over a :class:`Catalogue` of files.
 
     Worker processes decode the files and take random resized crops with Pillow's antialiasing filter; flips and
-    normalisation happen on the device. Batches depend only on the seed, the epoch and their number, whatever the number
+    normalisation happen on the device. Batches depend only on the seed, the epoch and their number, not on the number
     of workers (0: this process decodes). The augmentation needs a ``size``; ``plan`` are the other settings of
     :class:`Plan`.
     """
@@ -50,11 +50,11 @@ class StreamedBatches:
         self._workers = min(workers, os.cpu_count() or 1)
 
     def __len__(self) -> int:
-        """Training batches per epoch."""
+        """Return the number of training batches per epoch."""
         return len(self.plan)
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
+        """Yield the batches of an epoch from number ``start`` on: float32 (B, C, S, S) and int64 (B,)."""
         samples = self.plan.samples(epoch).tolist()
         places = [range(self.plan.count)[self.plan.positions(batch)] for batch in range(start, len(self))]
         keys = [[(samples[position], position) for position in positions] for positions in places]
@@ -69,7 +69,7 @@ class StreamedBatches:
             yield augment(images, flipping, draws[share].to(self.device)), labels
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The centre crop of every image once; the same number of batches for every process."""
+        """Yield the centre crop of every image once, in as many batches on every process."""
         shares = [range(self.plan.count)[where] for where in self.plan.evaluation()]
         keys = [[(i, i) for i in share] or [(0, -1)] for share in shares]
         plain = self.augmentation.evaluation()
@@ -83,14 +83,14 @@ class StreamedBatches:
             batch_sampler=keys,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # its own: the loader must not draw seeds from the global one
+            generator=torch.Generator(),  # its own, so that the loader does not draw seeds from the global generator
         )
         for images, labels in _short_errors(loader):
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
 def _short_errors(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The loader's batches; an error about a bad file is raised without the worker's traceback."""
+    """Yield the loader's batches; errors for bad files are raised without the worker's traceback."""
     try:
         yield from loader
     except ValueError as reason:
@@ -98,7 +98,7 @@ def _short_errors(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[T
 
 
 class _Files(Dataset[tuple[Tensor, Tensor]]):
-    """One decoded file by its index in the data set and its position in the epoch, which seeds its random crop."""
+    """Decodes a file given its index in the data set and its position in the epoch, which seeds its random crop."""
 
     def __init__(self, files: Catalogue, augmentation: Augmentation, seed: int, epoch: int | None) -> None:
         assert augmentation.size is not None
@@ -124,7 +124,7 @@ class _Files(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _centre_box(image: Image.Image, side: int) -> tuple[float, float, float, float]:
-    """The centre crop: 224/256 of the largest square, or all of it if the image is not larger than ``side``."""
+    """Return the centre crop: 224/256 of the largest square, or all of it if that is not larger than ``side``."""
     square = min(image.size)
     part = square / _MARGIN if square > side else square
     left, top = (image.width - part) / 2, (image.height - part) / 2

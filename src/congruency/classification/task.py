@@ -24,22 +24,22 @@ from congruency.training.config import Correction, SampleOrder, order_seed
 from congruency.training.task import Build, Place, Task
 
 Images = LabelledImages | Catalogue
-"""A set in memory, or one whose files are decoded as they are needed."""
+"""A data set in memory, or one whose files are decoded on the fly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A network, its batches, its optimizer (SGD, as in all of the paper's classification) and its schedule.
+    """A network with its batches, optimizer (by default SGD, as in the paper) and schedule.
 
-    The schedule ``"steps"`` multiplies the learning rate by ``decay`` at each of the milestones (epochs, counted from
-    0); ``"cosine"`` rises over ``warmup`` epochs, not necessarily whole, and then falls to 0, moving with every step.
+    The schedule ``"steps"`` multiplies the learning rate by ``decay`` at each milestone (epochs, counted from 0);
+    ``"cosine"`` raises it over ``warmup`` epochs, possibly fractional, then lowers it to 0, updating at every step.
     """
 
     model: str
     augmentation: Augmentation
     epochs: int
-    batch_size: int = 128  # of all processes together
-    learning_rate: float = 0.1  # the highest
+    batch_size: int = 128  # over all processes
+    learning_rate: float = 0.1  # peak rate
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
@@ -47,17 +47,17 @@ class Setup:
     milestones: tuple[int, ...] = ()
     decay: float = 0.1
     warmup: float = 0.0
-    smoothing: float = 0.0  # of the labels
+    smoothing: float = 0.0  # label smoothing
     pretrained: str | bool | None = None  # see congruency.classification.create
     seed: int = 0
     order: Order = "shuffled"  # see congruency.classification.Plan
-    sample_order: SampleOrder = "seed"  # which runs share the order
+    sample_order: SampleOrder = "seed"  # which runs share their sample order
     order_seed: int | None = None
     drop_last: bool = False
-    accumulate: int = 1  # batches per step, as in the training loop's settings
-    evaluation_batch_size: int | None = None  # None for that of training
-    workers: int = 4  # processes that decode a set that is not in memory
-    optimizer: str = SGD_NAME  # or another name of timm.optim; momentum and nesterov are SGD's
+    accumulate: int = 1  # batches per step, as in TrainingConfig
+    evaluation_batch_size: int | None = None  # None for batch_size
+    workers: int = 4  # processes that decode streamed files
+    optimizer: str = SGD_NAME  # or another name in timm.optim; momentum and nesterov are for SGD
 
     def __post_init__(self) -> None:
         if self.schedule not in ("steps", "cosine"):
@@ -73,14 +73,14 @@ class Setup:
             raise ValueError(f"warmup must be from 0 to the {self.epochs} epochs, got {self.warmup}")
 
     def check(self) -> None:
-        """Refuse a network that does not exist, or whose weights cannot be had, before any data is read for it."""
+        """Raise, before any data is read, if network, optimizer or pretrained weights are not available."""
         check(self.model)
         check_optimizer(self.optimizer)
         if self.pretrained:
             _check_weights(self.model, self.pretrained)
 
     def builder(self, images: tuple[Images, Images | None], method: Correction) -> Build:
-        """Return what the training loop trains with a method, in the sample order of that method."""
+        """Return the builder of the task, with the sample order for a method."""
         return build(ordered(self, method), *images)
 
 
@@ -90,19 +90,17 @@ def _check_weights(model: str, pretrained: str | bool) -> None:
 
 
 def ordered(setup: Setup, method: Correction) -> Setup:
-    """Return the setup with the seed of its sample order, where that is not its own (fixed: 0 where none is given)."""
+    """Return the setup with ``order_seed`` set by its sample order; for ``"fixed"`` the default is 0."""
     if setup.sample_order == "seed":
         return setup
     return replace(setup, order_seed=order_seed(setup.sample_order, setup.seed, method, setup.order_seed or 0))
 
 
 def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
-    """Return what :func:`congruency.training.train` trains: network, optimizer, schedule, batches, evaluation.
-
-    The classes are those of ``train``.
+    """Return the builder of the task for :func:`congruency.training.train`.
 
     Raises:
-        ValueError: the sets, or the images and the augmentation, do not fit together.
+        ValueError: the two sets, or the images and the augmentation, do not match.
     """
     if test is not None and test.classes != train.classes:
         raise ValueError(
@@ -133,14 +131,14 @@ def build(setup: Setup, train: Images, test: Images | None = None) -> Build:
 
 
 def describe(setup: Setup, train: Images, test: Images | None) -> dict[str, Any]:
-    """Return the setup as the record of a run keeps it."""
+    """Return the setup and the sizes of the sets, for the run record."""
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(setup).items()}
     counts = {"classes": len(train.classes), "training_images": len(train)}
     return plain | counts | {"test_images": 0 if test is None else len(test)}
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: Place) -> dict[str, float]:
-    """Return the top-1 and top-5 error in percent, and the loss, over the batches of all processes."""
+    """Return top-1 and top-5 error in percent and the mean loss over the batches of all processes."""
     totals = torch.zeros(4, dtype=torch.float64, device=place.device)
     for images, labels in batches:
         totals += error_counts(model(images).float(), labels)
@@ -149,7 +147,7 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], place: 
 
 
 def error_counts(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the number wrong, wrong in the top five, the summed loss and the count: float64, shape (4,).
+    """Return the counts of top-1 and top-5 errors, the summed loss and the sample count: float64, (4,).
 
     Samples labelled :data:`IGNORED` do not count.
     """
@@ -184,7 +182,7 @@ def _shape(setup: Setup, images: Images, channels: int) -> tuple[int, int, int]:
 
 
 def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
-    """The optimizer, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before being unscaled."""
+    """Create the optimizer, fused on a GPU, but not in precision 16: it would unscale gradients only after DCL."""
     return create_optimizer(
         setup.optimizer, model, learning_rate=setup.learning_rate, momentum=setup.momentum,
         weight_decay=setup.weight_decay, nesterov=setup.nesterov,

@@ -1,7 +1,7 @@
 """The command `congruency`: one module per command.
 
-Everything it needs beyond torch is imported when a command runs, so that an installation of the core alone answers with
-one line that says what to install.
+Everything beyond torch is imported when a command runs, so that with only the core installed the command prints one
+line that says what to install.
 """
 
 import sys
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def build() -> "typer.Typer":
-    """Return the command line with all its commands."""
+    """Return the Typer application with all commands."""
     import typer
 
     from congruency.cli.ablate import ablate

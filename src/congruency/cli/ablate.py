@@ -145,7 +145,7 @@ def ablate(
 
 
 def _check(recipe: str | None, dataset: str | None, pretrained: str | None, size: int | None) -> None:
-    """Refuse options that would be without effect."""
+    """Raise BadParameter for options that would have no effect, or if nothing to train is given."""
     if recipe is not None:
         if size is not None:
             raise typer.BadParameter("is for --dataset without a RECIPE, which has its own", param_hint="--size")
@@ -161,7 +161,7 @@ def _check(recipe: str | None, dataset: str | None, pretrained: str | None, size
 
 
 def _windows(words: Sequence[str]) -> tuple[int | None, ...]:
-    """Numbers of steps, and None for infinity."""
+    """Parse windows: numbers of steps, None for infinity."""
     made: list[int | None] = []
     for word in words:
         if word.lower() in _NONE:

@@ -1,4 +1,4 @@
-"""``congruency bench``: what a correction costs."""
+"""``congruency bench``: the cost of a correction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bench(
         from congruency.studies import bench
         from congruency.studies.console import plain_warnings
 
-        with plain_warnings(shown=False):  # of runs that train nothing
+        with plain_warnings(shown=False):  # warnings on training do not apply here
             bench.run(
                 devices=devices, sizes=size or None, references=references or [1, 3, 10, 20], only=only or None,
                 out=out, quick=quick, networks=network or None, modes=mode or None,

@@ -1,4 +1,4 @@
-"""How commands read and show their options: flags without a type, several values after one flag."""
+"""Typer command classes: flags shown without a type, several values after one flag."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"-\.?\d")
 
 
 def _plain_flags(params: list[Any]) -> list[Any]:
-    """The parameters; newer releases of typer show ``<bool>`` after a flag and ``<list[Path]>`` after an argument."""
+    """Hide types in help: newer releases of typer show ``<bool>`` after flags and ``<list[Path]>`` after arguments."""
     for param in params:
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""
@@ -22,46 +22,46 @@ def _plain_flags(params: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command."""
+    """A command whose help shows flags and arguments without types."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As typer does, ``--help`` included."""
+        """Return typer's parameters, with ``--help``, without displayed types."""
         return _plain_flags(super().get_params(ctx))
 
 
 class Group(TyperGroup):
-    """A group of commands."""
+    """A group of commands that lists them if an unknown one is given."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer does, with the commands that there are where there is none of this name."""
+        """Resolve as typer does, but list the commands if the name is unknown."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"there is no command {args[0]!r} here; choose one of {', '.join(self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As typer does, ``--help`` included."""
+        """Return typer's parameters, with ``--help``, without displayed types."""
         return _plain_flags(super().get_params(ctx))
 
 
 class ManyValuesCommand(Command):
-    """A command whose options take several values, ``--window 5 10 20`` beside ``--window 5 --window 10``.
+    """A command whose repeatable options take several values, ``--window 5 10`` as well as ``--window 5 --window 10``.
 
-    Repeatable options take all values up to the next option; an argument has to come before them.
+    They take all values up to the next option, so arguments must come before them.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, after the flag has been said again before each further value."""
+        """Parse as typer does, after repeating the flag before each further value."""
         repeatable = {name for param in self.params if getattr(param, "multiple", False) for name in param.opts}
         return super().parse_args(ctx, spread(args, repeatable))
 
 
 def spread(words: Sequence[str], repeatable: Collection[str]) -> list[str]:
-    """``--window 5 10`` as ``--window 5 --window 10``, for every flag in ``repeatable``.
+    """Rewrite ``--window 5 10`` as ``--window 5 --window 10``, for every flag in ``repeatable``.
 
-    A flag gathers values up to the next word that begins with a dash and is not a number, or to a bare ``--``.
+    A flag takes values up to the next word that begins with a dash and is not a number, or up to a bare ``--``.
     """
     made: list[str] = []
-    flag, held = None, False  # the flag that gathers, and whether it has a value
+    flag, held = None, False  # the current repeatable flag, and whether it has a value
     for place, word in enumerate(words):
         if word == "--":
             return [*made, *words[place:]]

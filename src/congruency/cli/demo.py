@@ -1,4 +1,4 @@
-"""``congruency demo``: the package at work, in a minute or two."""
+"""``congruency demo``: a demonstration of a minute or two."""
 
 from __future__ import annotations
 

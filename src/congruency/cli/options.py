@@ -1,4 +1,4 @@
-"""Options that several commands share: one word and one help text for one thing."""
+"""Options shared by several commands, each with one name and one help text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def option(
     help: str, metavar: str | None = None, *, name: str | None = None, panel: str | None = None,
     min: float | None = None, max: float | None = None, callback: Callable[[Any], Any] | None = None,
 ) -> Any:  # fmt: skip
-    """An option of a command, named as its parameter where ``name`` is not given.
+    """Return a typer option, named after its parameter unless ``name`` is given.
 
-    A flag needs its name, and so does an option whose metavar is its own name: some releases of typer (0.27) would call
-    it ``--DEVICE``.
+    Flags need a ``name``, and so do options whose metavar equals their name: some releases of typer (0.27) would call
+    them ``--DEVICE``.
     """
     names = () if name is None else (name,)
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, min=min, max=max, callback=callback)
@@ -44,16 +44,16 @@ SETS = (
     "digits (embedded), mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, imagenet; or a folder or archive with "
     "train/<class>/ and test/<class>/ images"
 )
-"""What --dataset takes."""
+"""Values of --dataset."""
 ORDERS = (
     "Which runs use the same order of the samples: seed: all runs of one seed; fixed: all runs (the paper's fixed "
     "permutations); independent: none, each method has its own order (the paper's stochastic permutations)."
 )
-"""What --order takes."""
+"""Values of --order."""
 
 
 def several(help: str, *choices: str, panel: str | None = None) -> Any:
-    """An option that may be repeated, with some of these words: typer knows no lists of literals."""
+    """Return a repeatable option with the given choices; typer does not support lists of literals."""
 
     def check(words: list[str] | None) -> list[str] | None:
         for word in words or []:
@@ -109,7 +109,7 @@ TableOut = Annotated[Path | None, option(
 
 
 def _check_data(folder: Path | None) -> Path | None:
-    """Refuse what is no folder of data sets; a set itself is given by another option."""
+    """Raise BadParameter if ``--data`` is not a folder; a data set itself is given by --dataset."""
     if folder is not None and not folder.expanduser().is_dir():
         raise typer.BadParameter(
             f"{folder} is not a folder; --data is the folder where named data sets are looked for, and --dataset the "
@@ -184,7 +184,7 @@ Ray = Annotated[str | None, where(
 
 
 def floor_of(word: str) -> float | None:
-    """Return a floor of congruency, None for the paper's form."""
+    """Parse a congruency floor; None is the paper's form."""
     if word.lower() == "none":
         return None
     try:
@@ -199,7 +199,7 @@ def floor_of(word: str) -> float | None:
 
 
 def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
-    """Return a correction with the options that were given, not None; refuse one that would be without effect."""
+    """Return a correction changed by the given options (not None); raise BadParameter for one without effect."""
     from dataclasses import replace
 
     changes = chosen(**given)
@@ -207,7 +207,7 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
     found = replace(base, **changes)
     dcl, concentrates = found.name == "dcl", found.mode == "concentrate" and found.blocks != "element"
     cautious = found.cautious or found.name == "cautious"
-    wanted = {  # what each option needs, and whether it has it
+    wanted = {  # what each option needs, and whether that is fulfilled
         "window": ("DCL", dcl),
         "floor": ("DCL in mode concentrate, by joint, group, tensor or row", dcl and concentrates),
         "returning": ("DCL in mode concentrate with a floor", dcl and concentrates and found.floor is not None),
@@ -227,14 +227,14 @@ def refined(base: Correction, floor: str | None, **given: Any) -> Correction:
 
 
 def chosen(**options: Any) -> dict[str, Any]:
-    """Return the options that were given, not None."""
+    """Return the options that were given, i.e. are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def image_source(
     folder: Path, place: Place, data: Path | None, dataset: str | None, *, cache: Path | None = None, **settings: Any
 ) -> ImageSource:
-    """Return where a study in ``folder`` reads its images, by whole paths: a worker of a cluster starts elsewhere."""
+    """Return the image source of a study in ``folder``, with absolute paths, since cluster workers start elsewhere."""
     import os
 
     from congruency.datasets import SETS as KNOWN
@@ -254,7 +254,7 @@ def image_source(
 
 @contextmanager
 def studying(out: Path, processes: int, threads: int | None, ray: str | None) -> Iterator[Place]:
-    """Check where a study's runs are written and executed, before any work; a study resumes after Ctrl-C."""
+    """Check, before any work, where a study's runs are written and executed; report Ctrl-C and errors as one line."""
     from congruency.studies.executor import Place
     from congruency.training.processes import process_count
 

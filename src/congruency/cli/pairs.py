@@ -11,7 +11,7 @@ from congruency.cli.options import Data, option
 from congruency.cli.terminal import show, writing
 from congruency.studies.console import command_line
 
-_MOST_SAMPLES = 100  # a matrix has their square
+_MOST_SAMPLES = 100  # matrices grow with the square
 
 
 def pairs(

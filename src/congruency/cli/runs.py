@@ -1,4 +1,4 @@
-"""What `train` and `train-lm` share: one folder per run, and what is printed at the end of it."""
+"""Shared parts of `train` and `train-lm`: checks of the run folder, and the final report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {"dcl": "DCL", "gem": "GEM", "cautious": "Cautious"}
 
 
 def check_folder_free(out: Path, resume: bool) -> bool:
-    """Whether the folder holds a run, which only ``resume`` may continue."""
+    """Return whether the folder holds a run; raise FileExistsError if it does and ``resume`` is False."""
     from congruency.training.record import RECORD_NAME
 
     held = (out / RECORD_NAME).exists()
@@ -29,9 +29,9 @@ def check_folder_free(out: Path, resume: bool) -> bool:
 
 
 def check_same(out: Path, here: Mapping[str, Any], usual: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Refuse to resume a run of another task; the loop checks its own settings itself.
+    """Raise ValueError if the run to resume has another task; the training loop checks its own settings.
 
-    ``usual`` are the defaults, for records that are older than a setting.
+    ``usual`` are defaults for settings that older records lack.
     """
     from congruency._validate import changes
     from congruency.training import read_record
@@ -49,7 +49,7 @@ def check_same(out: Path, here: Mapping[str, Any], usual: Mapping[str, Any] = Ma
 def report(
     result: Result, method: Correction, table: Callable[[Sequence[Mapping[str, Any]]], Table], console: Console
 ) -> None:
-    """Print the table of the run's evaluations, what it was stopped by, and where its files are."""
+    """Print the table of the run's epochs, whether it was stopped, and where its files are."""
     from congruency.report.tables import to_rich
     from congruency.training import read_record
 
@@ -84,7 +84,7 @@ def _stopped(result: Result) -> str:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    """A number of a record, which may be missing."""
+    """Format a number of a record; a dash if it is missing."""
     from congruency.report.numbers import fixed
 
     return fixed(float("nan") if value is None else value, digits)

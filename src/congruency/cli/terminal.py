@@ -1,4 +1,4 @@
-"""What all commands share: checks before any work, errors as one line, a clean end on Ctrl-C."""
+"""Shared parts of all commands: early checks, one-line errors, a clean exit on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from congruency.report.tables import Table
 
 INTERRUPTED = 130
-"""The exit code that a shell expects of a command ended by Ctrl-C."""
+"""The conventional exit code of a command ended by Ctrl-C."""
 
 
 def given(context: Any, name: str) -> bool:
-    """Whether an option was typed, rather than left at its default."""
+    """Whether an option was given on the command line rather than left at its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 @contextmanager
 def interruptible(message: str | Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C ends the command with this line, made then if it is a function."""
+    """On Ctrl-C print ``message``, calling it if it is a function, and exit."""
     import typer
 
     try:
@@ -34,7 +34,7 @@ def interruptible(message: str | Callable[[], str]) -> Iterator[None]:
 
 
 def interrupted(out: Path, again: str = "the same command with --resume") -> str:
-    """What a run that Ctrl-C ended can be resumed from: its last checkpoint, if it came so far."""
+    """Return the message for an interrupted run: whether there is a checkpoint to resume from."""
     saved = any((out / "checkpoints").glob("checkpoint-*.pt"))
     return f"interrupted; {again} " + (
         "continues from the last checkpoint" if saved else "starts again: there is no checkpoint yet"
@@ -42,28 +42,28 @@ def interrupted(out: Path, again: str = "the same command with --resume") -> str
 
 
 def check_folder(folder: Path, option: str) -> None:
-    """Refuse, before any work, a folder that could not be written to after it."""
+    """Raise BadParameter, before any work, if a folder cannot be written to."""
     import typer
 
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not existing.is_dir():
         raise typer.BadParameter(f"{existing} is a file, a folder is needed", param_hint=option)
     try:
-        TemporaryDirectory(dir=existing).cleanup()  # permissions alone do not tell: root may not write to /proc
+        TemporaryDirectory(dir=existing).cleanup()  # permissions are not enough: root cannot write to /proc
     except OSError as reason:
         raise typer.BadParameter(f"{existing} cannot be written to ({reason.strerror})", param_hint=option) from None
 
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """A command that writes one page at its end: the folder is checked first, and Ctrl-C leaves it as it was."""
+    """Context of a command that writes one page at its end: check the folder first, handle Ctrl-C and errors."""
     check_folder(out, "--out")
     with interruptible("stopped; nothing was written"), plain_errors():
         yield
 
 
 def check_device(name: str, option: str) -> None:
-    """Refuse, before any work, a device that PyTorch cannot put a tensor on."""
+    """Raise BadParameter, before any work, if PyTorch cannot use a device."""
     import typer
 
     from congruency.training.devices import why_unusable
@@ -74,14 +74,14 @@ def check_device(name: str, option: str) -> None:
 
 
 def check_accelerator(name: str) -> None:
-    """The same where ``"auto"`` takes a GPU if there is one."""
+    """Like :func:`check_device`, but ``"auto"`` is always accepted."""
     if name != "auto":
         check_device(name, "--device")
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Report what is wrong with the input as one line, with exit code 2."""
+    """Report errors in the input as one line, with exit code 2."""
     import typer
 
     from congruency.training.checkpoints import CheckpointError

@@ -1,4 +1,4 @@
-"""``congruency train``: an image classifier trained with one choice of method, from a laptop to a cluster."""
+"""``congruency train``: train an image classifier with a chosen method."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _USERS = {
     "warmup": ("schedule", ("cosine",)),
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }
-"""Options that mean something only beside certain values of another."""
+"""Options that only have an effect with certain values of another: ``{option: (other, values)}``."""
 
 
 def train(
@@ -195,7 +195,7 @@ def train(
 
 
 def _refuse_without_effect(context: typer.Context) -> None:
-    """An option that would be silently without effect is a mistake."""
+    """Raise BadParameter for options that would have no effect."""
     for name, (other, values) in _USERS.items():
         if given(context, name) and context.params[other] not in values:
             wanted = " or ".join(f"--{other} {value}" for value in values)
@@ -210,9 +210,9 @@ def _check_capture(device: str) -> None:
 
 
 def run(images: ImageOptions, config: TrainingConfig, settings: dict[str, Any], out: Path, resume: bool) -> int:
-    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it.
+    """Train and print a summary; return the exit code: 0, or 75 if SIGTERM stopped the run.
 
-    ``settings`` are those of the setup without the augmentation, which depends on the images.
+    ``settings`` are the setup's, without the augmentation, which depends on the images.
     """
     from rich.console import Console
 
@@ -262,7 +262,7 @@ def _introduction(config: TrainingConfig, setup: Setup, sets: tuple[Images, Imag
 
 
 def _summary(epochs: Sequence[Mapping[str, Any]], measured: str) -> Table:
-    """The last epochs, at most ten; the record has all."""
+    """Return a table of the last ten epochs; the record has all."""
     from congruency.report.tables import Table
 
     columns = ["Epoch", "loss", "error, %", "test error, %", "top-5, %", "congruency", "corrected, %", "images/s"]

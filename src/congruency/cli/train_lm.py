@@ -1,4 +1,4 @@
-"""``congruency train-lm``: a byte-level language model trained with one choice of method."""
+"""``congruency train-lm``: train a byte-level language model with a chosen method."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _tenth(steps: int) -> int:
 
 
 def run(corpus: str, setup: LanguageSetup, config: TrainingConfig, method: str, out: Path, resume: bool) -> int:
-    """Train and print a summary; return the exit code: 0, or 75 where SIGTERM stopped it."""
+    """Train and print a summary; return the exit code: 0, or 75 if SIGTERM stopped the run."""
     from rich.console import Console
 
     from congruency.language import build, describe, read_corpus

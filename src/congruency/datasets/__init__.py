@@ -1,4 +1,4 @@
-"""Labelled image data sets, read from the formats in which they are published; shared by all task families."""
+"""Labelled image data sets in the formats in which they are published; shared by all task families."""
 
 from congruency.datasets.cache import Cache
 from congruency.datasets.images import Catalogue, LabelledImages

@@ -1,4 +1,4 @@
-"""Cache decoded images in one file that the caller names."""
+"""Cache decoded images in a file."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class Cache:
 
     Attributes:
         path: the file.
-        source: fingerprint of the source files and the settings of decoding. A file with another source is refused,
-            not overwritten.
+        source: fingerprint of the source files, and the decoding settings. A file with another source raises
+            ValueError and is not overwritten.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Cache:
             found = [content["format"], content["made_of"]]
             loaded = LabelledImages(content["images"], content["labels"], tuple(map(str, content["classes"])))
             matches = bool(found == [_FORMAT, self.source])
-        except Exception as reason:  # torch.load raises many kinds of errors on files of another format
+        except Exception as reason:  # torch.load raises many types of errors for files in other formats
             raise ValueError(
                 f"{self.path} is not a complete image cache ({type(reason).__name__}); delete it or name another file"
             ) from reason
@@ -46,7 +46,7 @@ class Cache:
         return loaded
 
     def save(self, loaded: LabelledImages) -> None:
-        """Write the file; an interruption leaves no partial one."""
+        """Write the file atomically."""
         content = {
             "format": _FORMAT,
             "made_of": self.source,
@@ -59,7 +59,7 @@ class Cache:
 
 
 def fingerprint(source: Path) -> str:
-    """Hash the names and sizes of all files of a source; it changes when files are added, removed or resized."""
+    """Hash the names and sizes of all files of a source; changes if files are added, removed or resized."""
     files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     listing = "\n".join(f"{path.relative_to(source.parent)} {path.stat().st_size}" for path in files)
     return hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()

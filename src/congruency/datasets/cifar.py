@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors publish them: pickled batches, in a tar.gz or extracted."""
+"""Read CIFAR-10 and CIFAR-100 as published: pickled batches, in a tar.gz or extracted."""
 
 import pickle
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ _PIXELS = 3 * 32 * 32
 
 
 def recognises(tree: Tree) -> bool:
-    """Whether the batches of either data set are there."""
+    """Whether the tree has batches of either data set."""
     files = {name.rsplit("/", 1)[-1] for name in tree.names}
     return "data_batch_1" in files or "batches.meta" in files or {"train", "test", "meta"} <= files
 
 
 def read(tree: Tree, split: str) -> LabelledImages:
-    """One split in the official order, (N, 3, 32, 32), with the fine labels of CIFAR-100."""
+    """Read one split in the official order, (N, 3, 32, 32), for CIFAR-100 with the fine labels."""
     if any(name.rsplit("/", 1)[-1] == "meta" for name in tree.names):
         files, key, meta, names = _CIFAR100[split], "fine_labels", "meta", "fine_label_names"
     else:
@@ -68,7 +68,7 @@ def _unpickle(tree: Tree, name: str) -> Mapping[str, Any]:
     data = tree.read(name)
     try:
         content = _Unpickler(BytesIO(data), encoding="bytes").load()
-    except Exception as reason:  # a damaged pickle raises many kinds of errors
+    except Exception as reason:  # a damaged pickle raises many types of errors
         raise ValueError(
             f"{tree.describe(name)} cannot be read as a CIFAR batch ({reason}); download it again"
         ) from reason
@@ -81,14 +81,14 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# Python's implementation, because the one in C allocates memory for any memo index that a pickle names, up to 64 GB.
+# Python's implementation: the one in C allocates memory for any memo index that a pickle names, up to 64 GB.
 class _Unpickler(pickle._Unpickler):
-    """Build uint8 arrays and plain containers; refuse everything else that a pickle could ask for."""
+    """Unpickler that only builds uint8 arrays and plain containers; anything else raises UnpicklingError."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "ndarray"):
             return None  # only ever an argument of _reconstruct
-        # New functions each time, so that attributes a pickle sets on one do not persist.
+        # New functions each time, so that attributes set by a pickle do not persist.
         if (module, name) == ("numpy", "dtype"):
             return lambda kind, *_: _uint8_dtype(kind)
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
@@ -99,7 +99,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _uint8_dtype(kind: Any) -> numpy.dtype[Any]:
-    """The only dtype of a batch: with a structured one, numpy could take bytes of a pickle for object pointers."""
+    """Return uint8, the only allowed dtype: a structured one could make numpy read pickled bytes as object pointers."""
     if _text(kind) not in ("u1", "|u1"):
         raise pickle.UnpicklingError(f"it asks for an array of {kind!r:.40}, not of bytes")
     return numpy.dtype(numpy.uint8)

@@ -1,4 +1,4 @@
-"""Image folders (``train/<class>/*.jpg`` and ``test/<class>/*.jpg``, or one folder of classes) and Tiny ImageNet."""
+"""Read image folders (``train/<class>/*.jpg`` and ``test/<class>/*.jpg``, or class folders) and Tiny ImageNet."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,11 @@ _SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "val
 
 
 def catalogue(tree: Tree, split: str) -> Catalogue:
-    """The files of one split, sorted by class and name. Each class is a folder; labels number the sorted class names.
+    """List the files of one split, sorted by class and name. Each class is a folder; labels index the sorted names.
 
     Both splits must have the same classes, so that labels agree. A plain folder of classes has one split, ``"all"``;
-    a folder that is itself called ``train`` or ``val`` is that split. Tiny ImageNet is recognised by its ``wnids.txt``.
+    a folder named like a split, such as ``train`` or ``val``, is that split. Tiny ImageNet is recognised by its
+    ``wnids.txt``.
     """
     if any(name == "wnids.txt" or name.endswith("/wnids.txt") for name in tree.names):
         return _tiny_imagenet(tree, split)
@@ -67,7 +68,7 @@ def _agreed(tree: Tree, places: list[str]) -> tuple[str, ...]:
 
 
 def _classes(tree: Tree, place: str) -> tuple[str, ...]:
-    """The folders directly below a place, including empty ones if the tree lists folders."""
+    """Return the folders directly below a path, including empty ones if the tree lists folders."""
     below = {name[len(place) :] for name in (*tree.folders, *tree.names) if name.startswith(place)}
     files = {name[len(place) :] for name in tree.names if name.startswith(place)}
     classes = tuple(sorted({name.split("/")[0] for name in below} - files))
@@ -80,7 +81,7 @@ def _classes(tree: Tree, place: str) -> tuple[str, ...]:
 
 
 def _place(tree: Tree, root: str, split: str) -> str | None:
-    """The folder of a split with class folders in it; ``val`` is used if ``test`` is flat and unlabelled (ImageNet)."""
+    """Return the folder of a split that has class folders; ``val`` if ``test`` is flat and unlabelled (ImageNet)."""
     for name in _SPLITS[split]:
         place = f"{root}{name}/"
         inside = [each[len(place) :] for each in (*tree.names, *tree.folders) if each.startswith(place)]
@@ -90,7 +91,7 @@ def _place(tree: Tree, root: str, split: str) -> str | None:
 
 
 def _root(tree: Tree) -> str:
-    """The top folder that contains everything, as many archives have one: ``""`` or ``"top/"``."""
+    """Return the common top folders that contain everything, as in many archives: ``""`` or ``"top/"``."""
     splits = {name for names in _SPLITS.values() for name in names}
     images = [name.split("/") for name in tree.names if _is_image(name)]
     root: list[str] = []
@@ -108,9 +109,9 @@ def _is_image(name: str) -> bool:
 
 
 def _tiny_imagenet(tree: Tree, split: str) -> Catalogue:
-    """Tiny ImageNet in its official layout. Its test images have no labels: ``"test"`` is the validation set.
+    """List Tiny ImageNet in its official layout. Its test images have no labels: ``"test"`` is the validation set.
 
-    Classes are in the order of their WordNet ids, and named by the first word of ``words.txt`` where that is unique.
+    Classes are sorted by WordNet id and named by the first word in ``words.txt`` if that is unique.
     """
     root = next(name for name in tree.names if name.split("/")[-1] == "wnids.txt").removesuffix("wnids.txt")
     ids = sorted(set(_lines(tree, f"{root}wnids.txt")))

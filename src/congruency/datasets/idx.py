@@ -1,4 +1,4 @@
-"""The idx files of MNIST and of the data sets published in its format, gzipped or not."""
+"""Read the idx files of MNIST and of data sets published in its format, gzipped or not."""
 
 import gzip
 import math
@@ -19,12 +19,12 @@ _MAX_BYTES = 2 << 30
 
 
 def recognises(tree: Tree) -> bool:
-    """Whether idx files of images are there."""
+    """Whether the tree has idx files of images."""
     return any(_plain(name).endswith("-images-idx3-ubyte") for name in tree.names)
 
 
 def read(tree: Tree, split: str, classes: tuple[str, ...] | None = None) -> LabelledImages:
-    """One split, (N, 1, H, W); without ``classes`` the classes are named by their numbers."""
+    """Read one split, (N, 1, H, W); without ``classes`` the classes are named by their numbers."""
     images_name = _find(tree, f"{_PREFIX[split]}-images-idx3-ubyte")
     labels_name = _find(tree, f"{_PREFIX[split]}-labels-idx1-ubyte")
     images = _read_file(tree, images_name, dimensions=3)
@@ -79,5 +79,5 @@ def _find(tree: Tree, wanted: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """The name without .gz, and with the dash that some copies write as a dot."""
+    """Return the name without .gz, with ``.idx``, as in some copies, replaced by ``-idx``."""
     return name.removesuffix(".gz").replace(".idx", "-idx")

@@ -18,11 +18,11 @@ from torch.nn import functional
 from congruency.datasets.tree import Tree
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-MAX_BYTES = 16 << 30  # of all decoded images together
+MAX_BYTES = 16 << 30  # limit for all decoded images together
 _MAX_PIXELS = 100_000_000
 _MODES = {1: "L", 3: "RGB"}
-_FILES = 64  # decoded by a thread at a time
-_SMALL = 16 << 10  # bytes
+_FILES = 64  # files per unit of work of a decoding thread
+_SMALL = 16 << 10  # file size in bytes
 _LUMA = (19595, 38470, 7471)  # ITU-R 601 in 1/65536, as Pillow converts colour to grey
 _CHUNK = 4096  # images converted at a time
 
@@ -63,17 +63,17 @@ class LabelledImages:
         return len(self.images)
 
     def subset(self, indices: Tensor | Sequence[int]) -> LabelledImages:
-        """The images at these indices, in this order; a boolean mask works too."""
+        """Return the images at these indices, in this order, or those selected by a boolean mask."""
         where = torch.as_tensor(indices, device=self.labels.device)
         where = where if where.dtype == torch.bool else where.long()
         return replace(self, images=self.images[where], labels=self.labels[where])
 
     def per_class(self, count: int) -> LabelledImages:
-        """The first ``count`` images of every class, in their present order."""
+        """Return the first ``count`` images of every class, keeping their order."""
         return self.subset(first_of_each(self.labels, count))
 
     def divide(self, share: float, seed: int = 0) -> tuple[LabelledImages, LabelledImages]:
-        """A stratified random split: the first part has the fraction ``share`` of every class (rounded)."""
+        """Return a stratified random split; the first part has the fraction ``share`` of every class (rounded)."""
         if not 0.0 < share < 1.0:
             raise ValueError(f"share must be between 0 and 1, got {share}")
         generator = torch.Generator().manual_seed(seed)
@@ -86,7 +86,7 @@ class LabelledImages:
         return self.subset(first.to(self.labels.device)), self.subset(~first.to(self.labels.device))
 
     def converted(self, size: int | None, channels: int | None) -> LabelledImages:
-        """The images with another side length or number of channels; None keeps the present one."""
+        """Return the images with another side length or number of channels; None keeps the current one."""
         images = self.images
         if channels is not None and channels != images.shape[1]:
             images = _recoloured(images, channels)
@@ -116,11 +116,11 @@ class Catalogue:
         return len(self.names)
 
     def per_class(self, count: int) -> Catalogue:
-        """The first ``count`` files of every class."""
+        """Return the first ``count`` files of every class."""
         return self.subset(first_of_each(self.labels, count).tolist())
 
     def subset(self, indices: Sequence[int]) -> Catalogue:
-        """The files at these indices, in this order."""
+        """Return the files at these indices, in this order."""
         where = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, names=tuple(self.names[i] for i in where.tolist()), labels=self.labels[where])
 
@@ -130,7 +130,7 @@ class Catalogue:
 
 
 def first_of_each(labels: Tensor, count: int) -> Tensor:
-    """The indices of the first ``count`` samples of every label, ascending: (N,) -> (M,)."""
+    """Return the indices of the first ``count`` samples of every label, ascending: (N,) -> (M,)."""
     if count < 1:
         raise ValueError(f"the number of images per class must be positive, got {count}")
     order = torch.argsort(labels, stable=True)
@@ -152,7 +152,7 @@ def _recoloured(images: Tensor, channels: int) -> Tensor:
 
 
 def _resized(images: Tensor, size: int) -> Tensor:
-    """Centre-crop to a square and resize, as :func:`decode` does with one image."""
+    """Centre-crop to a square and resize, as :func:`decode` does for one image."""
     height, width = images.shape[2:]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -161,7 +161,7 @@ def _resized(images: Tensor, size: int) -> Tensor:
 
 
 def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channels: int | None = None) -> Tensor:
-    """Decode files of one tree, in this order: (N, C, H, W).
+    """Decode files of one tree, in the given order: (N, C, H, W).
 
     Without ``size`` every image must have the shape of the first; without ``channels`` they are read in colour.
     """
@@ -193,7 +193,7 @@ def decode_all(tree: Tree, names: Sequence[str], size: int | None = None, channe
 
 
 def decode(tree: Tree, name: str, size: int | None = None, channels: int | None = None) -> NDArray[numpy.uint8]:
-    """One image as (C, H, W), centre-cropped to a square and resized to ``size`` if given."""
+    """Decode one image as (C, H, W), centre-cropped to a square and resized to ``size`` if given."""
     image = open_image(tree, name, channels)
     if size is not None and image.size != (size, size):
         side = min(image.size)
@@ -205,7 +205,7 @@ def decode(tree: Tree, name: str, size: int | None = None, channels: int | None 
 
 
 def open_image(tree: Tree, name: str, channels: int | None = None) -> Image.Image:
-    """One decoded Pillow image in grey (1 channel) or colour (3, the default)."""
+    """Decode a Pillow image in grey (1 channel) or colour (3, the default)."""
     mode = _MODES.get(3 if channels is None else channels)
     if mode is None:
         raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
@@ -216,7 +216,7 @@ def open_image(tree: Tree, name: str, channels: int | None = None) -> Image.Imag
             raise ValueError(f"{image.width}x{image.height} pixels are more than {_MAX_PIXELS}")
         image.load()
         return image if image.mode == mode else image.convert(mode)
-    except Exception as reason:  # Pillow's decoders raise many kinds of errors on broken files
+    except Exception as reason:  # Pillow's decoders raise many types of errors for broken files
         cause = "unknown format" if isinstance(reason, UnidentifiedImageError) else reason
         raise ValueError(
             f"{tree.describe(name)} cannot be decoded as an image ({cause}); replace or delete it"

@@ -18,12 +18,12 @@ Split = Literal["train", "test", "all"]
 
 _VARIABLE = "CONGRUENCY_DATA"
 _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-_DIGITS_TRAIN = 1437  # of 1797, four fifths
+_DIGITS_TRAIN = 1437  # four fifths of 1797
 
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A data set that can be loaded by name, from one of ``paths`` in the data folder (with the official names).
+    """A data set that can be loaded by name, from one of ``paths`` (the official names) in the data folder.
 
     ``classes`` are the class names, if the files do not contain them.
     """
@@ -70,10 +70,10 @@ def load(
             ImageNet, or images in ``train/<class>/`` and ``test/<class>/``.
         split: ``"train"``, ``"test"`` (the validation set if the test set has no labels), or ``"all"``.
         size: resize images to this side length after a centre crop to a square; None keeps their size.
-        channels: 1 or 3; None keeps those of arrays and reads image files in colour.
-        data: the folder of data sets, for a name; default: the environment variable ``CONGRUENCY_DATA``.
-        per_class: only the first so many images of every class.
-        cache: a file for the decoded images, read instead of the source if it exists.
+        channels: 1 or 3; None keeps the channels of arrays and reads image files in colour.
+        data: folder in which named data sets are found; default: the environment variable ``CONGRUENCY_DATA``.
+        per_class: number of images per class to keep, the first ones; None for all.
+        cache: file for the decoded images, read instead of the source if it exists.
     """
     _check(split, size, channels)
     if source == "digits":
@@ -102,7 +102,7 @@ def catalogue(source: str | Path, split: Split = "train", *, data: str | Path | 
 
 
 def find(source: str | Path, data: str | Path | None = None) -> Path:
-    """The folder or archive of a data set given by name or path."""
+    """Return the folder or archive of a data set given by name or path."""
     known = SETS.get(str(source))
     if known is None:
         path = Path(source).expanduser()
@@ -131,7 +131,7 @@ def find(source: str | Path, data: str | Path | None = None) -> Path:
 
 
 def _single_archive(path: Path) -> Path:
-    """The archive in a folder that contains nothing else, otherwise the path itself."""
+    """Return the only archive in a folder without subfolders, otherwise the path itself."""
     if not path.is_dir():
         return path
     inside = [each for each in path.iterdir() if not each.name.startswith(".")]
@@ -156,7 +156,7 @@ def _read(
 
 
 def _digits(split: str) -> LabelledImages:
-    """scikit-learn's digits: a fixed split into 1,437 and 360; grey values 0..16 are scaled to 0..255."""
+    """Return scikit-learn's digits in a fixed split of 1,437 and 360; grey values 0..16 are scaled to 0..255."""
     from sklearn.datasets import load_digits
 
     content = load_digits()

@@ -16,8 +16,8 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz", ".zip")
-MAX_UNPACKED = 8 << 30  # bytes of one compressed tar, which is unpacked in memory
-MAX_MEMBER = 1 << 30  # bytes of one file
+MAX_UNPACKED = 8 << 30  # bytes; a compressed tar is unpacked in memory
+MAX_MEMBER = 1 << 30  # bytes per file
 _MAX_DEPTH = 8
 _BLOCK = 1 << 22
 _ARCHIVE_ERRORS = (
@@ -45,10 +45,10 @@ class Tree(ABC):
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """The size of one file in bytes."""
+        """Return the size of one file in bytes."""
 
     def describe(self, name: str) -> str:
-        """The name of one file for error messages."""
+        """Return the name of one file for error messages."""
         return f"{name} in {self.source}"
 
 
@@ -75,7 +75,7 @@ class FolderTree(Tree):
 
 
 class TarTree(Tree):
-    """The files of a tar archive; a compressed one is unpacked into memory once, and its files are slices of it."""
+    """The files of a tar archive; a compressed one is unpacked into memory once."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -99,11 +99,11 @@ class TarTree(Tree):
         return self._where[name][1]
 
     def __reduce__(self) -> tuple[Callable[[Path], Tree], tuple[Path]]:
-        return open_tree, (self.source,)  # another process reopens it
+        return open_tree, (self.source,)  # other processes reopen the archive
 
 
 class ZipTree(Tree):
-    """The files of a zip."""
+    """The files of a zip archive."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -130,7 +130,7 @@ class ZipTree(Tree):
         return self._entries[name].file_size
 
     def _open(self) -> None:
-        """Open the archive for this process: processes that share an open file share its position too."""
+        """Open the archive for this process: forked processes would share the file position."""
         self._process = os.getpid()
         try:
             self._archive = zipfile.ZipFile(self.source)
@@ -142,7 +142,7 @@ class ZipTree(Tree):
 
 
 def open_tree(source: Path) -> Tree:
-    """The files below a folder, or inside a tar (plain, gz, bz2, xz) or zip."""
+    """Open a folder, a tar archive (plain, gz, bz2, xz) or a zip archive."""
     if source.is_dir():
         return FolderTree(source)
     if not source.exists():

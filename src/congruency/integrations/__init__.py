@@ -1,7 +1,7 @@
-"""DCL inside other training frameworks.
+"""DCL and Cautious inside other training frameworks.
 
 A framework is imported only when its module is used: ``congruency.integrations.lightning``, ``.transformers``,
-``.avalanche`` and ``.torchmetrics``, each of which ``import congruency`` alone makes available.
+``.avalanche`` or ``.torchmetrics``, all available after ``import congruency``.
 """
 
 from importlib import import_module as _import_module

@@ -28,17 +28,18 @@ except ModuleNotFoundError as reason:
 __all__ = ["DCLPlugin"]
 
 _KEPT = ("memory_x", "memory_y", "memory_tid")
-_COMMON = ("correct", "trigger", "blocks")  # of all constraint sources together
+_COMMON = ("correct", "trigger", "blocks")  # options of the corrector, not of a constraint source
 
 
-class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not there when types are checked
+class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not installed for type checking
     """Corrects the gradients of every step of a strategy; references restart with every experience.
 
         strategy = Naive(model=model, optimizer=optimizer, criterion=criterion, plugins=[DCLPlugin(window=30)])
         for experience in benchmark.train_stream:
             strategy.train(experience)
 
-    DCL alone is a plain loop with :class:`congruency.DCL` that calls ``reset()`` at each new experience.
+    Without a memory, this is equivalent to a plain loop with :class:`congruency.DCL` that calls ``reset()`` at each new
+    experience.
 
     With a memory, DCL's constraints and one per past experience enter *one* quadratic program (the paper's
     ``eqn:constraints_conn``), as in
@@ -55,14 +56,14 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
     Logged at the end of every epoch, through the strategy's evaluator and its loggers: ``dcl/congruency``,
     ``dcl/corrected_congruency``, ``dcl/magnitude`` and ``dcl/corrected_share``, means over the epoch's steps.
 
-    Between experiences a checkpoint needs the memory too: ``plugin.state_dict()``. A pickled strategy includes it.
+    A checkpoint between experiences must include the memory: ``plugin.state_dict()``. A pickled strategy includes it.
 
     Args:
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`); or a function from
             the model to parameters.
         memory: Avalanche's GEMPlugin, or None for DCL alone.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
-            trigger, blocks and accumulate. ``trigger`` holds for the memory as well; GEM's own is ``"violated"``.
+        options: Options of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning,
+            correct, trigger, blocks and accumulate. ``trigger`` also applies to the memory; GEM uses ``"violated"``.
     """
 
     def __init__(self, params: Params = "all", *, memory: Any = None, **options: Unpack[Options]) -> None:
@@ -76,14 +77,14 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the last step, DCL's references first, then past experiences; counts are of the experience."""
+        """Statistics of the last step, DCL's references first, then past experiences; counts restart per experience."""
         found = self._last if self.corrector is None else self.corrector.stats
         if found is None:
             raise RuntimeError("there are no stats before strategy.train()")
         return found
 
     def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Attach a new corrector; the model and the optimizer are ready for the experience, new units included."""
+        """Attach a new corrector, once model and optimizer are adapted to the experience, such as by new units."""
         self._detach()
         common: Any = {name: value for name, value in self.options.items() if name in _COMMON}
         self.corrector = Corrector(
@@ -98,7 +99,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
                 strategy.evaluator.publish_metric_value(MetricValue(self, name, value, step))
 
     def after_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Update the memory, and detach from the optimizer."""
+        """Detach from the optimizer and update the memory."""
         self._detach()
         if self.memory is not None:
             past = len(self.memory.memory_x)
@@ -110,7 +111,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
         return [references] if self.memory is None else [references, self._episodes(strategy, self.memory)]
 
     def _episodes(self, strategy: Any, memory: Any) -> EpisodicMemory:
-        """Avalanche's memory as a constraint source."""
+        """Return Avalanche's memory as a constraint source."""
         if memory in strategy.plugins:
             raise ValueError(
                 "the memory is also a plugin of the strategy, so it would project the gradient before DCL; pass it "
@@ -128,7 +129,7 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             inputs, targets = memory.memory_x[task], memory.memory_y[task]
             episodes.observe(inputs.to(strategy.device), targets.to(strategy.device), task)
         nothing = torch.empty(0)
-        episodes.observe(nothing, nothing, len(memory.memory_x))  # the present experience is a new task
+        episodes.observe(nothing, nothing, len(memory.memory_x))  # the current experience is a new task
         return episodes
 
     def _detach(self) -> None:
@@ -137,11 +138,11 @@ class DCLPlugin(SupervisedPlugin):  # type: ignore[misc]  # Avalanche is not the
             self._last, self.corrector = self.corrector.stats, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The content of the memory; for ``torch.save``."""
+        """Return the content of the memory, for ``torch.save``."""
         return {} if self.memory is None else {name: dict(getattr(self.memory, name)) for name in _KEPT}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`, between experiences."""
+        """Restore the state from :meth:`state_dict`, between experiences."""
         expected = set() if self.memory is None else set(_KEPT)
         if set(state) != expected:
             raise ValueError(

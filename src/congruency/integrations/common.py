@@ -1,4 +1,4 @@
-"""What all integrations share: options, the choice of parameters, metrics to log."""
+"""Shared parts of the integrations: options, selection of parameters, metrics to log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = type[DCL] | type[Cautious]
 
 
 class Options(TypedDict, total=False):
-    """The options of :class:`congruency.DCL`, with its defaults."""
+    """The options of :class:`congruency.DCL`; its defaults apply."""
 
     references: int
     window: int | None
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
 
 
 class CautiousOptions(TypedDict, total=False):
-    """The options of :class:`congruency.Cautious`, with its defaults."""
+    """The options of :class:`congruency.Cautious`; its defaults apply."""
 
     rescale: bool
     decay: bool
@@ -44,12 +44,12 @@ class CautiousOptions(TypedDict, total=False):
 
 
 def missing(framework: str, install: str) -> ImportError:
-    """The error for a framework that is not installed."""
+    """Return the error for a framework that is not installed."""
     return ImportError(f"this module needs {framework}, which is not installed; install it with: pip install {install}")
 
 
 def check_options(params: Params, options: Options | CautiousOptions, kind: Kind = DCL) -> None:
-    """Raise on construction what the correction would raise only when training starts."""
+    """Raise errors in the options already on construction, not only when training starts."""
     if isinstance(params, nn.Module) or (not callable(params) and params not in ("all", "head")):
         given = repr(params) if isinstance(params, str | int) else f"a {type(params).__name__}"
         hint = f"; for a window write window={params}" if isinstance(params, int) else ""
@@ -65,7 +65,7 @@ def check_options(params: Params, options: Options | CautiousOptions, kind: Kind
 
 
 def chosen(model: nn.Module, params: Params) -> list[Tensor] | None:
-    """The trainable parameters to correct; None means all of the optimizer's."""
+    """Return the trainable parameters to correct; None means all of the optimizer's."""
     if params == "all":
         return None
     found: Iterable[Any] = head(model).parameters() if params == "head" else params(model)
@@ -90,7 +90,7 @@ def attach(
     options: Options | CautiousOptions,
     kind: Kind = DCL,
 ) -> dict[int, Corrector]:
-    """One correction per optimizer that has some of the chosen parameters, by the optimizer's index."""
+    """Attach one correction to each optimizer that has chosen parameters; return them by the optimizer's index."""
     _refuse_flat_shards(model)
     wanted = chosen(model, params)
     if wanted is None:
@@ -107,10 +107,10 @@ def attach(
 
 
 def metrics(corrector: Corrector) -> dict[str, float]:
-    """Means over the steps since they were last asked for: see :meth:`congruency.Corrector.means`.
+    """Return means over the steps since the last call; see :meth:`congruency.Corrector.means`.
 
-    Of Cautious, whose every step is corrected: the congruency of update and gradient, and the share of elements kept.
-    Waits for the device, so call it only for logged steps. Undefined values are left out.
+    For Cautious, which corrects every step, these are the congruency of update and gradient and the share of elements
+    kept. Waits for the device, so call it only for logged steps. Undefined values are left out.
     """
     cautious = isinstance(corrector, Cautious)
     left_out = {"steps", *(("magnitude", "corrected_share") if cautious else ())}
@@ -119,7 +119,7 @@ def metrics(corrector: Corrector) -> dict[str, float]:
 
 
 def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
-    """The same for several optimizers, then named ``dcl/0/congruency`` and so on."""
+    """Like :func:`metrics`; with several optimizers the names are ``dcl/0/congruency`` and so on."""
     if len(correctors) == 1:
         return metrics(*correctors.values())
     return {
@@ -130,7 +130,7 @@ def metrics_of_all(correctors: Mapping[int, Corrector]) -> dict[str, float]:
 
 
 def _refuse_flat_shards(model: nn.Module) -> None:
-    """FSDP1's flat parameters are plain tensors that differ between processes: inner products would be wrong."""
+    """Raise TypeError for FSDP1: its flat parameters look like whole tensors, so inner products would be wrong."""
     if torch.distributed.is_available():
         from torch.distributed.fsdp import FullyShardedDataParallel
 

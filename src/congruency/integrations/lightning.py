@@ -35,7 +35,7 @@ __all__ = ["CautiousCallback", "DCLCallback"]
 
 
 def _framework(imported: Mapping[str, Any] = sys.modules) -> str:
-    """The installed package of Lightning: ``lightning``, unless only ``pytorch_lightning`` is imported or installed."""
+    """Return the package to use: ``lightning``, unless only ``pytorch_lightning`` is imported or installed."""
     names = ("lightning.pytorch", "pytorch_lightning")
     for name in names:
         if imported.get(name) is not None:
@@ -51,7 +51,7 @@ if not TYPE_CHECKING:
 
 
 class _CorrectorCallback(Callback):
-    """What the callbacks share; each names its correction, its part of a checkpoint, and what a lost state costs."""
+    """Base class; subclasses set the correction, its checkpoint key, and what restarts if the state is lost."""
 
     _kind: Kind
     _key: str
@@ -62,7 +62,7 @@ class _CorrectorCallback(Callback):
         self.params, self.options = params, options
         self.correctors: dict[int, Corrector] = {}
         self._fitting = self._restored = False
-        self._steps = 0  # optimizer steps up to the batch before
+        self._steps = 0  # optimizer steps until the previous batch
         self._loaded: dict[str, Any] | None = None
 
     @property
@@ -77,7 +77,7 @@ class _CorrectorCallback(Callback):
         return corrector.stats
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._loaded, self._restored = None, False  # loaded by a validation, not for this run
+        self._loaded, self._restored = None, False  # drop a state loaded by an earlier validation
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._detach()
@@ -96,8 +96,8 @@ class _CorrectorCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # As Lightning's own monitors do. LightningModule.log would repeat a value that is undefined at this step.
-        made_a_step = trainer.global_step != self._steps  # with accumulate_grad_batches most batches make none
+        # Log as Lightning's monitors do; LightningModule.log would repeat the last value of an undefined metric.
+        made_a_step = trainer.global_step != self._steps  # False for most batches with accumulate_grad_batches
         self._steps = trainer.global_step
         if not made_a_step or not trainer._logger_connector.should_update_logs or trainer.barebones:
             return
@@ -113,7 +113,7 @@ class _CorrectorCallback(Callback):
         self._detach()
 
     def _detach(self) -> None:
-        """Detach from the optimizers; keep the correctors for their stats and for checkpoints saved after the fit."""
+        """Detach from the optimizers; keep the correctors for their stats and for checkpoints after the fit."""
         self._fitting = False
         for corrector in self.correctors.values():
             corrector.detach()
@@ -152,7 +152,7 @@ class DCLCallback(_CorrectorCallback):
 
     Equivalent to a plain loop with :class:`congruency.DCL`, with automatic and manual optimization, several optimizers
     (one problem each), ``accumulate_grad_batches`` (the accumulated gradient is corrected, once), mixed precision, DDP
-    and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed flatten the parameters and are refused.
+    and FSDP2 (``ModelParallelStrategy``). FSDP1 and DeepSpeed, which flatten the parameters, are not supported.
 
     Clipping: Lightning clips right after the backward pass, so the *clipped* gradient is what is corrected. Only a
     positive margin can increase its norm again. To clip the corrected gradient, use manual optimization and
@@ -165,14 +165,14 @@ class DCLCallback(_CorrectorCallback):
     that were kept. Undefined values (congruency, while references are recorded) are not logged. Other steps do not wait
     for the device. The latest values are in ``trainer.callback_metrics``.
 
-    Checkpoints hold the whole references, for any number of processes: one copy of the parameters per reference.
+    Checkpoints contain the full references, for any number of processes: one copy of the parameters per reference.
 
     Args:
         params: ``"all"`` of each optimizer's parameters; the ``"head"`` (:func:`congruency.head` of the
             LightningModule: the last layer in order of definition); or a function from the LightningModule to
             parameters.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
-            trigger, blocks and accumulate.
+        options: Options of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning,
+            correct, trigger, blocks and accumulate.
     """
 
     _kind = DCL
@@ -193,13 +193,13 @@ class CautiousCallback(_CorrectorCallback):
 
         trainer = lightning.Trainer(callbacks=[CautiousCallback()])
 
-    All else is as for :class:`DCLCallback`, beside which it may stand: the gradient is corrected first, the update
-    after. Logged are ``cautious/kept``, the share of elements that were kept, and ``cautious/congruency``, the cosine
-    of the step's update and gradient.
+    Everything else is as for :class:`DCLCallback`. Both can be used together: DCL corrects the gradient first, then
+    Cautious the update. Logged are ``cautious/kept``, the share of elements that were kept, and
+    ``cautious/congruency``, the cosine of the step's update and gradient.
 
     Args:
         params: As for :class:`DCLCallback`.
-        options: Those of :class:`congruency.Cautious`: rescale, decay and max_rescale.
+        options: Options of :class:`congruency.Cautious`: rescale, decay and max_rescale.
     """
 
     _kind = Cautious

@@ -1,4 +1,4 @@
-"""Run congruency as a torchmetrics metric."""
+"""The congruency of a run as a torchmetrics metric."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class RunCongruency(Metric):
             metric.update(model.parameters())  # after backward(), before step()
             optimizer.step()
         print(metric.compute())
-        metric.reset()  # starts the mean over; the reference stays
+        metric.reset()  # restarts the mean; the reference is kept
 
     Every step is measured by :class:`congruency.CongruencyMeter`, which defines the steps that count; nothing waits for
     the device before ``compute()``. With several processes the mean is over the steps of all, which are equal under DDP
     and FSDP2.
 
-    The reference weights (one copy of the parameters) are no metric state: ``reset()`` keeps them, so that the start of
-    training remains the reference over epochs; :meth:`forget` drops them. After ``metric.persistent(True)`` they are in
-    ``state_dict()`` with the sums, and a run can be resumed.
+    The reference weights (one copy of the parameters) are not a metric state: ``reset()`` keeps them, so that the start
+    of training remains the reference over epochs; :meth:`forget` drops them. After ``metric.persistent(True)``,
+    ``state_dict()`` contains them and the sums, so that a run can be resumed.
 
     Args:
-        reference: r is the weights at the first update (``"start"``) or at the update before (``"previous"``).
+        reference: r is the weights at the first update (``"start"``) or at the previous update (``"previous"``).
         quantity: The mean that ``compute()`` returns, ``"congruency"`` or ``"magnitude"``; nan if no step defines it.
-        options: Those of any torchmetrics metric.
+        options: Options of any torchmetrics metric.
     """
 
     is_differentiable = False
@@ -59,20 +59,20 @@ class RunCongruency(Metric):
         super().__init__(**options)
         self.reference: Reference = check_choice("reference", reference, get_args(Reference))
         self.quantity: Quantity = check_choice("quantity", quantity, get_args(Quantity))
-        # Named by the reference: a MetricCollection shares the state of metrics whose states have the same names and,
-        # after the first update, the same values.
+        # The name includes the reference: a MetricCollection shares the states of metrics if these have the same names
+        # and, after the first update, the same values.
         self._sums = f"sums_from_{reference}"
         self.add_state(self._sums, torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
         self._meter: CongruencyMeter | None = None
         self._measured: list[Tensor] = []
-        self._weights: list[Tensor] | None = None  # loaded, until update() brings the parameters
+        self._weights: list[Tensor] | None = None  # loaded reference, until update() provides the parameters
 
     def update(self, parameters: Iterable[Tensor]) -> None:
         """Measure one step.
 
         Args:
-            parameters: With their gradients, the same at every step. A list, not a generator, for a
-                ``MetricCollection``, whose metrics all read it.
+            parameters: Parameters with gradients, the same at every step. For a ``MetricCollection``, whose metrics all
+                read them, a list instead of a generator.
         """
         if isinstance(parameters, nn.Module):
             name = type(parameters).__name__
@@ -84,18 +84,18 @@ class RunCongruency(Metric):
         meter.reset()
 
     def compute(self) -> Tensor:
-        """() in float64."""
+        """Return the mean, () in float64."""
         sums: Tensor = getattr(self, self._sums)
         congruency, defined, distance, steps = sums.unbind()
         return congruency / defined if self.quantity == "congruency" else distance / steps
 
     def forget(self) -> None:
-        """Reset and drop the reference weights too, for example at a task boundary: the next update is the first."""
+        """Reset and also drop the reference weights, for example at a task boundary; the next update is a first one."""
         self.reset()
         self._meter, self._measured, self._weights = None, [], None
 
     def _meter_of(self, parameters: list[Tensor]) -> CongruencyMeter:
-        """The meter; a new one, with the same reference, for other parameters (of a copy, after loading)."""
+        """Return the meter, or a new one with the same reference if the parameters differ, as after copy or load."""
         if self._meter is None or [*map(id, parameters)] != [*map(id, self._measured)]:
             meter = CongruencyMeter(parameters, self.reference)
             held = self._reference_weights()
@@ -110,7 +110,7 @@ class RunCongruency(Metric):
         weights: list[Tensor] | None = self._meter.state_dict()["weights"]
         return weights
 
-    def state_dict(  # type: ignore[override]  # as torchmetrics overrides nn.Module's
+    def state_dict(  # type: ignore[override]  # torchmetrics overrides nn.Module's signature
         self, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         state = super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
@@ -126,5 +126,5 @@ class RunCongruency(Metric):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has the reference weights but not the parameters, which its next update brings.
+        # A copy has the reference weights but not the parameters, which its next update provides.
         return {**super().__getstate__(), "_meter": None, "_measured": [], "_weights": self._reference_weights()}

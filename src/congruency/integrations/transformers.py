@@ -47,7 +47,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class _CorrectorCallback(TrainerCallback):
-    """What the callbacks share; each names its correction, its state in a checkpoint, and what a lost state costs."""
+    """Base class; subclasses set the correction, its checkpoint key, and what restarts if the state is lost."""
 
     _kind: Kind
     _key: str
@@ -65,7 +65,7 @@ class _CorrectorCallback(TrainerCallback):
         return f"{self._key}.pt"
 
     def add_to(self: Self, trainer: Trainer) -> Self:
-        """Add this callback before a Trainer's others, so that those that report receive its metrics."""
+        """Add this callback before a Trainer's other callbacks, so that reporting callbacks receive its metrics."""
         trainer.callback_handler.callbacks.insert(0, self)
         self._first = True
         return self
@@ -170,7 +170,7 @@ class DCLCallback(_CorrectorCallback):
 
     Equivalent to a plain loop with :class:`congruency.DCL` on the optimizer inside Accelerate's wrapper, with gradient
     accumulation (the accumulated gradient is corrected, once), mixed precision and DDP. FSDP2 is untested; FSDP1 and
-    DeepSpeed flatten the parameters and are refused. (Your own loop with Accelerate needs no callback: give
+    DeepSpeed, which flatten the parameters, are not supported. (A custom loop with Accelerate needs no callback: pass
     ``congruency.DCL`` the original optimizer, not the one that ``accelerator.prepare`` returns.)
 
     Clipping: the Trainer clips to ``max_grad_norm``, by default 1.0, *before* the optimizer's step, so the clipped
@@ -179,8 +179,8 @@ class DCLCallback(_CorrectorCallback):
     Logged with every training loss (``logging_steps``), in ``trainer.state.log_history`` and to the integrations in
     ``report_to``, as means over the steps since the last time: ``dcl/congruency`` and ``dcl/corrected_congruency`` (the
     cosine before and after the correction), ``dcl/magnitude`` (the distance from the references) and
-    ``dcl/corrected_share``. Other steps do not wait for the device. Given in ``Trainer(callbacks=[...])`` instead of by
-    :meth:`add_to`, it is called after the reporting callbacks, which then do not see its metrics.
+    ``dcl/corrected_share``. Other steps do not wait for the device. If passed in ``Trainer(callbacks=[...])`` instead
+    of added by :meth:`add_to`, it is called after the reporting callbacks, which then do not receive its metrics.
 
     Checkpoints: the state is a separate file, ``dcl.pt``, in each ``checkpoint-N`` folder. On resuming, it is read
     from ``resume_from``, else ``args.resume_from_checkpoint``, else ``args.output_dir``'s ``checkpoint-N`` of the
@@ -190,9 +190,9 @@ class DCLCallback(_CorrectorCallback):
     Args:
         params: ``"all"`` of the optimizer's parameters; the ``"head"`` (:func:`congruency.head`: the last layer in
             order of definition); or a function from the model to parameters.
-        resume_from: The checkpoint folder, if ``trainer.train`` is given one outside of ``args.output_dir``.
-        options: Those of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning, correct,
-            trigger, blocks and accumulate.
+        resume_from: The checkpoint folder, if ``trainer.train`` resumes from one outside of ``args.output_dir``.
+        options: Options of :class:`congruency.DCL`: references, window, offset, mode, margin, floor, returning,
+            correct, trigger, blocks and accumulate.
     """
 
     _kind = DCL
@@ -204,7 +204,7 @@ class DCLCallback(_CorrectorCallback):
 
     @property
     def dcl(self) -> Corrector | None:
-        """The DCL of the last or present ``trainer.train()``."""
+        """The DCL of the last or current ``trainer.train()``."""
         return self.corrector
 
 
@@ -213,13 +213,14 @@ class CautiousCallback(_CorrectorCallback):
 
         CautiousCallback().add_to(trainer)
 
-    All else is as for :class:`DCLCallback`, beside which it may stand: the gradient is corrected first, the update
-    after. Logged are ``cautious/kept``, the share of elements that were kept, and ``cautious/congruency``, the cosine
-    of the step's update and gradient. The state, ``cautious.pt`` in each ``checkpoint-N`` folder, holds counts alone.
+    Everything else is as for :class:`DCLCallback`. Both can be used together: DCL corrects the gradient first, then
+    Cautious the update. Logged are ``cautious/kept``, the share of elements that were kept, and
+    ``cautious/congruency``, the cosine of the step's update and gradient. The state, ``cautious.pt`` in each
+    ``checkpoint-N`` folder, contains only counts.
 
     Args:
         params, resume_from: As for :class:`DCLCallback`.
-        options: Those of :class:`congruency.Cautious`: rescale, decay and max_rescale.
+        options: Options of :class:`congruency.Cautious`: rescale, decay and max_rescale.
     """
 
     _kind = Cautious
@@ -233,7 +234,7 @@ class CautiousCallback(_CorrectorCallback):
 
 
 def _inner(optimizer: Any) -> Any:
-    """The wrapped optimizer, which takes the step: hooks of Accelerate's wrapper would never run."""
+    """Return the wrapped optimizer, which takes the step; hooks of Accelerate's wrapper would never run."""
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
     return optimizer
@@ -245,7 +246,7 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _fingerprint(corrector: Corrector) -> list[int]:
-    """The sum of each parameter's bits as integers: the same on any device and any number of processes."""
+    """Return the sum of each parameter's bits as integers, the same on any device and number of processes."""
     parameters = [parameter for group in corrector.optimizer.param_groups for parameter in group["params"]]
     return torch.stack([_sum_of_bits(parameter.detach()) for parameter in parameters]).tolist()
 

@@ -1,6 +1,6 @@
-"""Language modelling on bytes: a small GPT, a corpus from any folder of text, and both as a task of the training loop.
+"""Byte-level language modelling: a small GPT, a corpus from any folder of text, and the task of the training loop.
 
-The embedded corpus is the source code of Python's standard library, which every machine has.
+The default corpus is the source code of Python's standard library, which every machine has.
 """
 
 from congruency.language.corpus import Corpus, read_corpus

@@ -1,4 +1,4 @@
-"""Text as bytes: the files of any folder, or Python's standard library, divided into training and held-out text."""
+"""Corpora of bytes: the files of a folder, or Python's standard library, split into training and held-out text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 __all__ = ["STDLIB", "Corpus", "read_corpus"]
 
 STDLIB = "stdlib"
-"""The name of the embedded corpus."""
+"""The name of the default corpus."""
 
-_ONE_IN = 10  # files is held out
+_ONE_IN = 10  # one in this many files is held out
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
@@ -28,8 +28,8 @@ class Corpus:
     Attributes:
         name: ``"stdlib"``, or the name of the folder or file.
         train, held_out: The bytes, uint8.
-        files: How many training and held-out files there are.
-        digest: Hash of both texts: equal for equal files, whatever their names.
+        files: Numbers of training and held-out files.
+        digest: Hash of both texts; it does not depend on file names.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Corpus:
     digest: str
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run's record says about it."""
+        """Return the description for the run record."""
         return {
             "corpus": self.name,
             "corpus_files": list(self.files),
@@ -52,13 +52,12 @@ class Corpus:
 def read_corpus(source: str | Path = STDLIB) -> Corpus:
     """Read a corpus: ``"stdlib"`` (the sources of Python's standard library, without its tests), a folder, or a file.
 
-    Of a folder, all text files count: those in UTF-8 that can be read, at any depth, equal ones once. About one in ten
-    is held out, chosen by a hash of its content, so that a file is always on the same side. Of a single file the last
-    tenth is held out.
+    In a folder, all readable UTF-8 files at any depth are used, duplicates once. About one in ten is held out, chosen
+    by a hash of its content, so that a file is always on the same side. Of a single file the last tenth is held out.
 
     Raises:
-        FileNotFoundError: There is no such folder or file.
-        ValueError: It has no text, or too few files to divide.
+        FileNotFoundError: The folder or file does not exist.
+        ValueError: It has no text, or too few files to split.
 
     Examples:
         >>> from congruency.language import read_corpus
@@ -79,7 +78,7 @@ def read_corpus(source: str | Path = STDLIB) -> Corpus:
 
 
 def _texts(paths: Iterator[Path]) -> dict[str, bytes]:
-    """The content of text files by its hash; what cannot be read is skipped."""
+    """Return the contents of text files by hash; unreadable and non-text files are skipped."""
     found = {}
     for path in paths:
         try:
@@ -96,7 +95,7 @@ def _divided(name: str, texts: dict[str, bytes], folder: Path) -> Corpus:
     if not texts:
         raise ValueError(f"{folder} has no text files in UTF-8; give a folder that has some")
     sides: tuple[list[bytes], list[bytes]] = ([], [])
-    for key in sorted(texts):  # the order of hashes: names and folders do not matter
+    for key in sorted(texts):  # sorted by hash, so that names and folders do not matter
         sides[int(key, 16) % _ONE_IN == 0].append(texts[key])
     if not all(sides):
         raise ValueError(

@@ -14,12 +14,12 @@ from congruency._validate import check_whole
 __all__ = ["BYTES", "GPT", "PRESETS", "Shape"]
 
 BYTES = 256
-_DEVIATION = 0.02  # of initial weights
+_DEVIATION = 0.02  # standard deviation of initial weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The size of a GPT: its width, layers and attention heads, and the bytes of context that it sees."""
+    """The size of a GPT: width, numbers of layers and attention heads, and context length in bytes."""
 
     width: int
     layers: int
@@ -39,15 +39,15 @@ PRESETS: dict[str, Shape] = {
     "10m": Shape(width=384, layers=6, heads=6, context=256),
     "100m": Shape(width=768, layers=14, heads=12, context=512),
 }
-"""Shapes by name; the last two have 10.8 and 99.7 million parameters."""
+"""Shapes by name, with 0.1, 0.6, 10.8 and 99.7 million parameters."""
 
 
 class GPT(nn.Module):
-    """Predicts the next byte at every position.
+    """A byte-level GPT, which predicts the next byte at every position.
 
     Args:
-        shape: Its size.
-        tied: Use the weights of the embedding for the last layer too.
+        shape: Size of the network.
+        tied: Share the weights of embedding and last layer.
 
     Shape:
         - Input: bytes as int64, (B, T) with T at most the context.
@@ -72,7 +72,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=_DEVIATION)
         for block in self.blocks:
             assert isinstance(block, _Block)
-            for layer in (block.project, block.contract):  # what is added up over the blocks stays of order one
+            for layer in (block.project, block.contract):  # keeps the sum over the blocks of order one
                 nn.init.normal_(layer.weight, std=_DEVIATION / math.sqrt(2 * shape.layers))
         if tied:
             self.head.weight = self.tokens.weight

@@ -1,7 +1,7 @@
 """A byte-level language model as a task of the training loop.
 
-The loop's epochs are the intervals between evaluations: windows of text are drawn at random, so that there is no pass
-over the corpus to count.
+Windows of text are drawn at random, so there are no passes over the corpus; the loop's epochs are the intervals between
+evaluations.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class LanguageSetup:
 
     Attributes:
         shape: Size of the network, such as one of :data:`congruency.language.PRESETS`.
-        tied: Embedding and last layer share their weights.
+        tied: Share the weights of embedding and last layer.
         steps: Optimizer steps.
-        evaluate_steps: Steps between evaluations, a divisor of the steps.
+        evaluate_steps: Steps between evaluations, a divisor of ``steps``.
         batch_size: Windows per step, over all processes and accumulated batches.
-        accumulate: Batches that a step's windows are divided into, to save memory; the windows stay the same.
-        learning_rate: The highest.
+        accumulate: Number of batches into which a step's windows are split, to save memory; the windows are the same.
+        learning_rate: Peak learning rate.
         warmup: Steps over which the rate rises.
-        final_rate: The rate at the end, as a share of the highest.
-        betas, weight_decay: Of AdamW; only matrices decay.
-        clip: Largest gradient norm, None for no clipping.
-        evaluation_batches: Batches of held-out windows, the same for all runs.
-        seed: Of the windows; weights follow the seed of the loop's configuration.
+        final_rate: Final rate as a share of the peak rate.
+        betas, weight_decay: Settings of AdamW; only matrices decay.
+        clip: Maximum gradient norm, None for no clipping.
+        evaluation_batches: Number of batches of held-out windows, which are the same for all runs.
+        seed: Seed of the windows; the initial weights depend on the seed of the training configuration.
     """
 
     shape: Shape = PRESETS["tiny"]
@@ -80,7 +80,7 @@ class LanguageSetup:
 
 
 def training_config(setup: LanguageSetup, method: Correction, **machine: Any) -> TrainingConfig:
-    """Return the loop's configuration; ``machine`` are further fields of it, such as ``precision``."""
+    """Return the training configuration; ``machine`` are further fields of it, such as ``precision``."""
     return TrainingConfig(
         epochs=setup.steps // setup.evaluate_steps, seed=setup.seed, method=method, accumulate=setup.accumulate,
         clip=setup.clip, **machine,
@@ -88,10 +88,10 @@ def training_config(setup: LanguageSetup, method: Correction, **machine: Any) ->
 
 
 def build(setup: LanguageSetup, corpus: Corpus) -> Build:
-    """Return what :func:`congruency.training.train` trains.
+    """Return the builder of the task for :func:`congruency.training.train`.
 
     Raises:
-        ValueError: A text of the corpus is shorter than a window.
+        ValueError: The training or held-out text is shorter than a window.
     """
     for name, text in (("training", corpus.train), ("held-out", corpus.held_out)):
         if len(text) <= setup.shape.context:
@@ -117,15 +117,15 @@ def build(setup: LanguageSetup, corpus: Corpus) -> Build:
 
 
 def describe(setup: LanguageSetup, corpus: Corpus) -> dict[str, Any]:
-    """Return the setup and the corpus as the record of a run keeps them."""
+    """Return the setup and the corpus for the run record."""
     return {**asdict(setup), "betas": list(setup.betas), **corpus.describe()}
 
 
 class Windows:
-    """Random windows of a text: those of a step depend on the seed and the step alone.
+    """Batches of random windows of a text, which depend only on the seed, the epoch and the position.
 
-    A batch is a pair of (B, context) int64 tensors: bytes, and for each the next one. The text lies on the device, and
-    the offsets of an epoch are drawn on the host at once, so that no step waits for the device.
+    A batch is a pair of (B, context) int64 tensors, the bytes and their successors. The text is on the device, and the
+    offsets of an epoch are drawn on the host at once, so that no step waits for the device.
     """
 
     def __init__(self, text: Tensor, setup: LanguageSetup, place: Place) -> None:
@@ -153,19 +153,19 @@ class Windows:
 
 
 def _cut(text: Tensor, offsets: Tensor, context: int) -> Tensor:
-    """Windows of ``context + 1`` bytes, (B, context + 1) int64."""
+    """Return windows of ``context + 1`` bytes, (B, context + 1) int64."""
     return text[offsets[:, None] + torch.arange(context + 1, device=text.device)].long()
 
 
 def _held_out_offsets(setup: LanguageSetup, corpus: Corpus, place: Place) -> Tensor:
-    """This process's share of the held-out windows, which lie evenly over the text."""
+    """Return the offsets of this process's share of the held-out windows, evenly spaced over the text."""
     count, last = setup.evaluation_batches * setup.batch_size, len(corpus.held_out) - setup.shape.context - 1
     offsets = torch.arange(count, dtype=torch.float64) * (last / max(1, count - 1))
     return offsets.long()[place.rank :: place.world_size].to(place.device)
 
 
 def evaluate(model: nn.Module, batches: tuple[Tensor, ...], place: Place) -> dict[str, float]:
-    """Return the loss in nats per byte over the windows of all processes; (B, context + 1) each."""
+    """Return the loss in nats per byte over the windows, (B, context + 1) per batch, of all processes."""
     totals = torch.zeros(2, dtype=torch.float64, device=place.device)
     for windows in batches:
         totals[0] += _loss(model(windows[:, :-1]), windows[:, 1:]) * len(windows)
@@ -179,7 +179,7 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _optimizer(setup: LanguageSetup, model: nn.Module, place: Place) -> AdamW:
-    """AdamW, in one kernel on a GPU; in precision 16 that would hand gradients to DCL before they are unscaled."""
+    """Create AdamW, fused on a GPU, but not in precision 16: it would unscale gradients only after DCL."""
     fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
@@ -188,7 +188,7 @@ def _optimizer(setup: LanguageSetup, model: nn.Module, place: Place) -> AdamW:
 
 
 def _rate(setup: LanguageSetup, step: int) -> float:
-    """The learning rate of a step, as a share of the highest."""
+    """Return the learning rate of a step as a share of the peak rate."""
     if step < setup.warmup:
         return (step + 1) / (setup.warmup + 1)
     done = min(1.0, (step - setup.warmup) / (setup.steps - setup.warmup))

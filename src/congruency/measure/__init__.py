@@ -1,4 +1,4 @@
-"""Measuring agreement: of two vectors, of a run, between samples; and the paper's bound."""
+"""Measure congruency of two vectors, of a run and between samples; the paper's lower bound."""
 
 from congruency.measure.bound import BoundForm, lower_bound
 from congruency.measure.congruency import congruency

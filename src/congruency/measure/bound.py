@@ -29,20 +29,20 @@ def lower_bound(
       is expanded by Cauchy-Schwarz;
     - ``"printed"``: ``(1 - L eta) sum |g_i| / |g_k| - L eta sum |g_i| |S_i| / (|g_k| |S_k|)``, the theorem as printed.
 
-    **The first two always hold**, for every step size ``eta >= 0``, convex f or not: they rest on the quadratic upper
-    bound alone, which needs no small step. ``sharp >= expanded`` everywhere. **The printed one does not hold.** It is
-    the expanded one with ``sum |g_i|^2 / |S_k|`` replaced by ``sum |g_i|``, as if the first were never the smaller; but
-    two equal gradients g give ``|g|`` and ``2 |g|``, and the printed bound then comes near 2 for small ``L eta``, where
-    no cosine can be. Only at k = 1 are the two the same.
+    **The first two always hold**, for every step size ``eta >= 0``, convex f or not: they only use the quadratic upper
+    bound, which needs no small step. ``sharp >= expanded`` everywhere. **The printed one does not hold.** It is the
+    expanded one with ``sum |g_i|^2 / |S_k|`` replaced by ``sum |g_i|``, as if the former were never smaller. But two
+    equal gradients g give ``|g|`` and ``2 |g|``, and the printed bound is then close to 2 for small ``L eta``, more
+    than any cosine. Only at k = 1 do the two agree.
 
-    The trap: the theorem is about *full* gradients and a fixed step. With minibatches, momentum, weight decay or Adam
-    none of the forms is a bound.
+    Note that the theorem is about *full* gradients and a fixed step size. With minibatches, momentum, weight decay or
+    Adam none of the forms is a bound.
 
     Args:
         gradients: ``g_0 .. g_K`` at successive iterates, shape (..., K + 1, p).
         step_size: eta, a number or a tensor that broadcasts with the batch dimensions.
         lipschitz: L, a number or a tensor that broadcasts with the batch dimensions. For a quadratic it is the largest
-            eigenvalue of the Hessian; too small an L makes the bound false, too large only loose.
+            eigenvalue of the Hessian; if L is too small the bound is invalid, if too large only loose.
         form: ``"sharp"``, ``"expanded"`` or ``"printed"``.
 
     Returns:
@@ -62,7 +62,7 @@ def lower_bound(
     """
     _check(gradients, step_size, lipschitz, form)
     g = gradients.to(torch.float64)
-    # every form is unchanged when all gradients are scaled alike; with the largest entry at 1 no square overflows
+    # no form changes if all gradients are scaled by one factor; with a largest entry of 1 no square overflows
     g = g / g.abs().amax((-2, -1), keepdim=True)
     eta, lip = (torch.as_tensor(value, dtype=torch.float64, device=g.device) for value in (step_size, lipschitz))
     curvature = (eta * lip).unsqueeze(-1)  # L eta, the only way the two enter
@@ -81,7 +81,7 @@ def lower_bound(
 
 
 def _past_sum(terms: Tensor, dim: int) -> Tensor:
-    """The sum of the terms before each one: 0 at the first."""
+    """Return the sum of the terms before each one; 0 at the first."""
     past = terms.narrow(dim, 0, terms.shape[dim] - 1).cumsum(dim)
     return torch.cat([torch.zeros_like(terms.narrow(dim, 0, 1)), past], dim)
 
@@ -93,6 +93,6 @@ def _check(gradients: Tensor, step_size: float | Tensor, lipschitz: float | Tens
     if gradients.ndim < 2 or 0 in gradients.shape[-2:]:
         raise ValueError(f"gradients must be g_0..g_k of shape (..., k + 1, p), got {tuple(gradients.shape)}")
     for name, value in (("step_size", step_size), ("lipschitz", lipschitz)):
-        # a tensor is not looked into: it may be on an accelerator
+        # the values of a tensor are not checked: it may be on an accelerator
         if not isinstance(value, Tensor) and not 0 <= value < torch.inf:
             raise ValueError(f"{name} must be finite and at least 0, got {value}")

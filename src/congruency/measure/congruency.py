@@ -12,21 +12,20 @@ __all__ = ["congruency"]
 
 
 def congruency(gradient: Tensor | Sequence[Tensor], accumulated: Tensor | Sequence[Tensor]) -> Tensor:
-    """The cosine of the angle between a gradient and an accumulated gradient (eq. 3 of the paper, ``eqn:cong_k``).
+    """Return the cosine between a gradient and an accumulated gradient (eq. 3 of the paper, ``eqn:cong_k``).
 
-    ``nu = <g, a> / (|g| |a|)``, in [-1, 1]. Measured by weights instead of gradients, the accumulated gradient since a
-    reference point r is ``a = r - w`` (minus the displacement ``w - r``): with the wrong sign nu changes its own.
+    ``nu = <g, a> / (|g| |a|)``, in [-1, 1]. If computed from weights instead of gradients, the accumulated gradient
+    since a reference point r is ``a = r - w``, minus the displacement ``w - r``; mind the sign.
 
     Two tensors are vectors along their last dimension, with any batch dimensions in front: (..., p), (..., p) -> (...),
-    broadcast. Two sequences of tensors, such as a model's gradients, are one vector each, whatever the tensors' shapes:
-    -> ().
+    broadcast. Two sequences of tensors, such as a model's gradients, are one vector each: -> ().
 
     Args:
         gradient: g, a tensor of shape (..., p) or a sequence of tensors.
         accumulated: a, a tensor of shape (..., p) or a sequence of tensors of the same shapes as the gradient's.
 
     Returns:
-        nu, in the inputs' dtype and on their device; nan where a norm is 0 or not finite, for there is no angle then.
+        nu, in the inputs' dtype and on their device; nan where a norm is 0 or not finite.
 
     Examples:
         >>> congruency.congruency(torch.tensor([1.0, 1.0]), torch.tensor([[2.0, 2.0], [-1.0, 1.0], [0.0, 0.0]]))
@@ -54,11 +53,11 @@ def _cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
 
 
 def _scaled(vector: Sequence[Tensor]) -> list[Tensor]:
-    """``vector`` in float64 with its largest entry at 1, so that no square over- or underflows; nan where it is 0."""
+    """Scale a vector in float64 to a largest entry of 1, so that no square over- or underflows; nan if it is 0."""
     device = vector[0].device
     largest = [torch.linalg.vector_norm(x.detach(), torch.inf, -1, True, dtype=torch.float64) for x in vector]
     scale = reduce(torch.maximum, (x.to(device) for x in largest))
-    # no branch on the scale being 0: 0 / 0 is the nan that is wanted, and the device is not waited for
+    # no branch on a scale of 0: 0 / 0 gives the wanted nan without waiting for the device
     return [x.to(torch.float64) / scale.to(x.device) for x in vector]
 
 

@@ -20,7 +20,7 @@ Reference = Literal["start", "previous"]
 
 
 class SharedPass(Protocol):
-    """What a meter asks of a corrector whose pass it shares: see :class:`congruency.Corrector`."""
+    """The interface of a corrector whose pass a meter shares; see :class:`congruency.Corrector`."""
 
     def differs_from_start(self, params: Sequence[Tensor]) -> str | None: ...
 
@@ -29,12 +29,12 @@ class SharedPass(Protocol):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a :class:`CongruencyMeter` has measured since its last reset.
+    """The measurement of a :class:`CongruencyMeter` since its last reset.
 
     Attributes:
-        congruency: The mean of the steps' congruency over those where it is defined (``eqn:cong``); nan if none.
-        magnitude: The mean distance of the weights from the reference (``eqn:mag``); nan if no step was measured.
-        steps: The number of steps measured, those of the magnitude's mean.
+        congruency: Mean congruency over the steps where it is defined (``eqn:cong``); nan if there are none.
+        magnitude: Mean distance of the weights from the reference (``eqn:mag``); nan if no step was measured.
+        steps: Number of measured steps, over which the magnitude is averaged.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.zeros(1))
@@ -53,7 +53,7 @@ class Measurement:
 
 
 class CongruencyMeter:
-    """Measures how far each gradient agrees with the displacement of the weights, and how far they have moved.
+    """Measures how well gradients agree with the accumulated gradient, and how far the weights have moved.
 
     At step i, with weights ``w_i``, gradient ``g_i`` and ``d_i = w_i - r`` the displacement from the reference r:
 
@@ -61,32 +61,32 @@ class CongruencyMeter:
     - magnitude ``|d_i|``, averaged over the steps (``eqn:mag``).
 
     With ``reference="start"`` r is ``w_1``, the weights at the first update; with ``"previous"`` it is ``w_{i-1}``, the
-    weights at the update before.
+    weights at the previous update.
 
-    First update: nothing has moved yet. With ``reference="start"``, ``|w_1 - w_1| = 0`` is a term of the magnitude's
-    mean, while nu_1 is undefined and excluded. With ``"previous"`` there is no ``w_0``, so nothing is measured. A step
-    whose gradient is not finite is ignored, since a ``GradScaler`` skips that step too. Steps in which a norm is 0 have
-    no congruency, but do have a magnitude. A parameter without a gradient is excluded from g and d of that step.
+    At the first update the weights have not moved. With ``reference="start"``, ``|w_1 - w_1| = 0`` counts in the mean
+    magnitude, while nu_1 is undefined and excluded. With ``"previous"`` there is no ``w_0``, so nothing is measured. A
+    step whose gradient is not finite is ignored, since a ``GradScaler`` skips that step too. A step in which a norm is
+    0 has a magnitude but no congruency. A parameter without a gradient is excluded from g and d of that step.
 
-    The meter does not know the optimizer: with ``maximize=True`` congruency has the opposite sign, unless it is taken
-    from a corrector (``beside``).
+    The meter does not know the optimizer: with ``maximize=True`` congruency has the opposite sign, except with
+    ``beside``.
 
     The gradients are used as they are at ``update()``. DCL corrects them inside ``optimizer.step()``, so they are
     usually measured before the correction.
 
-    A :class:`~congruency.DCL` on the same parameters computes the same numbers if its only reference is the start
-    of training (``window=None``). With ``beside=dcl`` the meter takes them from DCL, to the accuracy of a correction
-    (1e-6), reads no memory and holds no copy. In that case call ``update()`` after ``optimizer.step()``.
+    A :class:`~congruency.DCL` on the same parameters computes the same numbers if its only reference is the start of
+    training (``window=None``). With ``beside=dcl`` the meter takes them from DCL, accurate to about 1e-6, without
+    reading parameters or holding a copy of them. In that case call ``update()`` after ``optimizer.step()``.
 
-    Memory: one exact copy of the parameters, in their own dtype. Differences and sums are in float64 (the
-    backends' first pass, see :mod:`congruency.backends`) and stay on the device; only :meth:`compute` waits for it.
+    Memory: one exact copy of the parameters, in their dtype. Differences and sums are computed in float64 (the gram
+    pass of :mod:`congruency.backends`) and stay on the device; only :meth:`compute` waits for it.
     Sharded parameters (DTensor) are measured in place. Only four numbers are communicated, and every process gets the
     same values, provided that all of them call ``update()``.
 
     Args:
         params: The parameters to measure; keep their order to load a saved state.
         reference: ``"start"`` or ``"previous"``.
-        beside: A corrector that shares its pass, see above.
+        beside: A corrector whose pass is shared, see above.
 
     Examples:
         >>> model = torch.nn.Linear(8, 2)
@@ -128,7 +128,7 @@ class CongruencyMeter:
     def update(self) -> None:
         """Measure one step: call it after ``backward()`` and before ``optimizer.step()`` (after, with ``beside``).
 
-        Where gradients are accumulated over several backward passes, call it once, after the last.
+        If gradients are accumulated over several backward passes, call it once, after the last one.
         """
         if self._beside is not None:
             norm2, product, length2 = self._beside.measured()
@@ -150,15 +150,15 @@ class CongruencyMeter:
                 torch.where(finite.to(held.device), local(param), held, out=held)
 
     def _add(self, gram: Tensor) -> Tensor:
-        """Add one step, (1, 2, 2) inner products of gradient and displacement; whether they are finite.
+        """Add one step from the inner products of gradient and displacement, (1, 2, 2); return whether they are finite.
 
-        A correction that is not applied measures it: nothing else has to be launched.
+        The backend's solve accumulates the measures, so a problem is solved whose correction is not applied.
         """
         problem = self._problem(gram.device)
         return backend_for(gram.device.type).solve(gram, problem, None, self._reuse).finite
 
     def _problem(self, device: torch.device) -> Problem:
-        """One constraint, the accumulated gradient, whose congruency and magnitude are summed over steps."""
+        """Return a problem with one constraint, the accumulated gradient, that sums congruency and magnitude."""
         if device not in self._problems:
             one = torch.ones(1, dtype=torch.float64, device=device)
             sums = torch.zeros(2, 4, dtype=torch.float64, device=device)
@@ -167,14 +167,14 @@ class CongruencyMeter:
 
     @property
     def _totals(self) -> Tensor:
-        """(4,): sum of congruencies, how many; sum of distances, how many."""
+        """Sum and number of congruencies, sum and number of distances, (4,)."""
         device = local(self._params[0]).device
         found = [problem.means.to(device) for problem in self._problems.values() if problem.means is not None]
         sums = torch.stack(found).sum(0) if found else torch.zeros(2, 4, dtype=torch.float64, device=device)
         return sums[:, ::2].T.reshape(4)
 
     def compute(self) -> Measurement:
-        """The means over the steps since the last :meth:`reset`. Waits for the device; changes nothing."""
+        """Return the means over the steps since the last :meth:`reset`. Waits for the device; changes no state."""
         congruency, defined, distance, steps = self._totals.tolist()
         return Measurement(
             congruency=congruency / defined if defined else math.nan,
@@ -183,11 +183,11 @@ class CongruencyMeter:
         )
 
     def reset(self, *, reference: bool = False) -> None:
-        """Start new means, for example at the end of an epoch.
+        """Restart the means, for example at the end of an epoch.
 
-        The reference is kept: the start of training remains the start, like ``w_1`` in the paper's curves over
-        epochs, and the previous update remains the previous one. With ``reference=True`` it is discarded too, and the
-        next update is a first update again, for example when a new task begins.
+        The reference is kept: the start of training remains the start, as ``w_1`` in the paper's curves over epochs,
+        and the previous update remains the previous one. With ``reference=True`` it is dropped too, and the next update
+        is a first update, for example when a new task begins.
         """
         self._problems.clear()
         if reference:
@@ -203,7 +203,7 @@ class CongruencyMeter:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state_dict`. A state that does not fit raises ValueError and changes nothing."""
+        """Restore the state from :meth:`state_dict`. A state that does not match raises ValueError without changes."""
         self._check_state(state)
         self._held = None
         weights = state["weights"]
@@ -221,7 +221,7 @@ class CongruencyMeter:
         return f"CongruencyMeter({len(self._params)} parameters, reference={self._kind!r}, {steps} steps)"
 
     def _passes(self, used: list[Tensor], references: list[Tensor]) -> Passes:
-        """What reads the gradients and weights, as at the last update if the weights lie where they did."""
+        """Return the backend passes over gradients and weights; reused if their memory layout has not changed."""
         gradients, weights = [gradient for param in used if (gradient := param.grad) is not None], used
         if self._sharded:
             gradients, weights = [local(gradient) for gradient in gradients], [local(param) for param in used]
@@ -251,7 +251,7 @@ class CongruencyMeter:
             )
 
     def _slices(self, references: list[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:
-        """Every gradient with its parameter's displacement as basis vector."""
+        """Yield every gradient with its parameter's displacement as basis vector."""
         for param, reference in zip(self._params, references, strict=True):
             if param.grad is not None:
                 displacement = Basis([local(reference), local(param)], chained=True)
@@ -303,7 +303,7 @@ def _checked(params: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _placed(saved: Tensor, param: Tensor) -> Tensor:
-    """A copy of ``saved`` on the device, and in the shards, of ``param``."""
+    """Copy ``saved`` to the device and the shards of ``param``."""
     copy = param.detach().clone()
     local(copy).copy_(local(like(saved, param)))
     return copy
@@ -311,7 +311,7 @@ def _placed(saved: Tensor, param: Tensor) -> Tensor:
 
 def _local_gradient(param: Tensor) -> Tensor:
     assert param.grad is not None
-    reduction_groups(param.grad)  # refuses a gradient that is still to be summed over processes
+    reduction_groups(param.grad)  # raises for a gradient that is not yet summed over processes
     gradient = local(param.grad)
     if gradient.layout is not torch.strided:
         gradient = gradient.to_dense()

@@ -16,7 +16,7 @@ __all__ = ["pairwise_congruency", "pairwise_similarity"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 Gradients = dict[str, Tensor]
 
-_COLUMNS = 2**18  # elements of a gradient turned to float64 at a time
+_COLUMNS = 2**18  # elements of a gradient converted to float64 at a time
 
 
 def pairwise_congruency(
@@ -33,7 +33,7 @@ def pairwise_congruency(
     ``nu_ij = <g_i, g_j> / (|g_i| |g_j|)`` with ``g_i`` the gradient of ``loss(model(inputs[i:i+1]), targets[i:i+1])``.
     The model's weights, buffers, mode and ``.grad`` do not change.
 
-    Batch norm in training mode mixes the samples, so no sample has a gradient of its own, and dropout gives a different
+    Batch norm in training mode mixes the samples, so per-sample gradients are undefined, and dropout gives a different
     gradient each time; both raise an error that advises to call ``model.eval()``. A mean in ``loss`` has no effect,
     since each sample is a batch of one.
 
@@ -48,7 +48,7 @@ def pairwise_congruency(
         targets: Their targets, shape (n, ...).
         params: Parameters of the model, or their names; default: all that require a gradient. The paper takes
             the last layer: ``congruency.head(model).parameters()``.
-        chunk_size: How many samples' gradients are computed at once.
+        chunk_size: Number of samples whose gradients are computed at once.
 
     Returns:
         (n, n), float64, symmetric, in [-1, 1], with 1 on the diagonal; a sample whose gradient is 0 has a row and a
@@ -119,19 +119,19 @@ def pairwise_similarity(inputs: Tensor) -> Tensor:
     if len(flat) == 0:
         return flat.new_zeros(0, 0)
     largest = flat.abs().amax(1, keepdim=True)
-    flat = flat / largest.where(largest > 0, 1.0)  # no square over- or underflows then
+    flat = flat / largest.where(largest > 0, 1.0)  # avoids over- and underflow of squares
     return _cosines(flat @ flat.T)
 
 
 def _cosines(gram: Tensor) -> Tensor:
-    """Cosines from the upper triangle of a Gram matrix; nan where a norm is 0."""
+    """Return cosines from the upper triangle of a Gram matrix; nan where a norm is 0."""
     norms = gram.diagonal().sqrt()
     upper = (gram / norms[:, None] / norms).clamp(-1.0, 1.0).triu(1)
     return upper + upper.T + torch.diag(norms / norms)
 
 
 def _products(left: Gradients, right: Gradients) -> Tensor:
-    """<g_i, g_j> in float64, a slice of the parameters at a time."""
+    """Return the inner products <g_i, g_j> in float64, computed by slices of the parameters."""
     total: Tensor | float = 0.0
     for name in left:
         ours, theirs = (torch.split(side[name].flatten(1), _COLUMNS, 1) for side in (left, right))
@@ -142,17 +142,17 @@ def _products(left: Gradients, right: Gradients) -> Tensor:
 
 
 def _per_sample_gradients(model: nn.Module, loss: Loss, chosen: Gradients) -> Callable[[Tensor, Tensor], Gradients]:
-    """inputs (c, ...), targets (c, ...) -> gradients by name, each (c, *shape)."""
+    """Return a function from inputs (c, ...) and targets (c, ...) to gradients by name, (c, *shape) each."""
 
     def sample_loss(parameters: Gradients, sample: Tensor, target: Tensor) -> Tensor:
         output = functional_call(model, parameters, (sample.unsqueeze(0),))
-        return loss(output, target.unsqueeze(0)).sum()  # of one sample's loss, for losses that do not reduce
+        return loss(output, target.unsqueeze(0)).sum()  # for losses that do not reduce
 
     batched = vmap(grad(sample_loss), in_dims=(None, 0, 0), randomness="error")
 
     def gradients(inputs: Tensor, targets: Tensor) -> Gradients:
         try:
-            with torch.no_grad():  # the parameters not chosen must not record a graph of their own
+            with torch.no_grad():  # other parameters must not record a graph
                 result: Gradients = batched(chosen, inputs, targets)
         except RuntimeError as error:
             if "random" not in str(error):
@@ -167,7 +167,7 @@ def _per_sample_gradients(model: nn.Module, loss: Loss, chosen: Gradients) -> Ca
 
 
 def _chosen(model: nn.Module, params: Iterable[Tensor | str] | None) -> Gradients:
-    """The selected parameters under the names that the unwrapped model knows them by."""
+    """Return the selected parameters by their names in the unwrapped model."""
     owned = dict(unwrap(model).named_parameters())
     if params is None:
         wanted = {id(parameter) for parameter in owned.values() if parameter.requires_grad}
@@ -184,7 +184,7 @@ def _chosen(model: nn.Module, params: Iterable[Tensor | str] | None) -> Gradient
 
 
 def _resolved(params: Iterable[Tensor | str], model: nn.Module) -> Iterator[Tensor]:
-    # a tied parameter has several names, and a wrapped model's have a prefix: all of them are known here
+    # accept all names: of tied parameters, and with the prefix of a wrapped model
     known = {
         name: parameter
         for names in (unwrap(model), model)

@@ -1,7 +1,7 @@
 """Charts as data: a `div` with the chart's numbers as JSON, which ``charts.js`` draws as SVG in the browser.
 
-The script draws all charts of a page in its colours (`--ink`, `--series-1`, ...), with zoom, smoothing, lines of single
-seeds and downloads. Where no script runs, the `div` shows a summary in words.
+The script draws all charts of a page in the page's colours (`--ink`, `--series-1`, ...), with zoom, smoothing, lines of
+single seeds and downloads. Without scripting, the `div` shows a summary in words.
 """
 
 import json
@@ -21,8 +21,8 @@ DARK = ("#aab6c3", "#6fb3ff", "#ff9d5c", "#4fd0bf", "#bba2ff", "#ff8fc0")
 class Series:
     """One line: `y` over `x`, with a band of `y` ± `margin`; nan breaks the line.
 
-    With `bars` the margins are error bars instead of a band, for several lines whose bands would overlap. `runs` are
-    the values of every seed, which `y` is the mean of; the page shows them on demand.
+    With `bars` the margins are drawn as error bars, for lines whose bands would overlap. `runs` are the values of every
+    seed, of which `y` is the mean; the page shows them on demand.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Sample:
-    """One row of a strip chart: all values, and their mean with the margin of its confidence interval."""
+    """One row of a strip chart: all values, their mean, and the margin of its confidence interval."""
 
     name: str
     values: Sequence[float]
@@ -48,17 +48,17 @@ class Sample:
 
 
 def script() -> str:
-    """The code that draws the charts."""
+    """Return the JavaScript that draws the charts."""
     return Path(__file__).with_name("charts.js").read_text("utf-8")
 
 
 def style() -> str:
-    """The CSS of the charts; the page sets the colours."""
+    """Return the CSS of the charts; the page sets the colours."""
     return Path(__file__).with_name("charts.css").read_text("utf-8")
 
 
 def theme(colours: Sequence[str]) -> str:
-    """CSS properties that set the colours of the series: LIGHT or DARK."""
+    """Return the CSS properties for the colours of the series, LIGHT or DARK."""
     return " ".join(f"--series-{n}: {value};" for n, value in enumerate(colours, 1))
 
 
@@ -73,10 +73,10 @@ def line_chart(
     possible: tuple[float, float] = (-math.inf, math.inf),
     group: str = "",
 ) -> str:
-    """A line chart with shaded bands; `log` makes the y axis logarithmic and skips values that are not positive.
+    """Return a line chart with shaded bands; `log` makes the y axis logarithmic and skips non-positive values.
 
-    `x_names` are tick labels for x = 0, 1, .... Bands are clipped to the `possible` values, since the interval of two
-    seeds may reach far beyond them; the legend shows the whole margin. Charts of one `group` share their y axis.
+    `x_names` are tick labels for x = 0, 1, .... Bands are clipped to the range of `possible` values, since the interval
+    of two seeds may reach far beyond it; the legend shows the whole margin. Charts of one `group` share their y axis.
     """
     lines = [
         {
@@ -97,7 +97,7 @@ def line_chart(
 
 
 def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, group: str = "") -> str:
-    """One row per sample: its values as dots, their mean and confidence interval as a bar, and a line at zero.
+    """Return a strip chart: per sample its values as dots, mean and confidence interval as a bar, and a line at zero.
 
     Charts of one `group` share their axis.
     """
@@ -114,7 +114,7 @@ def strip_chart(samples: Sequence[Sample], *, title: str, x_label: str, group: s
 def heat_map(
     values: Sequence[Sequence[float]], *, title: str, x_label: str, y_label: str, low: float = 0.0, high: float = 100.0
 ) -> str:
-    """One cell per value, rows from the top; where `low` is negative, one colour for each sign and none at zero."""
+    """Return a heat map, rows from the top; if `low` is negative, each sign has a colour, and zero has none."""
     count = sum(map(len, values))
     mean = sum(value for row in values for value in row) / max(1, count)
     size = f"{len(values)} by {max(map(len, values), default=0)}"
@@ -131,7 +131,7 @@ def _markup(summary: str, **data: object) -> str:
 
 
 def _number(value: float) -> float | None:
-    """Six digits are more than a chart can show; JSON has neither nan nor infinity."""
+    """Round to six digits, more than a chart can show; non-finite values, which JSON lacks, become None."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
@@ -140,7 +140,7 @@ def _plain(values: Iterable[float]) -> list[float | int | None]:
 
 
 def _line_summary(series: Sequence[Series], names: Sequence[str] | None = None) -> str:
-    """The first and last value of every line, as text."""
+    """State the first and last value of every line."""
     summary = []
     for one in series:
         finite = [(x, y) for x, y in zip(one.x, one.y, strict=True) if math.isfinite(y)]

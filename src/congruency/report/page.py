@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: nothing is fetched; light and dark, from a phone to a wide screen."""
+"""Self-contained HTML pages, without external resources, in light and dark, for phones and wide screens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from congruency.report import charts
 from congruency.report.numbers import counted
 from congruency.report.tables import Table, to_html
 
-_CHARTS, _FINDINGS = 12, 8  # how many a page shows before the others are folded
+_CHARTS, _FINDINGS = 12, 8  # numbers shown; further ones are folded
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (markup of `charts` or `pictures`) with a heading and a note on how to read it."""
+    """A chart (markup from `charts` or `pictures`) with a heading and a note on how to read it."""
 
     title: str
     chart: str
@@ -25,9 +25,9 @@ class Figure:
 class Page:
     """The content of a page, top to bottom. All text is plain text; only `Figure.chart` is markup.
 
-    `findings` are the sentences under the main table, `tables` further tables with their headings, `commands` the
-    commands of the runs by name (None if started from Python), or other lines of code under `commands_title`, `notes` a
-    glossary at the end, `made` the footer.
+    `findings` are sentences under the main table, `tables` further tables with headings, `commands` the commands of the
+    runs by name (None if started from Python) or other code lines under `commands_title`, `notes` a glossary at the
+    end, and `made` the footer.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Render a page as one HTML document."""
+    """Render a page as an HTML document."""
     body = _BODY.substitute(
         title=_text(page.title),
         lead=_text(page.lead),
@@ -65,7 +65,7 @@ def render(page: Page) -> str:
 
 
 def document(title: str, style: str, body: str) -> str:
-    """Return an HTML document in the colours of all pages, light or dark as its reader has chosen.
+    """Return an HTML document in the common colours, light or dark by the reader's preference.
 
     Lone surrogates, which cannot be encoded, become question marks.
     """
@@ -76,7 +76,7 @@ def document(title: str, style: str, body: str) -> str:
 
 
 def _findings(findings: Sequence[str]) -> str:
-    """The first ones, and the others folded."""
+    """Render the first findings as a list, with the others folded."""
     first, rest = (
         "\n".join(f"<li>{_text(text)}</li>" for text in part) for part in (findings[:_FINDINGS], findings[_FINDINGS:])
     )
@@ -90,12 +90,12 @@ def _folded(summary: str, markup: str) -> str:
 
 
 def _text(plain: str) -> str:
-    """Escape plain text; a percent sign is not separated from its number."""
+    """Escape plain text, with a non-breaking space before percent signs."""
     return escape(plain).replace(" %", "&nbsp;%")
 
 
 def _curves(page: Page) -> str:
-    """The charts, a dozen of them, and the others folded."""
+    """Render the first charts, with the others folded."""
     if not page.figures:
         return ""
     first, rest = ("\n".join(map(figure_html, part)) for part in (page.figures[:_CHARTS], page.figures[_CHARTS:]))
@@ -124,7 +124,7 @@ def _commands(page: Page) -> str:
 
 
 def figure_html(figure: Figure) -> str:
-    """A figure as HTML."""
+    """Render a figure as HTML."""
     note = f"<p>{_text(figure.note)}</p>" if figure.note else ""
     return f"<figure>\n<figcaption><h3>{_text(figure.title)}</h3>{note}</figcaption>\n{figure.chart}\n</figure>"
 

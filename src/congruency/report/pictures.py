@@ -5,9 +5,9 @@ from html import escape
 
 
 def picture(png: bytes, alt: str, *, dark: bytes | None = None, width: int | None = None, crisp: bool = False) -> str:
-    """An `img` element with the bytes of a PNG embedded.
+    """Return an `img` element with an embedded PNG.
 
-    `dark` is what the dark colour scheme shows instead; `crisp` scales small images without smoothing.
+    `dark` is the image for the dark colour scheme; `crisp` scales small images without smoothing.
     """
     wide = "" if width is None else f' width="{width}"'
     style = "max-width: 100%; height: auto; border-radius: 6px;" + (" image-rendering: pixelated;" if crisp else "")

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     import rich.table
 
 
-_FITS = 150  # letters beside each other, on a page 1400 pixels wide
-_LONG = 32  # longer cells are text, which wraps
+_FITS = 150  # characters per line that fit a page 1400 pixels wide
+_LONG = 32  # longer cells are treated as text and wrap
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under `columns`; the first column is the row header.
 
-    `groups` are the places of columns that belong together, as a metric, its difference and its p-value. Of a table
-    that is too wide a page shows the first column of each group and, if it fits, more of the first; the rest is folded.
+    `groups` are the indices of columns that belong together, such as a metric, its difference and its p-value. If a
+    table is too wide, a page shows the first column of each group, more of the first group if it fits, and folds the
+    rest.
     """
 
     caption: str
@@ -36,9 +37,9 @@ class Table:
 
 
 def to_html(table: Table) -> str:
-    """The table as HTML, of a wide one a brief form and the rest folded.
+    """Return the table as HTML; a wide table is shown in a brief form, with the rest folded.
 
-    Every cell has its column's name as an attribute, to show rows as cards on a phone.
+    Every cell has its column's name as an attribute, so that phones can show rows as cards.
     """
     shown = _brief(table)
     brief = _whole(table, shown)
@@ -51,7 +52,7 @@ def to_html(table: Table) -> str:
 
 
 def _brief(table: Table) -> list[int]:
-    """The columns that fit: all; else of the other groups the first; else of every group the first."""
+    """Choose the columns to show: all if they fit; else drop more and more of the groups' columns but the first."""
     every = range(len(table.columns))
     others = {place for group in table.groups[1:] for place in group[1:]}
     all_but_two = others | {place for group in table.groups[:1] for place in group[2:]}
@@ -61,7 +62,7 @@ def _brief(table: Table) -> list[int]:
 
 
 def _width(table: Table, places: Sequence[int]) -> int:
-    """Letters of the widest line, with the space between columns; headings, row names and text wrap."""
+    """Estimate the table's width in characters, with column spacing; headings, row names and text wrap."""
     widths = []
     for place in places:
         cells = [min(len(row[place]), _LONG) for row in table.rows]
@@ -81,14 +82,14 @@ def _whole(table: Table, places: Sequence[int], caption: bool = True) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """The table as Markdown, with its caption below."""
+    """Return the table as Markdown, with its caption below."""
     lines = [table.columns, ["---"] + ["---:"] * (len(table.columns) - 1), *table.rows]
     body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return f"{body}\n\n{table.caption}"
 
 
 def to_rich(table: Table) -> "rich.table.Table":
-    """The table for a terminal; markup in cells is shown literally."""
+    """Return the table for a terminal; markup in cells is shown literally."""
     from rich import box
     from rich.table import Table as Terminal
     from rich.text import Text

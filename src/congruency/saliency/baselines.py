@@ -1,4 +1,4 @@
-"""Reference scores: image-independent maps as floors, and people (:mod:`congruency.saliency.ceiling`)."""
+"""Reference scores: image-independent maps as floors, and human performance (:mod:`congruency.saliency.ceiling`)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from congruency.saliency.metrics import Protocol
 from congruency.saliency.scorer import DENSITY_METRICS, METRICS, PAPER_METRICS, mean_scores, score
 
 CENTRE = "centre Gaussian"
-"""The row of :func:`reference_scores` that a model has to be above to know anything about images."""
+"""The floor in :func:`reference_scores` that a model must exceed to show that it uses the image."""
 
 CEILING = "human ceiling"
 LOWER_IS_BETTER = ("KL",)
 
-_BANDWIDTHS = tuple(0.01 * 2 ** (k / 2) for k in range(10))  # of the width: 1 % to 23 %
+_BANDWIDTHS = tuple(0.01 * 2 ** (k / 2) for k in range(10))  # relative to the width: 1 % to 23 %
 _UNIFORM = (1e-6, 1e-3, 1e-2, 0.03, 0.1)  # shares of a uniform map
 _FOLDS = 10
-_RIDGE = 1e-6  # of the variance, in squared widths: fixations on one line have a Gaussian too
+_RIDGE = 1e-6  # added to the variance, in squared widths, so that collinear fixations have a Gaussian too
 
 
 def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
-    """(height, width): a Gaussian with the mean and covariance of all fixations, relative to the image size."""
+    """Return a Gaussian with the mean and covariance of all fixations, relative to the image size; (height, width)."""
     relative = torch.cat(
         [(v.points + 0.5) / torch.tensor([v.width, v.height], dtype=torch.float64) for v in data.viewings]
     )
@@ -44,7 +44,7 @@ def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
 
 
 def mean_map(data: SaliencyData, size: tuple[int, int]) -> Tensor:
-    """(height, width): the mean of the images' densities, equally weighted, each blurred by its own default width."""
+    """Return the sum of the images' normalised densities, each with its default blur; (height, width)."""
     total = torch.zeros(size)
     for v in data.viewings:
         if len(v.points):
@@ -55,7 +55,7 @@ def mean_map(data: SaliencyData, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class FixationPrior:
-    """A kernel density estimate of where people look whatever the image, fitted by cross-validation.
+    """An image-independent kernel density estimate of fixations, fitted by cross-validation.
 
     ``p = (1 - u) K_sigma * mean_i(c_i / |c_i|) + u / P``: the mean of the images' fixation counts c_i, blurred by a
     Gaussian and mixed with a uniform map over the P pixels. Bandwidth sigma and share u maximise the log-likelihood of
@@ -63,11 +63,11 @@ class FixationPrior:
 
     Attributes:
         folds: (F, height, width) estimates without the images of each fold.
-        whole: (height, width), from all images.
-        fold_of: The fold of each image.
+        whole: (height, width) estimate from all images.
+        fold_of: Fold of each image.
         bandwidth: Sigma, relative to the width.
-        uniform: The share u.
-        bits: The log-likelihood per fixation (a mean over images), in bits above a uniform map.
+        uniform: Share u.
+        bits: Log-likelihood per fixation (a mean over images), in bits above a uniform map.
     """
 
     folds: Tensor
@@ -125,13 +125,13 @@ def reference_scores(
     baseline: Tensor | None = None,
     official: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """What a model's scores on a set are to be compared with, by name: floors, then people.
+    """Return reference scores to compare a model's scores with, by name: floors, then the human ceiling.
 
-    The floors know nothing of the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
-    density estimate with a fitted bandwidth (:func:`fixation_prior`). They come from ``train``, or without it from the
-    other images of ``test``, by cross-validation; of fewer than two images with fixations only the uniform map is
-    there. People are there where the viewers are known, for the exact metrics only, and not against ``official``
-    densities. The rest is as in :func:`congruency.saliency.scorer.score`.
+    The floors do not depend on the image: a uniform map; a Gaussian around the mean fixation; the mean map, a kernel
+    density estimate with fitted bandwidth (:func:`fixation_prior`). They are fitted to ``train``, or without it to the
+    other images of ``test`` by cross-validation; with fewer than two images with fixations there is only the uniform
+    map. The ceiling needs separate viewers and exact metrics, and excludes densities if they are ``official``. The
+    other arguments are those of :func:`congruency.saliency.scorer.score`.
     """
 
     def scored(predict: Callable[[Sequence[int]], Tensor]) -> dict[str, float]:
@@ -141,7 +141,7 @@ def reference_scores(
         )  # fmt: skip
         return mean_scores(found, test)
 
-    def uniform(indices: Sequence[int]) -> Tensor:  # at the images' own size: resizing would make it uneven by rounding
+    def uniform(indices: Sequence[int]) -> Tensor:  # at the images' size: resizing would make it uneven by rounding
         return torch.ones(len(indices), test[indices[0]].height, test[indices[0]].width, device=device)
 
     references = {"uniform": scored(uniform)}
@@ -157,9 +157,9 @@ def reference_scores(
         for name, each in {CENTRE: centres, "mean map of the other images": prior.folds}.items():
             references[name] = scored(_by_fold(each.to(device), prior.fold_of))
     viewers = min((len(v.fixations) for v in test.viewings), default=0)
-    known = [name for name in metrics if not (official and name in DENSITY_METRICS)]  # by the viewers' fixations
+    known = [name for name in metrics if not (official and name in DENSITY_METRICS)]  # no official densities
     if people and protocol == "exact" and viewers >= MIN_VIEWERS and known:
-        viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # blurred as the truth is
+        viewed = test if sigma is None else replace(test, pixels_per_degree=sigma)  # the same blur as the ground truth
         references[CEILING] = human_ceiling(viewed, known, device=device, baseline=baseline)
     return references
 
@@ -167,7 +167,7 @@ def reference_scores(
 def kept_references(
     path: Path, test: SaliencyData, train: SaliencyData, *, device: torch.device | str | None = None
 ) -> dict[str, dict[str, float]]:
-    """The :func:`reference_scores` of all metrics in a JSON file, computed and written where there is none."""
+    """Return the :func:`reference_scores` of all metrics from a JSON file; compute and write it if it is missing."""
     if not path.is_file():
         content = json.dumps(reference_scores(test, train, METRICS, device=device), indent=2)
         write_together(path.parent, {path.name: content + "\n"})
@@ -176,7 +176,7 @@ def kept_references(
 
 
 def _constant(bias: Tensor) -> Callable[[Sequence[int]], Tensor]:
-    """A predictor that returns the same map for every image."""
+    """Return a predictor that returns the same map for every image."""
     return lambda indices: bias.expand(len(indices), -1, -1)
 
 
@@ -185,7 +185,7 @@ def _by_fold(maps: Tensor, fold_of: Sequence[int]) -> Callable[[Sequence[int]], 
 
 
 def below_centre(scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]]) -> str:
-    """A sentence that names the metrics in which a model is worse than the centre bias; empty where there is none."""
+    """Return a sentence on the metrics in which a model is worse than the centre bias; empty if there are none."""
     floor = references.get(CENTRE, {})
     worse = [
         f"{name} ({value:.4f}, {CENTRE} {floor[name]:.4f})"

@@ -1,4 +1,4 @@
-"""Training batches of a saliency data set in memory, on the training device if it fits."""
+"""Training batches of a saliency data set in memory, on the training device if possible."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ class SaliencyBatches:
     """Batches ``(images, {"density", "fixations"})`` whose order depends only on the seed and the epoch.
 
     Images are uint8 (B, 3, h, w); densities (B, h, w) are blurred once, scaled to a maximum of 1 and kept in float16;
-    fixations are counts. The last batch of an epoch may be smaller. ``batch`` is over all processes; each takes its
-    share. The data are kept on ``device``: the training device, or the CPU if they do not fit.
+    fixations are counts. The last batch of an epoch may be smaller. ``batch`` is the size over all processes, which
+    share each batch. The data are kept on ``device``: the training device, or the CPU if they do not fit.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SaliencyBatches:
         return -(-len(self.images) // self._batch)
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """The batches of an epoch from number ``start`` on."""
+        """Yield the batches of an epoch from number ``start`` on."""
         generator = torch.Generator().manual_seed(1_000_003 * self._seed + epoch)
         order = torch.randperm(len(self.images), generator=generator).to(self.images.device)
         for chosen in order.split(self._batch)[start:]:
@@ -47,7 +47,7 @@ class SaliencyBatches:
             yield self._batch_of(own)
 
     def evaluation_batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """All images once, in the order of the data set; the same batches in every process."""
+        """Yield all images once, in the order of the data set; the same batches in every process."""
         for start in range(0, len(self.images), self._batch):
             yield self._batch_of(slice(start, start + self._batch))
 
@@ -56,7 +56,7 @@ class SaliencyBatches:
 
 
 def _maps(prepared: Prepared, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(N, h, w) each: counts in uint8, and densities in float16 with a maximum of 1."""
+    """Return fixation counts in uint8 and densities in float16 with a maximum of 1, (N, h, w) each."""
     viewings, preprocessing = prepared.data.viewings, prepared.preprocessing
     height, width = preprocessing.size
     counts = torch.empty(len(viewings), height, width, dtype=torch.uint8, device=device)
@@ -66,7 +66,7 @@ def _maps(prepared: Prepared, device: torch.device) -> tuple[Tensor, Tensor]:
         points = [preprocessing.points(v.points, (v.height, v.width)) for v in part]
         some = fixation_counts(points, (height, width), device=device)
         maps = blurred(some, part, preprocessing)
-        if preprocessing.aspect == "pad":  # the density ends at the image's border, as it does without padding
+        if preprocessing.aspect == "pad":  # cut the density at the image's border, as without padding
             inside = torch.zeros_like(maps)
             for i, v in enumerate(part):
                 preprocessing.crop(inside[i], (v.height, v.width)).fill_(1.0)

@@ -1,4 +1,4 @@
-"""The human ceiling: the score that no prediction can exceed on average, estimated from the viewers themselves."""
+"""The human ceiling: an estimate, from the viewers, of the score that no prediction can exceed on average."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.scorer import PAPER_METRICS, GroundTruth, ground_truths, score_batch, with_uniform
 
 MIN_VIEWERS = 4
-"""Separate viewers per image that the extrapolation needs."""
+"""Minimum number of separate viewers per image for the extrapolation."""
 
 _PERFECT = {"CC": 1.0, "KL": 0.0, "SIM": 1.0}
-"""The metrics of two densities, and their values for equal ones."""
+"""The metrics of two densities, with their values for equal densities."""
 
 
 def human_ceiling(
@@ -27,26 +27,26 @@ def human_ceiling(
     device: torch.device | str | None = None,
     baseline: Tensor | None = None,
 ) -> dict[str, float]:
-    """The mean scores of the density of infinitely many viewers, against the truth that models are scored against.
+    """Estimate the mean scores of the density of infinitely many viewers, against the ground truth used for models.
 
-    That truth is all V viewers of an image. A density of k viewers is a worse prediction than one of infinitely many,
-    and a noisier truth the fewer there are, so both are extrapolated in the number of viewers:
+    The ground truth is all V viewers of an image. With fewer viewers k a density is a worse prediction, and a noisier
+    ground truth, so scores are extrapolated in the number of viewers:
 
-    - NSS, the AUCs, IG: the fixations of every viewer are predicted by k others, all V - 1 or a random half of them.
-      The score is a mean over fixations, so these pooled are scored against all viewers. ``S(k) = S + a / k`` for both
-      k gives S: the leave-one-out score, corrected to first order for the finite number of viewers.
-    - CC, KL, SIM: k viewers against k others. Two densities of infinitely many viewers are equal and score perfectly;
-      what is missing is ``D(x) = c x^p`` with ``x = 1/k + 1/k``. Split halves and split quarters give c and p, and the
-      ceiling has ``x = 1/V``: infinitely many against V. With p = 1 this is, to first order, the correction of
-      split-half correlations for attenuation by Spearman and Brown.
+    - NSS, the AUCs, IG: the fixations of every viewer are predicted by k others, all V - 1 or a random half of them,
+      and the scores are averaged over all fixations. Fitting ``S(k) = S + a / k`` to both k gives S: the leave-one-out
+      score, corrected to first order for the finite number of viewers.
+    - CC, KL, SIM: k viewers are compared with k others. Two densities of infinitely many viewers are equal and score
+      perfectly; the difference to that is ``D(x) = c x^p`` with ``x = 1/k + 1/k``. Split halves and quarters give c and
+      p, and the ceiling has ``x = 1/V``: infinitely many viewers against V. With p = 1 this is, to first order, the
+      Spearman-Brown correction of split-half correlations for attenuation.
 
-    All densities have the blur of the truth; as predictions they get a uniform floor with the weight of one viewer.
+    All densities have the ground truth's blur; as predictions they get a uniform floor with the weight of one viewer.
 
     Args:
         data: At least four separate viewers for every image.
-        splits: Random halves per image, each used in both directions.
-        seed: Of the random choices, which depend on it and on the image's number alone.
-        baseline: Of the information gain, as in :func:`congruency.saliency.scorer.score`.
+        splits: Number of random halves per image, each used in both directions.
+        seed: Seed of the random choices, which depend only on it and on the image's index.
+        baseline: Baseline of the information gain, as in :func:`congruency.saliency.scorer.score`.
     """
     fewest = min((len(v.fixations) for v in data.viewings), default=0)
     if fewest < MIN_VIEWERS:
@@ -75,30 +75,30 @@ def human_ceiling(
 
 
 class _Viewers:
-    """The viewers of one image: any of them as a prediction of any others."""
+    """The viewers of one image, to score some of them as a prediction of others."""
 
     def __init__(self, whole: GroundTruth, counts: Tensor) -> None:
         self.whole = replace(whole, others=whole.others[0], negatives=whole.negatives[0])
-        self.counts, self.densities = counts, density(counts, whole.sigma)  # (V, H, W); both add up
+        self.counts, self.densities = counts, density(counts, whole.sigma)  # (V, H, W); both are additive
 
     def scores(self, predicting: Tensor, held: Tensor, metrics: Sequence[str]) -> dict[str, Tensor]:
-        """Each metric (S,): the viewers ``predicting`` (S, k) as the map against the viewers ``held`` (S, n)."""
+        """Score the viewers ``predicting`` (S, k) as maps against the viewers ``held`` (S, n); each metric is (S,)."""
         maps = with_uniform(_added(self.densities, predicting), predicting.shape[1])
         truth = replace(self.whole, fixations=_added(self.counts, held), density=_added(self.densities, held))
         found = score_batch(maps, truth, [name for name in metrics if name != "AUC-Judd"])
-        if "AUC-Judd" in metrics:  # as of models, against the pixels that none of all viewers looked at
+        if "AUC-Judd" in metrics:  # as for models, against the pixels without any viewer's fixation
             unseen = replace(truth, negatives=(self.whole.fixations[0] == 0).to(maps.dtype))
             found["AUC-Judd"] = score_batch(maps, unseen, ["sAUC"])["sAUC"]
         return found
 
 
 def _added(maps: Tensor, chosen: Tensor) -> Tensor:
-    """(V, H, W) and (S, k) viewers -> (S, H, W): the sums over the chosen viewers."""
+    """Sum maps (V, H, W) over the chosen viewers (S, k): (S, H, W)."""
     return torch.stack([maps[some].sum(0) for some in chosen.to(maps.device)])
 
 
 def _by_others(viewers: _Viewers, metrics: Sequence[str], generator: torch.Generator) -> dict[str, Tensor]:
-    """Each metric (): every viewer's fixations predicted by the others, extrapolated to infinitely many others."""
+    """Score every viewer's fixations predicted by the others, extrapolated to infinitely many others; () per metric."""
     everyone = torch.arange(len(viewers.counts))
     most, fewer = len(everyone) - 1, (len(everyone) - 1) // 2
     others = torch.stack([everyone[everyone != one][torch.randperm(most, generator=generator)] for one in everyone])
@@ -111,16 +111,16 @@ def _by_others(viewers: _Viewers, metrics: Sequence[str], generator: torch.Gener
 
 
 def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """(V,) each -> (): the mean over the values that are not nan; nan where none is."""
+    """Return the weighted mean over the values that are not nan; nan if all are."""
     weights = weights.masked_fill(values.isnan(), 0.0)
     return (values.nan_to_num() * weights).sum() / weights.sum()
 
 
 def _power_law(means: Sequence[float], half: int, target: float, perfect: float) -> float:
-    """The score at ``x = target``, by what split halves (x = 2 / half) and split quarters lack."""
+    """Extrapolate the difference to a perfect score from split halves (x = 2 / half) and quarters to ``x = target``."""
     near, far = (abs(perfect - mean) for mean in means)
     if near == 0:  # all viewers look at the same places
         return perfect
-    power = 0.0 if far <= near else math.log(far / near) / math.log(half / (half // 2))  # few images: by chance
+    power = 0.0 if far <= near else math.log(far / near) / math.log(half / (half // 2))  # far <= near: by chance
     missing: float = near * (target * half / 2) ** power
     return perfect - missing if perfect else missing

@@ -1,4 +1,4 @@
-"""Write a folder of maps in the formats that others read: pysaliency's HDF5 models, archives for the MIT benchmark."""
+"""Export a folder of maps to other formats: pysaliency's HDF5 models, archives for the MIT benchmark."""
 
 import io
 import math
@@ -18,29 +18,29 @@ from congruency.saliency.score_maps import map_files
 from congruency.saliency.scorer import resized
 
 SUFFIXES = (".hdf5", ".h5", ".zip")
-_FLOOR = 1e-3  # the weight of a uniform density in a map with zeros, whose logarithm would be infinite
+_FLOOR = 1e-3  # weight of the uniform density that is mixed into maps with zeros, since their logarithm is infinite
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Counts of the maps that were written."""
+    """Counts of exported maps."""
 
     maps: int
-    resized: int  # to their image's size
-    floored: int  # with zeros, which got a uniform floor
+    resized: int  # maps resized to their image's size
+    floored: int  # maps with zeros, to which a uniform floor was added
 
 
 def export_maps(maps: str | Path, images: str | Path, out: str | Path) -> Exported:
-    """Write one file with the map of every image in a folder (or in its subfolders, where it has none itself).
+    """Write one file with the map of every image in a folder, or in its subfolders if it has no images itself.
 
     Each map is resized to the size of its image.
 
-    - ``.hdf5``: the natural logarithm of the density that the map is after division by its sum, float32, under the name
-      of the image with its suffix and subfolder. ``pysaliency.HDF5Model`` reads it, and the MIT/Tuebingen benchmark
-      takes it as a probabilistic model. Where a map has zeros, all its pixels get 0.1 % of a uniform density.
-    - ``.zip``: grey PNG of 16 bits, named like the images, the other form that the benchmark takes.
+    - ``.hdf5``: the natural logarithm of the map divided by its sum, float32, under the image's name with suffix and
+      subfolder. ``pysaliency.HDF5Model`` reads it, and the MIT/Tuebingen benchmark accepts it as a probabilistic model.
+      0.1 % of a uniform density is mixed into maps with zeros.
+    - ``.zip``: 16-bit grey PNG, named like the images, the other format that the benchmark accepts.
 
-    Maps are found by their images' names without suffix; those that fit no image are left out.
+    Maps are matched to images by name without suffix; maps without an image are left out.
     """
     path = Path(out)
     if path.suffix.lower() not in SUFFIXES:
@@ -58,7 +58,7 @@ def export_maps(maps: str | Path, images: str | Path, out: str | Path) -> Export
 
 
 def _matched(maps: Path, images: Path, counts: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
-    """Each image's name and its map (height, width), resized to the image; refused unless it is finite and positive."""
+    """Yield each image's name and its map, resized to the image; raise DataError if a map is missing or invalid."""
     found, files = image_names(images), map_files(maps)
     if not found:
         raise DataError(f"{images} holds no images")
@@ -77,7 +77,7 @@ def _matched(maps: Path, images: Path, counts: dict[str, int]) -> Iterator[tuple
 
 
 def log_density(saliency: Tensor) -> tuple[Tensor, bool]:
-    """(H, W) float64: the logarithm of a map divided by its sum, and whether zeros needed a uniform floor."""
+    """Return the logarithm of a map divided by its sum, (H, W) float64, and whether a uniform floor was added."""
     values, uniform = saliency.double(), -math.log(saliency.numel())
     total, low = values.sum(), values.amin()
     if total == 0:

@@ -77,7 +77,7 @@ class SaliencyLoss:
         self.weights = dict(weights)
 
     def __call__(self, saliency: Tensor, target: Target | Mapping[str, Tensor]) -> Tensor:
-        """The loss of non-negative (B, H, W) saliency and its target (or a dict with the target's fields)."""
+        """Return the loss of non-negative (B, H, W) saliency; the target may be a dict with the fields of Target."""
         if not isinstance(target, Target):
             target = Target(target["density"], target["fixations"])
         total = saliency.new_zeros(())

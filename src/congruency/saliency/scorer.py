@@ -1,4 +1,4 @@
-"""Score a predictor on a data set: its maps against the fixations of all viewers, at the images' original sizes."""
+"""Score a predictor's maps on a data set against the fixations of all viewers, at the images' original sizes."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from congruency.saliency.data.viewings import SaliencyData, Viewing
 from congruency.saliency.metrics import Protocol, auc_borji, auc_judd, auc_shuffled, cc, information_gain, kl, nss, sim
 
 PAPER_METRICS = ("NSS", "sAUC", "AUC", "CC")
-"""The four columns of the paper's saliency tables; its AUC has uniform negatives, that is Borji's."""
+"""The metrics of the paper's saliency tables; its AUC has uniform negatives (Borji's)."""
 
 METRICS = (*PAPER_METRICS, "AUC-Judd", "KL", "SIM", "IG")
 """All metrics; IG is the information gain over the fixations of the other images, in bits per fixation."""
@@ -29,25 +29,25 @@ MIT_IMAGES = 10
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """The ground truth of a batch of images of one size; maps are (B, H, W)."""
+    """The ground truth of a batch of images with equal size; maps are (B, H, W)."""
 
-    indices: tuple[int, ...]  # of the images in the data set
-    fixations: Tensor  # counts
+    indices: tuple[int, ...]  # indices of the images in the data set
+    fixations: Tensor  # fixation counts
     density: Tensor  # blurred counts, or the official maps
     others: Tensor  # counts of all other images' fixations, rescaled to this size
-    negatives: Tensor  # of the shuffled AUC, by the protocol
+    negatives: Tensor  # negatives of the shuffled AUC, which depend on the protocol
     sigma: float
-    images: int  # the number of those other images
+    images: int  # number of other images with fixations
     protocol: Protocol = "exact"
     seed: int = 0
-    given: Tensor | None = None  # (h, w): another baseline of the information gain
+    given: Tensor | None = None  # (h, w): baseline of the information gain that replaces the default
 
     @property
     def baseline(self) -> Tensor:
         """The baseline of the information gain: (H, W) if it was given, else (B, H, W).
 
-        That is the blurred fixations of the other images, and of one more that is looked at uniformly: without this
-        floor, a fixation where the other images have none would be worth up to 52 bits.
+        The default is the blurred fixations of the other images, plus a uniform density with the weight of one image:
+        without this floor, a fixation where the other images have none would be worth up to 52 bits.
         """
         if self.given is not None:
             height, width = self.fixations.shape[-2:]
@@ -56,7 +56,7 @@ class GroundTruth:
 
 
 def with_uniform(maps: Tensor, count: int) -> Tensor:
-    """(..., H, W) densities of ``count`` images (or viewers) and one more with a uniform density: each sums to 1."""
+    """Mix (..., H, W) densities of ``count`` images (or viewers) with a uniform one of weight 1; each sums to 1."""
     total = maps.sum((-2, -1), keepdim=True)
     shares = maps / total.masked_fill(total == 0, 1.0)
     return (count * shares + 1 / (maps.shape[-2] * maps.shape[-1])) / (count + 1)
@@ -73,11 +73,11 @@ def ground_truths(
     baseline: Tensor | None = None,
     official: bool = False,
 ) -> Iterator[GroundTruth]:
-    """Iterate over the ground truth of a data set in batches of images of one size.
+    """Iterate over the ground truth of a data set in batches of images with equal size.
 
     The negatives of the shuffled AUC are the fixations of all other images. For ``"salicon"`` they are the number of
     other images with a fixation on each pixel; for ``"mit"`` the fixations of (up to) ten other images with fixations,
-    drawn per image from the seed and its index. For the rest see :func:`score`.
+    drawn per image from the seed and its index. See :func:`score` for the other arguments.
     """
     given = None if baseline is None else _checked(baseline).to(device)
     points = [v.points for v in data.viewings]
@@ -109,12 +109,12 @@ def ground_truths(
 
 
 def _official(viewings: Sequence[Viewing]) -> Tensor:
-    """The official density of each image, 0 where it has no fixations."""
+    """Return the official density of each image, all zero for an image without fixations."""
     return torch.stack([official_density(v) if len(v.points) else torch.zeros(v.height, v.width) for v in viewings])
 
 
 def _checked(baseline: Tensor) -> Tensor:
-    """Return a baseline of the information gain, (h, w) and positive."""
+    """Check that a baseline of the information gain is (h, w) and positive, and return it."""
     if baseline.ndim != 2 or not (torch.isfinite(baseline) & (baseline > 0)).all():
         raise ValueError(
             "the baseline of the information gain must be one map, positive at every pixel: a zero would be worth up "
@@ -124,14 +124,14 @@ def _checked(baseline: Tensor) -> Tensor:
 
 
 def _joined(points: Sequence[Tensor], indices: Sequence[int]) -> Tensor:
-    """The points of these images, (n, 2); n may be 0."""
+    """Concatenate the points of these images, (n, 2); n may be 0."""
     return torch.cat([torch.zeros(0, 2, dtype=torch.float64), *(points[i] for i in indices)])
 
 
 def _images_on_pixels(
     points: Sequence[Tensor], frame: tuple[int, int], device: torch.device | str | None, batch: int
 ) -> Tensor:
-    """(H, W): the number of images with a fixation on each pixel."""
+    """Return the number of images with a fixation on each pixel, (H, W)."""
     total = torch.zeros(frame, device=device)
     for start in range(0, len(points), batch):
         total += fixation_counts(points[start : start + batch], frame, device=device).sign().sum(0)
@@ -139,13 +139,13 @@ def _images_on_pixels(
 
 
 def _some_others(index: int, seen: Sequence[int], seed: int) -> list[int]:
-    """Ten random images with fixations, without the image itself; all of them if they are fewer."""
+    """Return up to ten random other images with fixations."""
     drawn = random.Random(f"{seed} {index}").sample(seen, min(MIT_IMAGES + 1, len(seen)))
     return [i for i in drawn if i != index][:MIT_IMAGES]
 
 
 def score_batch(saliency: Tensor, truth: GroundTruth, metrics: Sequence[str] = METRICS) -> dict[str, Tensor]:
-    """Each metric (B,) of (B, H, W) maps of the ground truth's size, by its protocol."""
+    """Score (B, H, W) maps of the ground truth's size by its protocol; each metric is (B,)."""
     protocol, draws = truth.protocol, {"protocol": truth.protocol, "seed": truth.seed}
     functions: dict[str, Callable[[], Tensor]] = {
         "NSS": lambda: nss(saliency, truth.fixations, protocol=protocol),
@@ -164,7 +164,7 @@ def score_batch(saliency: Tensor, truth: GroundTruth, metrics: Sequence[str] = M
 
 
 def _gain(saliency: Tensor, truth: GroundTruth) -> Tensor:
-    """The information gain (B,); for ``"mit"`` our own baseline keeps its minimum, which is the uniform floor."""
+    """Return the information gain (B,); for ``"mit"`` the default baseline keeps its minimum, the uniform floor."""
     if truth.protocol == "mit" and truth.given is None:
         from_zero = saliency - saliency.amin((-2, -1), keepdim=True)
         return information_gain(from_zero, truth.fixations.sign(), truth.baseline)
@@ -184,14 +184,14 @@ def score(
     baseline: Tensor | None = None,
     official: bool = False,
 ) -> dict[str, Tensor]:
-    """The scores of every image, in the data set's order: metric -> (N,), nan for an image without fixations.
+    """Score every image, in the data set's order: metric -> (N,), nan for an image without fixations.
 
-    ``predict`` maps image indices to (B, h, w) maps, which are resized to the images' size. ``sigma`` is the standard
-    deviation of the density's blur in pixels (default: the data set's). The protocol is that of the metrics; it also
-    determines the shuffled negatives (:func:`ground_truths`), and the seed its random draws. ``baseline`` is a positive
-    (h, w) map, such as the mean map of a training set, for the information gain of every image; by default it is the
-    density of the other images, with a uniform floor (:attr:`GroundTruth.baseline`). With ``official`` the densities of
-    CC, KL and SIM are those published with the data set.
+    ``predict`` takes image indices and returns (B, h, w) maps, which are resized to the images' size. ``sigma`` is the
+    standard deviation of the density's blur in pixels (default: the data set's). ``protocol`` is passed to the metrics
+    and also determines the shuffled negatives (:func:`ground_truths`); ``seed`` determines random draws. ``baseline``
+    is a positive (h, w) map, such as the mean map of a training set, for the information gain of every image; the
+    default is the density of the other images with a uniform floor (:attr:`GroundTruth.baseline`). With ``official``,
+    CC, KL and SIM use the densities published with the data set.
     """
     values = {name: torch.full((len(data),), torch.nan, dtype=torch.float64, device=device) for name in metrics}
     official = official and any(name in DENSITY_METRICS for name in metrics)
@@ -208,13 +208,13 @@ def score(
 
 
 def mean_scores(values: dict[str, Tensor], data: SaliencyData) -> dict[str, float]:
-    """The mean of each metric over the images with fixations; nan if a prediction has a nan."""
+    """Return the mean of each metric over the images with fixations; nan if a prediction has a nan."""
     seen = torch.tensor([len(v.points) > 0 for v in data.viewings])
     return {name: float(scores.cpu()[seen].mean()) for name, scores in values.items()}
 
 
 def resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, h, w) -> (B, height, width): bilinear, with antialiasing."""
+    """Resize (B, h, w) maps to (B, height, width): bilinear, with antialiasing."""
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
     return functional.interpolate(

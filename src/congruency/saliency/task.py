@@ -1,4 +1,4 @@
-"""One saliency network as a task of the training loop: its recipe, its training and its scores."""
+"""A saliency network as a task of the training loop: recipe, training and scores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ METHODS: dict[str, Correction] = {
 }
 """The methods besides DCL; Cautious corrects the updates of all layers.
 
-GEM keeps the features of one sample before the last layer, the first of each epoch (the paper's section 5.1.5).
+GEM remembers the last layer's input features of the first sample of each epoch (the paper's section 5.1.5).
 """
 
 SCORES_FILE = "scores.json"
@@ -51,16 +51,16 @@ _RATES: dict[str, float] = {"adam": 2e-4, "rmsprop": 5e-4}
 _OPTIMIZER_NAMES = {"adam": "Adam", "rmsprop": "RMSP"}
 _MODEL_NAMES = {"salicon": "SALICON", "dinet": "published DINet", "dinet4": "DINet"}
 _BACKBONE_NAMES = {"resnet50": "ResNet-50", "tf_efficientnet_lite0": "EfficientNet-Lite0", "vgg16": "VGG-16"}
-_EVALUATION_PIXELS = 40 * 240 * 320  # of the images of one batch, which bounds the memory of large inputs
-_SHORT = 10_000  # images in all epochs; a GPU trains no more of them in less time than checkpoints would save
+_EVALUATION_PIXELS = 40 * 240 * 320  # pixels per evaluation batch, to bound memory for large inputs
+_SHORT = 10_000  # images over all epochs; on a GPU shorter runs are not worth checkpointing
 
 
 def method_named(name: str) -> Correction:
-    """Return a method by its name: one of :data:`METHODS`, or ``"DCL-W-N"`` with any window W and N references.
+    """Return a method by its name: one of :data:`METHODS`, or ``"DCL-W-N"`` with window W and N references.
 
-    That is DCL by the paper's equations. After it may stand ``anchor`` (what the paper's published code computes),
-    ``floor`` (with the floor that :class:`congruency.DCL` has by default) or ``update`` (the step of the optimizer is
-    projected instead of the gradient).
+    ``DCL-W-N`` is DCL by the paper's equations. It may be followed by ``anchor`` (the paper's published code),
+    ``floor`` (the default floor of :class:`congruency.DCL`) or ``update`` (project the optimizer's step instead of the
+    gradient).
     """
     if name in METHODS:
         return METHODS[name]
@@ -73,25 +73,25 @@ def method_named(name: str) -> Correction:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one network is trained; the defaults are the paper's, and the network's own where None."""
+    """How a network is trained; the defaults are the paper's, None stands for the network's default."""
 
     model: str = "dinet"  # this and the next three: see congruency.saliency.models.create
     backbone: str | None = None
     weights: str | None = None
     pretrained: bool = False
     optimizer: Optimizer = "adam"  # or "rmsprop" with momentum 0.9; weight decay 1e-5 in both
-    method: str = "baseline"  # see method_named; it corrects the last layer (Cautious: all)
+    method: str = "baseline"  # see method_named; corrects the last layer (Cautious: all layers)
     epochs: int = 10  # the paper's 12,500 steps on SALICON
     halve_every: int = 1  # epochs between halvings of the learning rate
-    delay: int = 1  # epochs before the first of these periods; 1 as the paper prints it: two epochs at the first rate
+    delay: int = 1  # epochs before the first of these periods; 1 as in the paper: two epochs at the first rate
     batch: int = 8  # images per step
     loss: str | None = None  # see congruency.saliency.losses.make_loss
     height: int | None = None  # this and the next two: see congruency.saliency.data.Preprocessing
     width: int | None = None
     aspect: Aspect | None = None
-    lr: float | None = None  # None for the optimizer's usual, 2e-4 or 5e-4
-    sample_order: SampleOrder = "seed"  # which runs see the images in the same order
-    order_seed: int = 0  # of the fixed order
+    lr: float | None = None  # None for the optimizer's default, 2e-4 (Adam) or 5e-4 (RMSprop)
+    sample_order: SampleOrder = "seed"  # which runs share their sample order
+    order_seed: int = 0  # seed of the fixed order
 
     def __post_init__(self) -> None:
         if self.model not in _MODEL_NAMES:
@@ -108,27 +108,27 @@ class Recipe:
             raise ValueError(f"delay must be at least 0 epochs, got {self.delay}")
         if self.order_seed and self.sample_order != "fixed":
             raise ValueError("order_seed is for the sample order 'fixed'; the other orders follow the seed")
-        self.seed_of_order(0)  # refuses an unknown order or method
+        self.seed_of_order(0)  # raises for an unknown order or method
 
     @property
     def correction(self) -> Correction:
-        """How gradients are corrected."""
+        """The correction of gradients or updates."""
         return method_named(self.method)
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What is done to images, in training and in prediction."""
+        """Preprocessing of images, in training and prediction."""
         usual = MODELS[self.model].usual_preprocessing(str(self.backbone))
         size = usual.size if self.height is None or self.width is None else (self.height, self.width)
         return Preprocessing(size, self.aspect or usual.aspect)
 
     @property
     def effective_loss(self) -> str:
-        """The loss, the network's own if None."""
+        """The loss, or the network's default if None."""
         return self.loss or MODELS[self.model].usual_loss(str(self.backbone))
 
     def seen_as(self, preprocessing: Preprocessing) -> Recipe:
-        """Return the recipe for images that were prepared in this way."""
+        """Return the recipe with the given preprocessing."""
         height, width = preprocessing.size
         return replace(self, height=height, width=width, aspect=preprocessing.aspect)
 
@@ -145,14 +145,14 @@ class Recipe:
 
     @property
     def network(self) -> str:
-        """Model and backbone, as rows name them; SALICON on a ResNet-50 by that alone, as the paper does."""
+        """Model and backbone as named in rows; SALICON on a ResNet-50 is ``"ResNet-50"``, as in the paper."""
         backbone = _BACKBONE_NAMES.get(str(self.backbone), self.backbone)
         model = "" if (self.model, self.backbone) == ("salicon", "resnet50") else f"{_MODEL_NAMES[self.model]} "
         return f"{model}{backbone}{'' if self.from_scratch else ' pretrained'}"
 
     @property
     def paper_row(self) -> str:
-        """The row of the paper's table that this one repeats; the anchor mode is named in addition."""
+        """The row of the paper's table that this recipe repeats, with the form of DCL appended."""
         return f"{'ResNet-50' if self.model == 'salicon' else 'DINet'} {self._optimizer_and_method}"
 
     @property
@@ -161,7 +161,7 @@ class Recipe:
 
     @property
     def folder(self) -> str:
-        """A folder name with everything that changes the result, except which pretrained weights are used."""
+        """A folder name with everything that changes the result, except the choice of pretrained weights."""
         kind, backbone = MODELS[self.model], str(self.backbone)
         usual = {field.name: field.default for field in fields(self)} | {"delay": 0, "loss": kind.usual_loss(backbone)}
         keys = ("epochs", "halve_every", "delay", "batch", "loss", "lr", "order_seed")
@@ -173,13 +173,13 @@ class Recipe:
         return "_".join([self.name.lower().replace(", ", "-").replace(" ", "-"), *changed]).replace("*", "x")
 
     def seed_of_order(self, seed: int) -> int:
-        """Return the seed of the order in which the run of a seed sees the images."""
+        """Return the seed of the sample order of a run with the given seed."""
         return order_seed(self.sample_order, seed, self.correction, self.order_seed)
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0, relative to the first.
+        """Return the learning rate of an epoch, counted from 0, relative to the first.
 
-        The paper's ``eta_(k+1) = eta_0 0.5^(k-1)`` with k from 1: the first rate in two epochs, then halved in each.
+        By default the paper's ``eta_(k+1) = eta_0 0.5^(k-1)``, k from 1: two epochs at the first rate, then halved.
         """
         return 0.5 ** (max(0, epoch - self.delay) // self.halve_every)
 
@@ -192,14 +192,14 @@ class Recipe:
 
 
 def split_prepared(prepared: Prepared, train: int = 500) -> tuple[Prepared, Prepared]:
-    """Return the fixed split of a prepared OSIE."""
+    """Split a prepared set into training and test images, as :func:`osie_split`."""
     parts = osie_split(prepared.data, train=train)
     first, second = (prepared.subset([v.name for v in part.viewings]) for part in parts)
     return first, second
 
 
 def describe(recipe: Recipe, train_set: Prepared, test_set: Prepared | None, seed: int) -> dict[str, object]:
-    """What a run's record says about it; a folder holds one run."""
+    """Return the description of a run for its record."""
     sets = {"data": train_set.data} if test_set is None else {"data": train_set.data, "scored_on": test_set.data}
     about: dict[str, object] = {"task": "saliency", "seed": seed, **asdict(recipe)}
     for name, data in sets.items():
@@ -210,9 +210,9 @@ def describe(recipe: Recipe, train_set: Prepared, test_set: Prepared | None, see
 def build_task(
     recipe: Recipe, prepared: Prepared, seed: int, *, held_out: Prepared | None = None, on_device: bool = True
 ) -> Build:
-    """Return what the training loop asks for: the network, its data on the device, its loss, its schedule.
+    """Return the builder of the task for :func:`congruency.training.train`.
 
-    With ``held_out`` the loss on that set is the evaluation: the paper's validation loss (its Figure 14).
+    With ``held_out`` the evaluation is the loss on that set: the paper's validation loss (Figure 14).
     """
     loss, kind = make_loss(recipe.effective_loss), MODELS[recipe.model]
 
@@ -248,13 +248,13 @@ def build_task(
 
 
 def _at_once(prepared: Prepared) -> int:
-    """How many images are evaluated at once."""
+    """Return the number of images to evaluate at once."""
     height, width = prepared.preprocessing.size
     return max(1, _EVALUATION_PIXELS // (height * width))
 
 
 def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, place: Place) -> dict[str, float]:
-    """The mean over all images, computed by every process: a sharded network needs all of them in each call."""
+    """Return the mean loss over all images, in every process: a sharded network needs all processes in each call."""
     total, count = torch.zeros((), dtype=torch.float64, device=place.device), 0
     for images, target in batches.evaluation_batches():
         there = {name: value.to(place.device) for name, value in target.items()}
@@ -265,7 +265,7 @@ def _validation_loss(model: nn.Module, batches: SaliencyBatches, loss: Loss, pla
 
 @torch.no_grad()
 def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") -> dict[str, float]:
-    """Return the mean scores of a network on a set, at the images' own size, computed on the network's device."""
+    """Return the mean scores of a network on a set, at the images' original size, on the network's device."""
     device = next(model.parameters()).device
     model.eval()
 
@@ -276,13 +276,13 @@ def scores_of(model: nn.Module, prepared: Prepared, *, precision: str = "32") ->
         one = prepared.data[indices[0]]  # the scorer asks for images of one size at a time
         return prepared.preprocessing.crop(saliency, (one.height, one.width))
 
-    batch = 25 if device.type == "cpu" else 64  # what fills a GPU
+    batch = 25 if device.type == "cpu" else 64  # enough to use a GPU fully
     return mean_scores(score(predict, prepared.data, METRICS, device=device, batch=batch), prepared.data)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The scores of a trained network, None if SIGTERM stopped it before the last epoch."""
+    """The scores of a trained network; None if SIGTERM stopped the run before its end."""
 
     scores: dict[str, float] | None
     stopped: bool = False
@@ -304,12 +304,12 @@ def train_network(
     notice: Notice | None = None,
     origin: Origin | None = None,
 ) -> Trained:
-    """Train a network and score it; its folder keeps ``record.jsonl``, ``scores.json`` and, if wanted, ``model.pt``.
+    """Train a network and score it; ``folder`` gets ``record.jsonl``, ``scores.json`` and, on request, ``model.pt``.
 
-    A finished run is read from its folder. An interrupted one continues from its last checkpoint; on a GPU short runs
-    have one only after SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where that is possible.
-    The loss on ``test_set`` is recorded every so many epochs (``evaluate_every``), and after the last. The network sees
-    images as both sets were prepared, whatever the recipe says.
+    A finished run is read from its folder, an interrupted one resumes from its last checkpoint; on a GPU short runs
+    seldom write one before SIGTERM. With ``capture=None`` the passes are replayed as CUDA graphs where possible. The
+    loss on ``test_set`` is recorded every ``evaluate_every`` epochs and after the last one. The preprocessing of both
+    sets replaces the recipe's.
     """
     if test_set.preprocessing != train_set.preprocessing:
         raise ValueError(
@@ -344,5 +344,5 @@ def train_network(
     content = {"recipe": asdict(recipe), "row": recipe.name, "seed": seed, "scores": scores}
     write_together(folder, {SCORES_FILE: json.dumps(content, indent=2) + "\n"})
     for checkpoint in (folder / "checkpoints").glob("*.pt"):
-        checkpoint.unlink()  # those of many runs would fill a disk
+        checkpoint.unlink()  # checkpoints of many runs would fill the disk
     return Trained(scores, stopped=result.asked_to_stop)

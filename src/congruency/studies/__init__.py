@@ -1,1 +1,1 @@
-"""What the command line runs: the demonstration, the benchmark, and recipes for the paper's tables."""
+"""Studies behind the command line: the demonstration, the benchmark, and the recipes of the paper's tables."""

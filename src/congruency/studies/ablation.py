@@ -1,6 +1,6 @@
 """``congruency ablate``: DCL over a grid of its settings, with curves by window and references (Figure 9).
 
-What is varied is a row of a classification table without its method, or an image set and a network.
+The base is a row of a classification table without its method, or a data set and a network.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from congruency.training.methods import BASELINE
 DEFAULTS: dict[str, Any] = {
     "model": "resnet9", "epochs": 30, "batch_size": 128, "learning_rate": 0.1, "weight_decay": 5e-4,
 }  # fmt: skip
-"""Of an image set: as in ``congruency train``, with a cosine from the first step to the last."""
+"""Training defaults for a data set: as in ``congruency train``, with a cosine schedule without warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What all cells have in common: its name on the command line, its texts, and its runs without correction."""
+    """The common base of all cells: its name on the command line, its texts, and its runs without correction."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class Base:
 
 
 def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
-    """Return an image set and a network, trained as ``congruency train`` would."""
+    """Return the base for a data set and a network, trained as ``congruency train`` would."""
     settings = DEFAULTS | changes
     per_class = settings.pop("per_class", None)
     if images.known:
@@ -67,16 +67,16 @@ def from_options(images: ImageOptions, changes: dict[str, Any]) -> Base:
 
 
 def from_recipe(name: str, images: str | None, changes: dict[str, Any]) -> Base:
-    """Return a row by its name, ``TABLE/ROW``, or ``TABLE`` where that is clear, with other settings if given.
+    """Return the base for a table's row, ``TABLE/ROW``, or ``TABLE`` if that is unambiguous, with changed settings.
 
     Raises:
-        ValueError: no row has that name, several runs have, or the row measures times.
+        ValueError: no row has that name, the name is ambiguous, or the row measures times.
     """
     study, row = _the_row(name)
     if any(job.steps is not None for job in row.jobs):
         raise ValueError(f"{study.name}/{row.name} measures times, not errors; choose a row of another table")
     study = changed(replace(study, rows=(row,)), **changes)
-    # cells keep their records and resume from their checkpoints, however short they are
+    # not short: even short runs keep their records and resume from checkpoints
     jobs = tuple(replace(job, short=False) for job in study.rows[0].jobs)
     instead = "" if images is None else f", {Path(images).name} instead of its images"
     network = row.name if row.name != BASELINE else study.name
@@ -89,7 +89,7 @@ def from_recipe(name: str, images: str | None, changes: dict[str, Any]) -> Base:
 
 
 def _the_row(name: str) -> tuple[Study[ImageJob], Row[ImageJob]]:
-    """The table and the only row that a name stands for: rows that differ in their method alone are one."""
+    """Return the table and the unique row for a name; rows that differ only in their method count as one."""
     table, _, wanted = name.partition("/")
     if table not in TITLES:
         raise ValueError(
@@ -125,7 +125,7 @@ _NOTES = (
 
 
 def inactive(cell: Correction) -> str:
-    """Why no step is corrected, where that is so; else empty."""
+    """Return why these settings never correct a step; empty if they do."""
     if cell.window is None or cell.window > cell.references + 1:
         return ""
     if cell.window <= cell.references:
@@ -135,7 +135,7 @@ def inactive(cell: Correction) -> str:
 
 
 def ablation_study(base: Base, axes: Axes) -> Study[ImageJob]:
-    """Return the study: the base's runs without correction, and with that of every cell."""
+    """Return the study: the base's runs without correction and with the correction of every cell."""
     rows = (
         Row(name=BASELINE, jobs=base.jobs, settings=settings_of(base.jobs)),
         *(_row(base, cell) for cell in cells(axes)),
@@ -161,7 +161,7 @@ def _row(base: Base, cell: Correction) -> Row[ImageJob]:
 
 
 def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tuple[list[Figure], str]:
-    """Return charts of every column and variant, by window and by number of references, and how to read them."""
+    """Return charts of every column and variant by window and by number of references, and a note on reading them."""
     made = []
     rows = study.find(method="dcl")
     for column in study.columns:
@@ -188,7 +188,7 @@ def curves(study: Study[ImageJob], results: Results, finished: Finished) -> tupl
 def _charts(
     lines: dict[str, list[str | None]], results: Results, column: Column, places: Sequence[str], x_label: str, by: str
 ) -> list[Figure]:
-    """The rows of every line by setting, and the baseline as a band; None where a cell is not in the grid."""
+    """Draw each line's rows by setting, with the baseline as a band; a row is None if its cell is not in the grid."""
     plain = mean_interval(results.get(BASELINE, {}).get(column.key, []))
     count = len(places)
     band = charts.Series(BASELINE, list(range(count)), [plain.mean] * count, [plain.margin] * count)

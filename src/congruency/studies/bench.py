@@ -1,4 +1,4 @@
-"""What a correction costs: beside the optimizer's own step, and the limit of the memory."""
+"""Benchmark the cost of a correction relative to the optimizer's step and to the memory-bandwidth limit."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Programs = Mapping[str, Callable[[], Any]]
 Row = dict[str, Any]
 """One line of the result as plain data; times are medians in seconds, None where not measured.
 
-Corrections: ``congruent`` is of a gradient that is left alone, ``corrected`` of one that is rewritten;
-``congruent_limit`` and ``memory_limit`` are what moving the memory alone takes (:meth:`Memory.limits`), ``extra_bytes``
-the most memory that DCL takes on a GPU besides its reference points. Training steps: ``host`` is the host's time in
-``optimizer.step()`` and ``launches`` the kernels and copies of a whole step, on a GPU, without and with the correction;
-``sgd_step`` is the optimizer's own step, SGD with momentum for DCL, AdamW for Cautious.
+Corrections: ``congruent`` is the time for a gradient that is left unchanged, ``corrected`` for one that is rewritten;
+``congruent_limit`` and ``memory_limit`` are the times of the memory traffic alone (:meth:`Memory.limits`);
+``extra_bytes`` is DCL's peak GPU memory besides its reference points. Training steps on a GPU: ``host`` is the host's
+time in ``optimizer.step()`` and ``launches`` the kernels and copies per step, each without and with the correction.
+``sgd_step`` is the optimizer's own step: SGD with momentum for DCL, AdamW for Cautious.
 """
 
 
@@ -55,10 +55,10 @@ def run(
     networks: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> None:
-    """Measure on each device in turn and print the tables; ``bench-DEVICE.json`` and ``bench.html`` go to ``out``.
+    """Measure on each device and print the tables; write ``bench-DEVICE.json`` and ``bench.html`` to ``out``.
 
     Args:
-        networks, modes: Of the training steps, only these: how names of networks begin, and how steps are run.
+        networks, modes: Restrict the training steps to network names with these prefixes and to these modes.
     """
     console = Console()
     steps = {name: [] if sizes else training_cases(torch.device(name), quick) for name in devices}
@@ -93,7 +93,7 @@ def run(
 def chosen_cases(
     cases: Sequence[TrainingCase], networks: Sequence[str] | None, modes: Sequence[str] | None
 ) -> list[TrainingCase]:
-    """Those of networks whose names begin so, in these modes."""
+    """Return the cases whose network names begin with one of ``networks`` and whose mode is among ``modes``."""
     begins = tuple(name.lower() for name in networks or [""])
     return [case for case in cases if case.name.lower().startswith(begins) and (modes is None or case.mode in modes)]
 
@@ -102,7 +102,7 @@ def measure(
     device: torch.device, sizes: Sequence[float] | None, references: Sequence[int], only: Sequence[str], quick: bool,
     cases: Sequence[TrainingCase], console: Console,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure on one device what answers these questions; return plain data."""
+    """Run the measurements of the questions ``only`` on one device; return plain data."""
     clock = Clock(device, seconds=0.2 if quick else 1.0)
     chosen = workloads(sizes) if sizes or not quick else [w for w in workloads() if w.parameters <= 2e6]
     cells = [(w, n) for w in chosen for n in references if _fits(w, n, device)]
@@ -147,12 +147,12 @@ def measure(
 
 
 class Clock:
-    """Medians of repeated calls, several programs in turn so that drift affects all of them alike."""
+    """Measures the median time of programs, called in turn so that drift affects all of them alike."""
 
     def __init__(self, device: torch.device, seconds: float, calls: int = 1) -> None:
         self.device = device
         self.seconds = seconds
-        self.calls = calls  # in a row: as in training, the host may then run ahead of a GPU
+        self.calls = calls  # without synchronizing between them: as in training, the host can run ahead of the GPU
 
     def time(self, programs: Programs) -> dict[str, float]:
         """Return the median seconds of each program."""
@@ -167,7 +167,7 @@ class Clock:
         return {name: statistics.median(values) for name, values in times.items()}
 
     def work(self, programs: Programs) -> dict[str, float]:
-        """The same, but on a GPU what it does: the host runs ahead of it in training."""
+        """Like :meth:`time`, but on a GPU count device time only: in training the host runs ahead of it."""
         if self.device.type != "cuda":
             return self.time(programs)
         return {name: device_seconds(program) for name, program in programs.items()}
@@ -187,27 +187,27 @@ class Clock:
 
 @dataclass(frozen=True)
 class Memory:
-    """How fast memory is moved: the seconds of reading a number, and of an in-place addition of two."""
+    """Memory speed: seconds per element for reading, and for an in-place addition of two tensors."""
 
     reading: float
     adding: float
 
     @property
     def bytes_per_second(self) -> tuple[float, float]:
-        """What is read; and what an addition reads and writes, three numbers."""
+        """Bytes per second of reading (4 bytes per element) and of an addition (two reads and a write, 12 bytes)."""
         return 4 / self.reading, 12 / self.adding
 
     def limits(self, tensors: int, parameters: int) -> tuple[float, float]:
-        """What moving the memory takes: all tensors read once; and read twice, with the gradient written.
+        """Seconds of the memory traffic alone: all tensors read once; and read twice, with the gradient written.
 
-        A CPU reads fewer bytes per second than it moves in an addition, whose writes run beside the reads.
+        A CPU moves more bytes per second in an addition than in reading, since writes overlap with reads.
         """
         again = (tensors - 2) * self.reading + self.adding
         return parameters * tensors * self.reading, parameters * (tensors * self.reading + again)
 
 
 class MemoryClock:
-    """Measures how fast memory is: anew each time on a CPU, whose memory others use too, once on a GPU."""
+    """Measures memory speed: on every call on a CPU, whose memory other processes share; only once on a GPU."""
 
     def __init__(self, clock: Clock, size: int) -> None:
         self._main, self._clock = clock, Clock(clock.device, clock.seconds / 5)
@@ -225,17 +225,17 @@ class MemoryClock:
         return memory
 
     def around(self, programs: Programs) -> tuple[dict[str, float], Memory]:
-        """Return the seconds of each program, with the mean of how fast memory was before and after."""
+        """Return the seconds of each program and the memory speed, averaged over before and after."""
         before, times, after = self(), self._main.work(programs), self()
         return times, Memory((before.reading + after.reading) / 2, (before.adding + after.adding) / 2)
 
 
 def measure_correction(workload: Workload, references: int, clock: Clock, memory: MemoryClock) -> Row:
-    """Measure one correction of random gradients, congruent and incongruent ones."""
+    """Measure one correction of random gradients that are left unchanged, and of gradients that are rewritten."""
     params, gradients = _parameters(workload, clock.device)
     optimizer = _sgd(params)
     congruent = congruency.DCL(optimizer, references=references, attach=False)
-    # a margin, so that the gradient is rewritten every time, and stays congruent
+    # a small margin, so that the gradient is rewritten every time but stays congruent
     corrected = congruency.DCL(optimizer, references=references, margin=1e-6, floor=1.0, returning=False, attach=False)
     for _ in range(references):
         congruent.correct()
@@ -252,7 +252,7 @@ def measure_correction(workload: Workload, references: int, clock: Clock, memory
 
 
 def measure_memory(workload: Workload, rows: int, clock: Clock, memory: MemoryClock) -> Row:
-    """Measure a correction by constraints that all change at every step, as those of an episodic memory do."""
+    """Measure a correction with constraints that all change at every step, as with an episodic memory."""
     params, gradients = _parameters(workload, clock.device)
     optimizer = _sgd(params)
     programs: dict[str, Callable[[], Any]] = {"sgd": optimizer.step}
@@ -277,7 +277,7 @@ def _correction_row(
 
 
 def measure_meter(workload: Workload, clock: Clock, memory: MemoryClock) -> Row:
-    """Measure an update of a congruency meter, alone and beside DCL, which has measured the same step already."""
+    """Measure the update of a congruency meter, alone and beside DCL, which has already measured the same step."""
     params, _ = _parameters(workload, clock.device)
     optimizer = _sgd(params)
     dcl = congruency.DCL(optimizer)
@@ -294,7 +294,7 @@ def measure_meter(workload: Workload, clock: Clock, memory: MemoryClock) -> Row:
 
 
 def _parameters(workload: Workload, device: torch.device) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Random parameters with random gradients, and copies of these."""
+    """Random parameters with random gradients, and copies of the gradients."""
     params = [nn.Parameter(torch.randn(shape, device=device)) for shape in workload.shapes]
     gradients = [torch.randn_like(p) for p in params]
     for p, g in zip(params, gradients, strict=True):
@@ -307,7 +307,7 @@ def _sgd(params: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def _extra_bytes(optimizer: torch.optim.Optimizer, references: int, parameters: int) -> int:
-    """As requested from the allocator: what it adds by rounding up its blocks is not counted."""
+    """DCL's peak memory besides the references, as requested from the allocator, without its rounding."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -342,13 +342,13 @@ def measure_update(workload: Workload, clock: Clock) -> Row:
 
 @torch.no_grad()
 def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """A noisy step down the gradients: the next gradient is congruent, its opposite is not."""
+    """Take a noisy step down the gradients, so that the gradients are congruent with the displacement."""
     for p, g in zip(params, gradients, strict=True):
         p.sub_(g + 0.3 * torch.randn_like(g), alpha=1e-3)
 
 
 def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
-    """Measure a whole step, forward to update, with and without a correction that changes every step it can."""
+    """Measure a whole training step with and without a correction that changes as many steps as possible."""
     programs: dict[str, Callable[[], Any]] = {}
     optimizers: dict[str, torch.optim.Optimizer] = {}
     corrector: congruency.Corrector | None = None
@@ -383,7 +383,7 @@ def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
         "network": case.name, "scope": case.scope, "parameters": sum(p.numel() for p in chosen),
         "references": case.references, "step": times["plain"], "step_with_dcl": times["corrected"],
         "sgd_step": times["optimizer"],
-        "corrected_share": min(1.0, corrected / taken),  # of Cautious the host counts no replayed step
+        "corrected_share": min(1.0, corrected / taken),  # for Cautious the host does not count replayed steps
         "correction": case.correction, "mode": case.mode, "host": host, "launches": launches,
     }  # fmt: skip
 
@@ -408,7 +408,7 @@ def _stepper(case: TrainingCase, model: nn.Module, optimizer: Any, device: torch
 
 
 def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    """A step that has been captured in a CUDA graph, after a few on another stream."""
+    """Capture a step in a CUDA graph, after warm-up on a side stream; return its replay."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -422,7 +422,7 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _host_seconds(program: Callable[[], Any], repeats: int = 100) -> float:
-    """The median time until ``program`` returns, with nothing for it to wait for."""
+    """Median host time until ``program`` returns, with the GPU idle at its start."""
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
@@ -433,12 +433,12 @@ def _host_seconds(program: Callable[[], Any], repeats: int = 100) -> float:
 
 
 def device_launches(program: Callable[[], Any], repeats: int = 10) -> float:
-    """How many kernels and copies one call of ``program`` starts on a GPU."""
+    """Return how many kernels and copies one call of ``program`` launches on a GPU."""
     return float(sum(event.count for event in _device_events(program, repeats))) / repeats
 
 
 def device_seconds(program: Callable[[], Any], repeats: int = 10) -> float:
-    """Return the time that a GPU works on one call of ``program``: all its kernels, without the gaps between them."""
+    """Return the GPU time of one call of ``program``: the sum over its kernels, without gaps."""
     return float(sum(event.self_device_time_total for event in _device_events(program, repeats))) / repeats * 1e-6
 
 
@@ -460,9 +460,9 @@ def _bytes_needed(workload: Workload, references: int) -> int:
 
 
 def _fits(workload: Workload, references: int, device: torch.device) -> bool:
-    """Whether parameters, momentum, gradients twice and three DCLs' references take 80 % of the free memory or less."""
+    """Whether parameters, momentum, two gradients and the references of three DCLs fit in 80 % of the free memory."""
     if references > 1 and workload.parameters > 3e7:
-        return False  # many references of a large model add little to those of a smaller one, and take long
+        return False  # slow, and hardly different from many references of a smaller model
     need = _bytes_needed(workload, references)
     if device.type == "cuda":
         return need < 0.8 * torch.cuda.mem_get_info(device)[0]
@@ -471,7 +471,7 @@ def _fits(workload: Workload, references: int, device: torch.device) -> bool:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what the numbers were measured on."""
+    """Return the hardware and software versions of the measurement."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "processor": _processor(), "threads": torch.get_num_threads(), "gpu": gpu, "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""What the benchmark measures: lists of parameter shapes, and networks with a batch."""
+"""Cases of the benchmark: lists of parameter shapes, and networks with batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZES = (1e4, 1e5, 1e6, 1e7, 2.5e7, 1e8, 3.5e8)
 
 @dataclass(frozen=True)
 class Workload:
-    """A list of parameter shapes with a name."""
+    """A named list of parameter shapes."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -28,7 +28,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """A network to train, the scope of the correction and the number of references."""
+    """A network to train with its data, and the correction: its scope, kind and number of references."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -39,11 +39,11 @@ class TrainingCase:
     autocast: bool = False
     correction: Literal["DCL", "Cautious"] = "DCL"
     mode: Literal["eager", "graph", "compile"] = "eager"
-    """As written; captured whole in a CUDA graph; or the network compiled with ``mode="reduce-overhead"``."""
+    """Eager; the whole step captured in a CUDA graph; or the network compiled with ``mode="reduce-overhead"``."""
 
 
 def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
-    """Return one flat tensor of each size; without ``sizes`` also the shapes of real networks and heads."""
+    """Return one flat tensor per size; without ``sizes`` also the shapes of real networks and heads."""
     flat = [Workload("one tensor", ((int(size),),)) for size in sizes or _SIZES]
     if sizes:
         return flat
@@ -57,7 +57,7 @@ def workloads(sizes: Sequence[float] | None = None) -> list[Workload]:
 
 
 def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the 161 parameter tensors of ResNet-50, 25,557,032 numbers."""
+    """Return the shapes of the 161 parameter tensors of ResNet-50, 25,557,032 elements."""
     shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     wide = 64
     for narrow, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -71,7 +71,7 @@ def resnet50_shapes() -> tuple[tuple[int, ...], ...]:
 
 
 def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
-    """Return multilayer perceptrons; on a GPU also a GPT and ResNet-50, where timm is installed, and other modes."""
+    """Return multilayer perceptrons; on a GPU also a GPT, ResNet-50 if timm is installed, and the other modes."""
     small = _mlp("MLP 784-100-100-10, batch 128", (784, 100, 100, 10), device)
     cases = [small("all", 1), small("head", 1), small("all", 3), replace(small("all", 1), correction="Cautious")]
     if not quick:
@@ -88,7 +88,7 @@ def training_cases(device: torch.device, quick: bool) -> list[TrainingCase]:
 
 
 def _mlp(name: str, widths: Sequence[int], device: torch.device) -> Callable[[str, int], TrainingCase]:
-    """Noise for data and for labels, so that gradients really disagree."""
+    """Return a factory of cases for a multilayer perceptron; data and labels are noise, so that gradients disagree."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2048, widths[0], generator=generator).to(device).split(128)
     targets = torch.randint(widths[-1], (2048,), generator=generator).to(device).split(128)
@@ -123,7 +123,7 @@ def _resnet50(device: torch.device) -> list[TrainingCase]:
 
 
 def _gpt(device: torch.device) -> list[TrainingCase]:
-    """The byte-level GPT of 10.8 million parameters on random bytes, with DCL and with Cautious."""
+    """Cases of the byte-level GPT with 10.8 million parameters on random bytes, with DCL and with Cautious."""
     from congruency.language import GPT, PRESETS
 
     def make() -> nn.Module:

@@ -1,4 +1,4 @@
-"""What the benchmark measured as tables, one per question and no wider than 80 columns, and as a page with charts."""
+"""Benchmark results as tables, at most 80 columns wide, and as a page with charts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from congruency.report import charts
 from congruency.report.page import Figure, Page
 from congruency.report.tables import Table
 
-Result = dict[str, Any]  # of studies.bench.measure
+Result = dict[str, Any]  # returned by studies.bench.measure
 Row = dict[str, Any]
 
 
 def tables(result: Result) -> list[tuple[str, Table]]:
-    """The tables of one device with their titles: those that something was measured for."""
+    """Return the non-empty tables of one device with their titles."""
     made = []
     for what, title, caption, columns, cells in _TABLES:
         rows = [cells(row) for row in result[what] if cells(row)]
@@ -24,7 +24,7 @@ def tables(result: Result) -> list[tuple[str, Table]]:
 
 
 def page(results: Sequence[Result]) -> Page:
-    """All devices on one page: cost against the number of parameters and of references, then the tables."""
+    """Return a page of all devices: cost by the number of parameters and of references, then the tables."""
     listed = [(f"{_where(result)}: {title}", table) for result in results for title, table in tables(result)]
     machines = [[_where(r), r["machine"]["torch"], *_rates(r)] for r in results]
     figures = []
@@ -75,7 +75,7 @@ def _by_references(result: Result) -> Figure | None:
 def _figure(
     result: Result, title: str, x_label: str, names: Sequence[str], lines: Sequence[tuple[str, Sequence[Row | None]]]
 ) -> Figure:
-    """Rewritten at every step, in steps of SGD with momentum."""
+    """Draw the time of a correction that rewrites the gradient, in units of an SGD-momentum step."""
     series = [
         charts.Series(
             name,
@@ -101,7 +101,7 @@ def _where(result: Result) -> str:
 
 
 def _rates(result: Result) -> list[str]:
-    """Of a pass that reads, and of an in-place addition."""
+    """Memory rates in GB/s: of reading, and of an in-place addition."""
     return [f"{result[name] / 1e9:.0f}" for name in ("reading_bytes_per_second", "bandwidth_bytes_per_second")]
 
 
@@ -153,20 +153,20 @@ def _host_cells(row: Row) -> list[str]:
 
 
 def _network(row: Row) -> str:
-    """Its name; of many widths the first and the last."""
+    """The network's name; a long one shows only the first and the last width."""
     name: str = row["network"].partition(",")[0]
     widths = name.split("-")
     return f"{widths[0]}-..-{widths[-1]}" if len(name) > _LONGEST_NAME else name
 
 
 def _correction(row: Row) -> str:
-    """Which correction, of DCL with the number of references."""
+    """The correction's name, for DCL with the number of references."""
     name: str = row["correction"]
     return f"{name} {row['references']}" if name == "DCL" else name
 
 
 def _size(parameters: int) -> str:
-    """Three digits, as 2.5e7."""
+    """Format a count with three digits, such as 2.5e7."""
     return f"{parameters:.3g}".replace("e+0", "e")
 
 

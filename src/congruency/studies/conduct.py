@@ -1,4 +1,4 @@
-"""Conducting a study, top to bottom: pending runs, executed and stored, then results, table and page."""
+"""Conduct a study from top to bottom: execute and store the pending runs, then show results, table and page."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FAILED_EXIT_CODE = 1
 
 Finished = Mapping[tuple[str, int], RunResult]
 Figures = Callable[[Study[JobT], Results, Finished], tuple[Sequence[Figure], str]]
-"""Makes a study's charts, and says how to read them, from its results and its finished runs."""
+"""Draws a study's charts from its results and finished runs; also returns a note on reading them."""
 Derived = Callable[[Study[JobT], Results, Finished], Results]
-"""Adds columns to a study's results that a run alone does not have."""
+"""Adds columns to a study's results that depend on several runs."""
 
 
 def conduct(
@@ -48,23 +48,23 @@ def conduct(
     remarks: Callable[[Results], Sequence[str]] | None = None,
     console: Console | None = None,
 ) -> int:
-    """Execute the runs that are not finished, keep them, show the table and write the page.
+    """Execute the runs that are not finished, store them, show the table and write the page.
 
     Args:
-        seeds: One run of every job each.
-        out: The folder; what is finished there is not run again.
-        settings: What all runs of the folder must share.
-        remembered: Written down beside the settings the first time.
-        made: Says how and on what the runs were computed, from the folder's settings.
-        figures: The family's own charts; those of the paired differences where None.
+        seeds: Every job is run once per seed.
+        out: The study's folder; runs finished there are not repeated.
+        settings: Settings that all runs of the folder must share.
+        remembered: Stored beside the settings the first time, never compared.
+        made: Describes how and on which machine the runs were computed, from the folder's settings.
+        figures: Draws the charts; None draws the paired differences.
         derived: Adds columns that depend on several runs.
-        bounds: Rows without runs that the table ends with.
-        pictures: Called after the runs: writes pictures into the folder and returns their captions by file name, for
+        bounds: Rows without runs, shown at the end of the table.
+        pictures: Called after the runs; writes pictures into the folder and returns their captions by file name, for
             ``table.md``.
-        remarks: Further findings of the family's own.
+        remarks: Returns further findings.
 
     Returns:
-        The exit code: 0, 1 where runs failed, 75 where SIGTERM stopped the command.
+        The exit code: 0, 1 if runs failed, 75 if SIGTERM stopped the command.
     """
     console = console or Console()
     began, store, runs = perf_counter(), Store(out), study.runs(seeds)
@@ -74,7 +74,7 @@ def conduct(
     try:
         with plain_warnings(), progress(console, "runs") as notify:
             outcomes = execute(pending, runner, place, store, notify)
-            store.check_settings(settings, remembered)  # written once the input is known to be right
+            store.check_settings(settings, remembered)  # stored only after the input was checked
             for run, outcome in outcomes:
                 store.add(run, outcome)
     except Stopped:

@@ -1,4 +1,4 @@
-"""The terminal: progress of long work, plain warnings, the command that was typed."""
+"""Terminal helpers: progress, plain warnings, the command line."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from rich.progress import (
 from rich.table import Column
 
 Notify = Callable[[str, float, float], None]
-"""Called with what was done last or is being done, how much is done, and how much there is in all."""
+"""Progress callback, called with a label, the amount done and the total."""
 
 _SECONDS_BETWEEN_LINES = 20.0
 
 
 @contextmanager
 def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
-    """Show what is reported, with the time left; counted in ``unit``, or as a share where None."""
+    """Show reported progress with the time left, counted in ``unit`` or, if None, as a percentage."""
     if not console.is_terminal:
         yield _Log(console, unit)
         return
     counted: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn(f"{unit},")] if unit else [TaskProgressColumn()]
     columns = (
         BarColumn(10), *counted, TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"),
-        TextColumn("[dim]{task.description}", table_column=Column(ratio=1, overflow="fold")),  # whole, in lines
+        TextColumn("[dim]{task.description}", table_column=Column(ratio=1, overflow="fold")),  # wrapped, not cut
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("reading the data", total=None)
@@ -49,7 +49,7 @@ def progress(console: Console, unit: str | None = None) -> Iterator[Notify]:
 
 
 class _Log:
-    """Progress as a line now and then, where there is no terminal."""
+    """Progress as an occasional line, for output that is not a terminal."""
 
     def __init__(self, console: Console, unit: str | None) -> None:
         self._console, self._unit = console, unit
@@ -66,12 +66,12 @@ class _Log:
 
 
 def command_line() -> str:
-    """Return the command that is running, quoted for a shell."""
+    """Return the running command, quoted for a shell."""
     return shlex.join(["congruency", *sys.argv[1:]])
 
 
 def typed() -> str | None:
-    """What was typed after ``congruency``, quoted for a shell; None where this is not that command."""
+    """Return the arguments after ``congruency``, quoted for a shell; None if another program is running."""
     program = Path(sys.argv[0])
     ours = program.stem == "congruency" or program.parts[-2:] == ("congruency", "__main__.py")
     return shlex.join(sys.argv[1:]) if ours else None
@@ -79,7 +79,7 @@ def typed() -> str | None:
 
 @contextmanager
 def plain_warnings(shown: bool = True) -> Iterator[None]:
-    """Our own warnings as one line each, said once, without the place in the code; those of libraries not at all."""
+    """Print each of our warnings once, on one line and without its code location; hide those of libraries."""
 
     said: set[str] = set()
 

@@ -1,6 +1,6 @@
-"""The paper's tables of costs (its Tables 10 to 12): milliseconds and parameters per training image.
+"""The paper's cost tables (Tables 10 to 12): milliseconds per training image, and parameters.
 
-The only studies with runs of two families: image classifiers, and the paper's SALICON model, which is only timed.
+The only studies with runs of two task families: image classifiers, and the paper's SALICON model, which is only timed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TITLES = {
     "cost_references": "What a training image costs DCL by its number of reference points: milliseconds",
 }
 
-STEPS = 60  # of a measurement, after the references were recorded
-_FIXATIONS = 50  # of the synthetic image
+STEPS = 60  # per measurement, after the references were recorded
+_FIXATIONS = 50  # per synthetic image
 _SHAPES = {"tiny_imagenet": (3, 64, 64), "imagenet": (3, 224, 224)}
 _UNITS: dict[Measured, dict[str, Any]] = {"parameters": {"unit": "million", "compared": False}, "ms": {"unit": "ms"}}
 
@@ -55,7 +55,7 @@ _PARAMETERS_NOTE = (
 
 
 def _cost() -> Study[ImageJob]:
-    """Tables 10 and 11: every row with a run on Tiny ImageNet, one of SALICON's network, and one on ImageNet."""
+    """Tables 10 and 11: each row has a run on Tiny ImageNet, one of the SALICON network, and one on ImageNet."""
     plain = "baseline (ResNet-101 / ResNet-50 / ResNet-50)"
     printed: list[tuple[str, Correction, Correction, str | None, tuple[float, ...]]] = [
         (plain, tables.PLAIN, tables.PLAIN, None, (42.50, 47, 23.51, 64, 23.50, 6)),
@@ -98,7 +98,7 @@ TABLES: dict[str, Callable[[], Study[ImageJob]]] = {
 
 
 def _cost_by(name: str, prefix: str, methods: Mapping[str, Correction], ms: Sequence[float]) -> Study[ImageJob]:
-    """A half of Table 12: one row, one column per setting of DCL."""
+    """One half of Table 12: one row, with one column per setting of DCL."""
     jobs = [_timed("tiny_imagenet", "resnet101", one, {column: "ms"}, column) for column, one in methods.items()]
     return _study(
         name, tables.paper_row("DCL", jobs, dict(zip(methods, ms, strict=True))), (tables.TINY_CROPS,), prefix
@@ -106,7 +106,7 @@ def _cost_by(name: str, prefix: str, methods: Mapping[str, Correction], ms: Sequ
 
 
 def _study(name: str, rows: Sequence[Row[ImageJob]], assumed: Sequence[str], prefix: str = "") -> Study[ImageJob]:
-    """Four decimals: a network for small images costs fractions of a millisecond."""
+    """A study of times, shown with four decimals since small networks take fractions of a millisecond."""
     figures = {key: figure for row in rows for job in row.jobs for key, figure in job.columns.items()}
     return Study(
         name=name,
@@ -124,7 +124,7 @@ def _study(name: str, rows: Sequence[Row[ImageJob]], assumed: Sequence[str], pre
 
 
 def _timed(data: str, model: str, method: Correction, columns: Mapping[str, Measured], label: str) -> ImageJob:
-    """A run of the paper that is only timed, on synthetic images."""
+    """A run with the paper's settings that is only timed, on synthetic images."""
     setup = replace(tables.paper_setup(data, model, 224), epochs=1, milestones=(), drop_last=True)
     job = tables.paper_job(data, setup, method, columns, label)
     held = replace(job.data, synthetic=True, shape=_SHAPES[data])
@@ -132,7 +132,7 @@ def _timed(data: str, model: str, method: Correction, columns: Mapping[str, Meas
 
 
 def _salicon(job: ImageJob, columns: Mapping[str, Measured]) -> ImageJob:
-    """A saliency network timed as another job is, with the same method but an infinite window, as the paper has it."""
+    """A timed run of the saliency network like ``job``, with an infinite window as in the paper."""
     setup = TimedSetup()
     data = Data(name="SALICON", synthetic=True, shape=(3, *setup.size))
     method = replace(job.method, window=None)
@@ -141,16 +141,16 @@ def _salicon(job: ImageJob, columns: Mapping[str, Measured]) -> ImageJob:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSetup:
-    """The ResNet-50 rows of the table ``salicon``, set up to be timed on one synthetic image, seen many times.
+    """The ResNet-50 rows of the table ``salicon``, to be timed on one repeated synthetic image.
 
-    The attributes are named as those of a classifier's setup, so that the same options change both.
+    The attributes have the names of a classifier's setup, so that the same options change both.
 
     Attributes:
         model: the backbone, a timm network.
-        size: (height, width) of the images: what the table ``salicon`` trains at.
-        optimizer: that of the table's first rows.
-        batch_size: of all processes together.
-        learning_rate: None for the optimizer's own.
+        size: (height, width) of the images, as in the table ``salicon``.
+        optimizer: the optimizer of the table's first rows.
+        batch_size: over all processes together.
+        learning_rate: None for the optimizer's default.
     """
 
     model: str = "resnet50"
@@ -166,14 +166,14 @@ class TimedSetup:
             raise ValueError(f"batch_size must be a positive number, got {self.batch_size}")
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        self.recipe("baseline")  # which refuses an unknown optimizer
+        self.recipe("baseline")  # raises for an unknown optimizer
 
     @property
     def accumulate(self) -> int:
         return 1
 
     def recipe(self, method: str) -> SaliencyRecipe:
-        """Return the recipe of the saliency tables; from scratch, for times do not depend on weights."""
+        """Return the recipe of the saliency tables, without pretrained weights: times do not depend on them."""
         return SaliencyRecipe(
             model="salicon", backbone=self.model, optimizer=self.optimizer, method=method, epochs=self.epochs,
             batch=self.batch_size, lr=self.learning_rate,
@@ -181,7 +181,7 @@ class TimedSetup:
 
     @property
     def description(self) -> str:
-        """What SALICON's columns are, for the table."""
+        """Explanation of the SALICON columns, for the table."""
         height, width = self.size
         return (
             "SALICON's columns: the rows ResNet-50 RMSP of the table salicon (which of its optimizers the paper does "
@@ -190,11 +190,11 @@ class TimedSetup:
         )
 
     def check(self) -> None:
-        """Refuse a network that cannot be a backbone, before anything is trained."""
+        """Raise ValueError, before any training, if the network cannot be a backbone."""
         _check_backbone(self.model)
 
     def builder(self, images: ImageSets, method: Correction) -> Build:
-        """Return what the training loop trains: on these images, whose labels do not matter; nothing is evaluated."""
+        """Return the builder of the training task on these images; labels are ignored and nothing is evaluated."""
         train = images[0]
         if not isinstance(train, LabelledImages):
             raise TypeError(f"the images of a saliency run must be in memory, got {type(train).__name__}")
@@ -202,7 +202,7 @@ class TimedSetup:
 
 
 def method_name(method: Correction) -> str:
-    """Return what :func:`congruency.saliency.task.method_named` calls a method of the paper's tables of costs."""
+    """Return the name of a cost table's method in :func:`congruency.saliency.task.method_named`."""
     for name in (*METHODS, "DCL-inf-1", "DCL-inf-1 anchor"):
         known = method_named(name)
         if replace(known, margin=known.effective_margin) == replace(method, margin=method.effective_margin):
@@ -211,10 +211,10 @@ def method_name(method: Correction) -> str:
 
 
 def synthetic_set(images: Tensor) -> Prepared:
-    """Return images as a saliency set: the same random fixations, drawn from a fixed seed, on each of them.
+    """Return images as a saliency set, all with the same random fixations, drawn from a fixed seed.
 
     Args:
-        images: (N, 3, height, width) uint8; one image repeated by ``expand`` stays one.
+        images: (N, 3, height, width) uint8; one image repeated by ``expand`` is not copied.
     """
     height, width = images.shape[-2:]
     random = torch.Generator().manual_seed(0)

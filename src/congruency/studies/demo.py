@@ -1,6 +1,6 @@
-"""The demonstration: a language model, a classifier and a stream of tasks, trained plainly and with a correction.
+"""The demonstration: a language model, a classifier and a stream of tasks, trained with and without a correction.
 
-The first half trains, in a loop any PyTorch user recognises; the second half shows the results, whatever they are.
+The first half trains in an ordinary PyTorch loop; the second half shows the results.
 """
 
 import os
@@ -50,7 +50,7 @@ Batch = tuple[Tensor, Tensor, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line sets. Seeds are `first_seed`, `first_seed + 1`, ..."""
+    """Options of the command. Seeds are `first_seed`, `first_seed + 1`, ..."""
 
     seeds: int = 6
     steps: int = 200
@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and how it is evaluated every so many steps: `metric` is a column of the table."""
+    """A training task, evaluated every `every` steps; `metric` is the column of the table that it fills."""
 
     name: str
     metric: str
@@ -84,14 +84,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: one number per evaluation for every curve, and one number for the whole run for every metric."""
+    """A finished run: curves with one number per evaluation, and metrics of the whole run."""
 
     curves: Mapping[str, Sequence[float]]
     metrics: Mapping[str, float]
 
 
 def language_task(corpus: Corpus, steps: int) -> Task:
-    """Return next-byte prediction: a tiny GPT on random windows of the corpus, evaluated on fixed held-out ones."""
+    """Return next-byte prediction: a tiny GPT on random windows of the corpus, evaluated on fixed held-out windows."""
     last = len(corpus.held_out) - SHAPE.context - 1
     held_out = _windows(corpus.held_out, torch.linspace(0, last, HELD_OUT_WINDOWS, dtype=torch.float64).long())
 
@@ -110,13 +110,13 @@ def language_task(corpus: Corpus, steps: int) -> Task:
 
 
 def _windows(text: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Bytes, and for each the next one; (B, context) int64 each."""
+    """Return inputs and targets, the bytes and their successors, each (B, context) int64."""
     windows = text[offsets[:, None] + torch.arange(SHAPE.context + 1)].long()
     return windows[:, :-1], windows[:, 1:]
 
 
 def digits_task(epochs: int) -> Task:
-    """Return scikit-learn's 1797 digits of 8x8 pixels, 1024 to train on; the split is the same for every seed."""
+    """Return classification of scikit-learn's 1797 8x8 digits, 1024 for training; the split is fixed for all seeds."""
     pixels, targets, train, test = _digits()
 
     def batches(order: Generator) -> Iterator[Batch]:
@@ -133,7 +133,7 @@ def digits_task(epochs: int) -> Task:
 
 
 def stream_task() -> Task:
-    """Return the same digits as tasks that come one after the other, each at another angle; tested on all of them."""
+    """Return the same digits as a stream of tasks, each rotated by another angle; tested on all angles."""
     pixels, targets, train, test = _digits()
     tasks = [permuted_pixels(pixels, rotated_pixels((1, 8, 8), angle)) for angle in ANGLES]
     shown, expected = torch.cat([task[test] for task in tasks]), targets[test].repeat(len(tasks))
@@ -152,7 +152,7 @@ def stream_task() -> Task:
 
 
 def _digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pixels (1797, 64) from 0 to 1 and classes; which of them to train on, and which to test on."""
+    """Return pixels (1797, 64) in [0, 1], classes, and the indices of the training and test samples."""
     digits = load_digits()
     pixels, targets = torch.as_tensor(digits.data / 16, dtype=torch.float32), torch.as_tensor(digits.target)
     train, test = train_test_split(range(len(targets)), train_size=TRAIN_SIZE, random_state=0, stratify=digits.target)
@@ -165,7 +165,7 @@ def _classifier() -> nn.Module:
 
 @torch.no_grad()
 def _error(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """In %."""
+    """Classification error in percent."""
     return 100 * float((model(inputs).argmax(1) != targets).float().mean())
 
 
@@ -180,7 +180,7 @@ def train(task: Task, correct: Correct, seed: int, evaluated: Callable[[], None]
         torch.manual_seed(seed)
         model = task.model()
     optimizer = task.optimizer(model)
-    corrector = correct(model, optimizer)  # the one line
+    corrector = correct(model, optimizer)  # the only line that differs between methods
     meter = congruency.CongruencyMeter(model.parameters())
     curves: dict[str, list[float]] = {}
     total, changed = torch.zeros(()), torch.zeros((), dtype=torch.float64)
@@ -190,7 +190,7 @@ def train(task: Task, correct: Correct, seed: int, evaluated: Callable[[], None]
         loss = loss_of(model, inputs, targets)
         optimizer.zero_grad()
         loss.backward()
-        meter.update()  # the gradient before it is corrected inside step()
+        meter.update()  # measures the gradient before step() corrects it
         optimizer.step()
         total += loss.detach()
         changed += changed_share(corrector)
@@ -211,7 +211,7 @@ def train(task: Task, correct: Correct, seed: int, evaluated: Callable[[], None]
 
 
 def changed_share(corrector: congruency.Corrector | None) -> Tensor | float:
-    """Return what the last step's correction changed: the share of elements (Cautious), or 1 for a corrected step."""
+    """Return how much the last step was changed: the share of elements for Cautious, else 1 for a corrected step."""
     if corrector is None:
         return 0.0
     stats = corrector.stats
@@ -219,7 +219,7 @@ def changed_share(corrector: congruency.Corrector | None) -> Tensor | float:
 
 
 def summarise(task: Task, curves: Mapping[str, Sequence[float]], seed: int) -> dict[str, float]:
-    """Return the metrics of a run: loss and error at its end, the others as means over it."""
+    """Return a run's metrics: loss and error at its end, the others averaged over the run."""
     return {
         "seed": seed,
         task.metric: curves[task.metric][-1],
@@ -243,11 +243,11 @@ def methods(task: Task, settings: Settings) -> dict[str, Correct]:
 Runs = dict[str, list[Run]]
 
 one_thread = partial(limited_threads, 1)
-"""Matrices this small gain nothing from more threads, and results repeat to the last bit."""
+"""Matrices this small do not benefit from more threads, and with one thread results repeat exactly."""
 
 
 def train_all(settings: Settings, tasks: Sequence[Task], notify: Callable[[str], None] = lambda text: None) -> Runs:
-    """Return the runs of every method at every seed; `notify` is called with the run's name after each evaluation."""
+    """Train every method at every seed; `notify` is called with the run's name after each evaluation."""
     results: Runs = {name: [] for task in tasks for name in methods(task, settings)}
     with one_thread():
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -359,7 +359,7 @@ _ACTIVITY = (
 
 
 def _activity(tasks: Sequence[Task], results: Results, method: str, verb: str, of: str) -> str:
-    """How much a method changed, on average: it may be nothing at all."""
+    """Say how much a method changed on average, and where it changed nothing."""
     rows = {task.name: f"{task.name}, {method}" for task in tasks if method in task.corrections}
     shares = {task: statistics.fmean(results[row]["changed"]) for task, row in rows.items()}
     listed = ", ".join(f"{share:.1f} % ({name})" for name, share in shares.items())
@@ -370,7 +370,7 @@ def _activity(tasks: Sequence[Task], results: Results, method: str, verb: str, o
 
 _CHANGED = "Cautious: elements of the updates left out. DCL and GEM: steps whose gradient was corrected."
 _CONGRUENCY = "Above 0 a gradient agrees with the displacement of the weights since the start, below 0 it opposes it."
-_CURVES = (  # by task: curve, what it is, how to read it
+_CURVES = (  # task, curve, axis label, how to read it
     ("GPT", "validation_loss", "validation loss", "Nats per byte, on text never trained on."),
     ("digits", "test_error", "test error, %", "On digits never trained on."),
     ("rotations", "test_error", "test error, %", "On digits of all angles, those of later tasks included."),

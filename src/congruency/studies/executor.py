@@ -1,7 +1,7 @@
-"""Executing runs: one after the other in this process, in several processes, or on a Ray cluster.
+"""Execute runs sequentially in this process, in several processes, or on a Ray cluster.
 
-All three attempt a run in the same way and with the same number of threads, so that results are the same bit for bit.
-The runs of a process that was killed are attempted again; where a runner keeps checkpoints they continue from there.
+All three execute a run in the same way and with the same number of threads, so results are identical bit for bit. Runs
+whose process was killed are retried, from their last checkpoint if the runner keeps checkpoints.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from congruency.training.devices import why_unusable
 from congruency.training.processes import StopSignal
 
 Batch = tuple[Run[JobT], ...]
-"""Runs that are executed together: one, or several where a runner trains them as one batch."""
+"""Runs that are executed together: usually one, several if the runner trains them as one batch."""
 
 Outcome = RunResult | Failure
 Within = Callable[[str, float], None]
-"""Called while a batch is running with what is being done and the share of the batch that is done."""
+"""Progress callback of a running batch: called with a label and the finished share of the batch."""
 _ERROR_LINES = 8
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class Stopped(Exception):
-    """SIGTERM asked the command to stop; the same command resumes."""
+    """Raised when SIGTERM stops the command; running the same command again resumes."""
 
 
 class Runner(Protocol[JobT]):
-    """How a family executes runs. It is pickled into other processes, so it holds settings and no data."""
+    """Executes the runs of one task family. It is pickled into other processes, so it holds settings, not data."""
 
     @property
     def device(self) -> str:
         """``"cpu"`` or ``"cuda"``."""
 
     def prepare(self, runs: Sequence[Run[JobT]]) -> None:
-        """Check and read, before anything is executed, what all runs share; raise ValueError for wrong input."""
+        """Check and load what all runs share, before any of them starts; raise ValueError for invalid input."""
 
     def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
-        """Put runs together that are executed together."""
+        """Group the runs into batches that are executed together."""
 
     def run(self, batch: Batch[JobT], within: Within) -> Iterator[tuple[Run[JobT], RunResult]]:
-        """Execute a batch; raise Stopped once SIGTERM came and what can be kept is kept."""
+        """Execute a batch; after SIGTERM save what can be saved and raise Stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where runs are executed.
+    """The place where runs are executed.
 
     Attributes:
-        processes: how many at once on this machine.
-        threads: CPU threads of each run; None divides those of this process among the processes.
-        ray: the address of a Ray cluster, or ``"local"`` to start one on this machine; None for none.
-        retries: how often a run is attempted again after its process was killed.
+        processes: number of runs executed at once on this machine.
+        threads: CPU threads per run; None divides the threads of this process among the processes.
+        ray: address of a Ray cluster, ``"local"`` to start one on this machine, or None.
+        retries: how often a run is retried after its process was killed.
     """
 
     processes: int = 1
@@ -84,21 +84,21 @@ class Place:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether other processes than this one execute the runs."""
+        """Whether the runs are executed in other processes."""
         return self.ray is not None or self.processes > 1
 
 
 def execute(
     runs: Sequence[Run[JobT]], runner: Runner[JobT], place: Place, store: Store, notify: Notify | None = None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    """Check the input, then execute runs; yield each with its outcome as they end. ``store`` keeps the attempts.
+    """Check the input, then execute the runs and yield each with its outcome as it ends. ``store`` logs the attempts.
 
     Raises:
-        Stopped: SIGTERM came.
-        ValueError: wrong input, found before this returns.
+        Stopped: on SIGTERM.
+        ValueError: the input is invalid; raised by the call itself, before iteration.
     """
     if not runs:
-        return iter(())  # the page of finished runs needs neither the device nor the data
+        return iter(())  # rewriting the page of finished runs needs neither the device nor the data
     reason = why_unusable(runner.device) if place.ray is None else None
     if reason is not None:
         raise ValueError(f"PyTorch cannot use {runner.device!r} here: {reason}; choose another --device")
@@ -127,7 +127,7 @@ def _executed(
 def attempt(
     batch: Batch[JobT], runner: Runner[JobT], store: Store, threads: int, within: Within = lambda label, share: None
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    """Execute one batch in this process. An error is an outcome too, so that other runs continue; Stopped is not."""
+    """Execute one batch in this process. Errors become Failure outcomes, so other runs continue; Stopped propagates."""
     left = {run.key: run for run in batch}
     for run in batch:
         store.note_attempt(run)
@@ -161,7 +161,7 @@ def _in_this_process(
 
 @dataclass
 class _Worker(Generic[JobT]):
-    """A process that executes batches, and what it is working on."""
+    """A worker process and its current batch."""
 
     process: BaseProcess
     batch: Batch[JobT] = ()
@@ -208,7 +208,7 @@ def _in_processes(
                     worker = workers[ready]
                     try:
                         place_in_batch, outcome = ready.recv()
-                    except (EOFError, OSError):  # the process was killed: its runs are attempted again
+                    except (EOFError, OSError):  # the process was killed: retry its runs
                         del workers[ready]
                         left = worker.unfinished(finished)
                         lost.update(run.key for run in left)
@@ -236,9 +236,9 @@ def _in_processes(
 
 
 def _work(connection: Connection, runner: Runner[Any], store: Store, threads: int) -> None:
-    """A worker process: execute the batches that come through the connection, until it is closed."""
+    """Main function of a worker process: execute the batches received from the connection until it is closed."""
     threading.Thread(target=_stop_as_orphan, daemon=True).start()
-    with many_runs(), plain_warnings(), suppress(EOFError, ConnectionError):  # nobody is there any more
+    with many_runs(), plain_warnings(), suppress(EOFError, ConnectionError):  # the parent is gone
         while True:
             batch: Batch[Any] = connection.recv()
             places = {run.key: i for i, run in enumerate(batch)}
@@ -252,7 +252,7 @@ def _work(connection: Connection, runner: Runner[Any], store: Store, threads: in
 
 
 def _stop_as_orphan() -> None:
-    """Once the process that started this one was killed, checkpoint and stop: the same command resumes the run."""
+    """Wait until the parent process ends, then send SIGTERM to this one, which checkpoints and stops."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -261,7 +261,7 @@ def _stop_as_orphan() -> None:
 
 @contextmanager
 def many_runs() -> Iterator[None]:
-    """Restore after many runs what they change: frozen garbage collection, and the level of Fabric's loggers."""
+    """Silence Fabric's loggers during many runs; on exit restore their levels and unfreeze the garbage collector."""
     loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning_fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -276,7 +276,7 @@ def many_runs() -> Iterator[None]:
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """Compute with so many threads: their number changes how sums are rounded, and so the results."""
+    """Use ``count`` CPU threads within the context. Their number changes how sums are rounded, hence the results."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

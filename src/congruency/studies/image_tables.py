@@ -1,4 +1,4 @@
-"""All studies of image classifiers by name: our grids, the paper's tables of errors and its tables of costs."""
+"""All studies of image classifiers by name: our grids, the paper's error tables and its cost tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from congruency.training.config import Accelerator, Precision
 
 TITLES = {**tables.TITLES, **cost.TITLES, **grids.TITLES}
 _STUDIES = {**tables.TABLES, **cost.TABLES, **grids.GRIDS}
-_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # what names of files say about a set
+_PARTIAL = {"subset": "a subset", "noisy": "its training labels noisy"}  # part of a file name: what it means
 _SHARED = " Within a seed all rows begin with the same weights and see the same batches."
 
 
@@ -30,7 +30,7 @@ def named_study(name: str) -> Study[ImageJob]:
 
 
 def study_of(settings: Mapping[str, Any]) -> Study[ImageJob]:
-    """Return the study of a folder's ``settings.json``: its table with the options that changed it."""
+    """Rebuild the study from a folder's ``settings.json``: its table with the changed options."""
     study = changed(named_study(settings["table"]), **settings["changes"])
     instead = f", {settings['base']} instead of its images" if settings["base"] else ""
     text = " ".join([study.lead, *settings.get("remarks", [])])
@@ -43,7 +43,7 @@ def sets_of(study: Study[ImageJob]) -> set[str]:
 
 
 def remarks(names: Iterable[str], data: Path | None) -> list[str]:
-    """Return what the names of the files say about sets that are not the official ones."""
+    """Return one remark per data set whose file name says that it is not the official set."""
     found = []
     for name in sorted(set(names)):
         try:
@@ -64,7 +64,7 @@ def choose_machine(
     compile: bool = False,
     capture: bool | None = None,
 ) -> Machine:
-    """Return how a study is computed, where an option is None as suits it: grids on a GPU in bf16, as CUDA graphs."""
+    """Return the machine settings of a study; None chooses the default: for grids on a GPU bf16 and CUDA graphs."""
     device = chosen_device(device)
     cuda, short = device == "cuda", table in (*grids.GRIDS, *tuned.TUNED)
     captures = cuda and short and precision != "16"

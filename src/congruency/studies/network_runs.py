@@ -1,4 +1,4 @@
-"""What the runs of neural networks share: the machine that computes them, their folders, and how they are executed."""
+"""Shared parts of training runs: machine settings, run folders, and training that resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from congruency.training.config import Accelerator, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """How runs are computed; see :class:`congruency.training.TrainingConfig`."""
+    """Device and precision settings of runs; see :class:`congruency.training.TrainingConfig`."""
 
     device: Accelerator = "cpu"
     precision: Precision = "32"
@@ -35,38 +35,38 @@ class Machine:
 
     @property
     def description(self) -> str:
-        """The precision, for a page."""
+        """Precision, compilation and capture in words, for a page."""
         rounded = " (products in TF32)" if self.tf32 and self.precision == "32" else ""
         compiled = ", compiled" if self.compile else ""
         return f"in precision {self.precision}{rounded}{compiled}{', as CUDA graphs' if self.capture else ''}"
 
     @property
     def remembered(self) -> dict[str, str]:
-        """What is written down about the machine beside the settings of a study."""
+        """Device name and PyTorch version, stored beside a study's settings."""
         cuda = self.device == "cuda" and torch.cuda.is_available()
         name = torch.cuda.get_device_name() if cuda else self.device
         return {"device_name": name, "torch": torch.__version__}
 
 
 def chosen_device(device: Accelerator) -> Accelerator:
-    """Return the device, of ``"auto"`` a GPU if there is one."""
+    """Return the device; ``"auto"`` chooses a GPU if there is one."""
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 def made_by(settings: Mapping[str, Any]) -> str:
-    """Return on what the runs of a folder were computed, and how, from its ``settings.json``."""
+    """Describe how and on which machine a folder's runs were computed, from its ``settings.json``."""
     version = f", with PyTorch {settings['torch']}" if "torch" in settings else ""
     return f"from runs on {settings['device_name']} {Machine(**settings['machine']).description}{version}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRunner(ABC, Generic[JobT]):
-    """Trains one network per run, each in a folder of its own, resumed where it was interrupted.
+    """Trains one network per run, each in its own folder; interrupted runs resume.
 
     Attributes:
-        folder: of the study.
-        study: its name, for the records of the runs.
-        command: what was typed after ``congruency``, for them too.
+        folder: the study's folder.
+        study: the study's name, for the run records.
+        command: the command-line arguments after ``congruency``, for the run records.
     """
 
     folder: Path
@@ -84,10 +84,10 @@ class NetworkRunner(ABC, Generic[JobT]):
 
     @abstractmethod
     def train(self, run: Run[JobT], folder: Path, within: Within) -> tuple[RunResult, bool]:
-        """Train one network; return the result, and whether SIGTERM came at the end."""
+        """Train one network; return the result and whether SIGTERM was received."""
 
     def keeps_record(self, job: JobT) -> bool:
-        """Whether the record of a finished run stays; its checkpoints never do."""
+        """Whether to keep the record of a finished run; its checkpoints are always deleted."""
         return True
 
     def batches(self, runs: Sequence[Run[JobT]]) -> list[Batch[JobT]]:
@@ -104,7 +104,7 @@ class NetworkRunner(ABC, Generic[JobT]):
 
 
 def run_folder(out: Path, run: Run[JobT]) -> Path:
-    """Return the folder of a run's record and checkpoints."""
+    """Return the folder for a run's record and checkpoints."""
     name = re.sub("[^A-Za-z0-9.-]+", "_", f"{run.row} {run.job.label}".strip())
     return out / "runs" / f"{name}-seed-{run.seed}-{run.job.digest()}"
 
@@ -112,10 +112,10 @@ def run_folder(out: Path, run: Run[JobT]) -> Path:
 def train_run(
     run: Run[JobT], build: Build, config: TrainingConfig, folder: Path, origin: Origin, within: Within
 ) -> Result:
-    """Train one run in its folder, from its last checkpoint if it has one.
+    """Train one run in its folder, resuming from its last checkpoint if there is one.
 
     Raises:
-        Stopped: SIGTERM came before the end.
+        Stopped: SIGTERM stopped the run before its end.
     """
     result = train(
         build, config, folder, resume=True, origin=origin,
@@ -123,19 +123,19 @@ def train_run(
     )  # fmt: skip
     if not result.finished:
         raise Stopped
-    gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
+    gc.collect()  # reference cycles of hooks and graphs keep the network's memory alive
     return result
 
 
 def samples_per_second(record: RunRecord) -> float:
-    """Return the speed over all epochs but the first, which warms up."""
+    """Return the training speed over all epochs but the first, which is warm-up."""
     epochs = record.epochs[1:] or record.epochs
     seconds = sum(epoch["seconds"] for epoch in epochs)
     return sum(epoch["samples"] for epoch in epochs) / seconds if seconds else math.nan
 
 
 def curves_of(record: RunRecord, **evaluated: str) -> dict[str, list[float]]:
-    """Return the steps, the training loss and figures of the evaluation, by the names that they are kept under."""
+    """Return the curves of a run: steps, training loss, and evaluation metrics given as ``curve_name=metric_name``."""
     lines = record.epochs
     curves = {"steps": [line["step"] for line in lines], "train_loss": [line["loss"] for line in lines]}
     for kept, name in evaluated.items():

@@ -39,9 +39,9 @@ def compose(
     """Return the page of a study.
 
     Args:
-        made: How and on what it was computed.
-        figures: Its charts; those of the paired differences where None.
-        figures_note: How to read them.
+        made: How and on which machine it was computed.
+        figures: Charts to show; None draws the paired differences.
+        figures_note: How to read the charts.
         repeated: How often a run was resumed after an interruption.
     """
     digests = {job.digest(): row.name for row in study.rows for job in row.jobs}
@@ -68,14 +68,14 @@ def compose(
 def write(page: Page, results: Results, out: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
     """Write the page, the table as Markdown and the results into a folder.
 
-    ``pictures`` are captions of pictures in the folder by file name, shown in the Markdown.
+    ``pictures`` maps file names of pictures in the folder to captions; the Markdown shows them.
     """
     texts = {"index.html": render(page), "table.md": to_page_markdown(page, pictures), RESULTS_FILE: to_json(results)}
     return write_together(out, texts)
 
 
 def to_page_markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
-    """Return the page without its charts as Markdown, with pictures (captions by file name) above its last line."""
+    """Return the page as Markdown without charts; pictures (captions by file name) come before the last line."""
     listed = "\n".join(f"- {text}" for text in page.findings)
     notes = "\n".join(f"- {term}: {meaning}" for term, meaning in page.notes)
     shown = "\n\n".join(f"![{caption}]({name})" for name, caption in (pictures or {}).items())
@@ -86,7 +86,7 @@ def to_page_markdown(page: Page, pictures: Mapping[str, str] | None = None) -> s
 
 
 def difference_charts(study: Study[JobT], results: Results) -> list[Figure]:
-    """Return charts of the paired differences, seed by seed, a few rows each; without rows that diverged."""
+    """Return charts of the paired differences per seed, a few rows per chart; rows with diverged runs are left out."""
     made = []
     for column in (column for column in study.columns if column.compared and column.in_table):
         samples = [
@@ -118,7 +118,7 @@ def _sample(name: str, pair: tuple[list[float], list[float]], column: Column) ->
 
 
 def provenance(made: str = "", *, numbers: str = RESULTS_FILE) -> str:
-    """Return the last line of a page: what made it, how, with which versions, and the file with its numbers, if any."""
+    """Return the last line of a page: how it was made, the versions, and the file with its numbers, if any."""
     versions = f"the page with PyTorch {torch.__version__} and Python {platform.python_version()}"
     text = f"Made by congruency {__version__} on {datetime.now():%Y-%m-%d}{f', {made}' if made else ''}; {versions}."
     return f"{text} The numbers behind the table are in {numbers} beside this page." if numbers else text

@@ -1,4 +1,4 @@
-"""A study as plain data: rows of training runs to compare, and what is measured in them."""
+"""A study as plain data: rows of training runs to compare, and the columns measured."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PaperNumber = float | tuple[float, float]
 
 
 class Job(Protocol):
-    """One training run except for its seed: plain data with everything that changes its result."""
+    """A training run without its seed: plain data with everything that determines its result."""
 
     @property
     def label(self) -> str:
-        """What distinguishes it from the row's other jobs; empty where there is one."""
+        """What distinguishes the job from the row's other jobs; empty if it is the only one."""
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """Which figure of a finished run fills which column of the study, by the column's key."""
+        """Map each column key to the name of the run's figure that fills it."""
 
     def digest(self) -> str:
         """Identify the job: equal digests and equal seeds give equal results."""
@@ -39,7 +39,7 @@ class Run(Generic[JobT]):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What the store knows it by."""
+        """The run's key in the store: digest and seed."""
         return self.job.digest(), self.seed
 
     @property
@@ -49,18 +49,18 @@ class Run(Generic[JobT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Something measured.
+    """A measured quantity.
 
     Attributes:
         key: its name in ``results.json``.
-        title: its heading; the key where empty.
-        unit: of differences, in sentences.
+        title: its heading; the key if empty.
+        unit: unit of its differences in sentences.
         digits: decimals shown.
-        paper_digits: decimals of the paper's number; as many as ``digits`` where None.
-        scale: values are multiplied by it when shown.
-        compared: whether rows are compared in it, seed by seed.
-        in_table: whether the table shows it; if not, only the findings name it.
-        speed: it is a speed, which differs between runs that are equal otherwise.
+        paper_digits: decimals of the paper's numbers; None for ``digits``.
+        scale: factor applied to values when shown.
+        compared: whether rows are compared in this column, paired by seed.
+        in_table: whether the table shows it; if not, only the findings mention it.
+        speed: whether it is a speed, which varies between otherwise identical runs.
     """
 
     key: str
@@ -89,11 +89,11 @@ class Row(Generic[JobT]):
 
     Attributes:
         name: its name in tables and in ``results.json``.
-        jobs: the runs that fill it, but for their seeds; none for numbers that the paper quotes.
+        jobs: the runs of the row, without seeds; empty for numbers that the paper quotes.
         paper: the paper's numbers by column key, as the paper prints them.
-        against: the row it is compared with, seed by seed; None for none.
-        settings: what the row stands for, by name (``mode``, ``window``, ...): other code finds rows by these.
-        inactive: why its runs equal those it is compared with, where that is known beforehand; else empty.
+        against: the row it is compared with, paired by seed; None for no comparison.
+        settings: the row's settings by name (``mode``, ``window``, ...), by which other code finds rows.
+        inactive: why its runs are known in advance to equal those of ``against``; empty otherwise.
     """
 
     name: str
@@ -109,13 +109,13 @@ class Study(Generic[JobT]):
     """Rows to run and compare.
 
     Attributes:
-        name: on the command line.
-        title: what it shows, in a line.
+        name: its name on the command line.
+        title: what it shows, in one line.
         lead: how it is made, in a few sentences.
-        caption: what the columns are, for the table.
+        caption: explanation of the columns, for the table.
         notes: terms and their explanations.
-        extras: figures shown at the end of a line, without comparison.
-        holm: give every comparison its p-value after Holm's correction, in a column.
+        extras: columns shown last, without comparison.
+        holm: whether to add a column with Holm-corrected p-values.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Study(Generic[JobT]):
     holm: bool = False
 
     def runs(self, seeds: Iterable[int]) -> list[Run[JobT]]:
-        """All runs, seed by seed, so that what is finished at any time compares all rows; a shared job runs once."""
+        """Return all runs ordered by seed, so that an unfinished study compares all rows; shared jobs run once."""
         found: dict[tuple[str, int], Run[JobT]] = {}
         for seed in seeds:
             for row in self.rows:
@@ -144,7 +144,9 @@ class Study(Generic[JobT]):
 
 
 def pick(study: Study[JobT], names: Sequence[str]) -> Study[JobT]:
-    """Return the study with only these rows: by name, or all whose name begins with ``NAME,``; all where none is given.
+    """Return the study with only the named rows, or all rows if no name is given.
+
+    A name that is not a row's selects all rows that begin with ``NAME,``.
 
     Raises:
         ValueError: no row has such a name.

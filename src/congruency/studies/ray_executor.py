@@ -1,4 +1,4 @@
-"""Runs on Ray: one task per batch, attempted again where a worker process is lost."""
+"""Execute runs on Ray: one task per batch, retried if its worker process is lost."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, Store
 from congruency.training.processes import StopSignal
 
-_OBJECT_STORE_BYTES = 128 * 2**20  # runs return a few numbers, data is read from files
+_OBJECT_STORE_BYTES = 128 * 2**20  # runs return only a few numbers and read data from files
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def execute_on_ray(
     batches: Sequence[Batch[JobT]], runner: Runner[JobT], place: Place, store: Store
 ) -> Iterator[tuple[Run[JobT], Outcome]]:
-    """Execute batches on the cluster at ``place.ray``; yield each run with its outcome as they end.
+    """Execute batches on the cluster at ``place.ray``; yield each run with its outcome as its batch ends.
 
-    All machines of the cluster must see the store's folder and the data. A task takes ``place.threads_per_run`` CPU
-    cores and, on CUDA, one GPU. ``"local"`` starts Ray on this machine, with ``place.processes`` tasks at once (as many
-    as there are cores for one), and ends it.
+    All machines of the cluster must have access to the store's folder and the data. A task takes
+    ``place.threads_per_run`` CPU cores and, on CUDA, one GPU. ``"local"`` starts Ray on this machine and shuts it down
+    at the end; ``place.processes`` tasks run at once (with 1, as many as the cores allow).
 
     Raises:
-        ValueError: Ray is missing, the cluster cannot be reached, or has no room for a single task.
+        ValueError: Ray is missing, or the cluster cannot be reached or has no node large enough for a task.
     """
     ray, threads, gpus = _library(), place.threads_per_run, int(runner.device == "cuda")
     with _cluster(ray, place), StopSignal() as stop:
@@ -51,7 +51,7 @@ def execute_on_ray(
 
 
 def _task(batch: Batch[Any], runner: Runner[Any], store: Store, threads: int) -> list[Outcome]:
-    """In a worker process: one batch, its outcomes in its order."""
+    """Execute one batch in a Ray worker; return the outcomes in the order of its runs."""
     with many_runs(), plain_warnings():
         outcomes = {run.key: outcome for run, outcome in attempt(batch, runner, store, threads)}
     return [outcomes[run.key] for run in batch]
@@ -67,12 +67,12 @@ def _outcomes(ray: Any, reference: Any, batch: Batch[Any]) -> list[Outcome]:
 
 @contextmanager
 def _cluster(ray: Any, place: Place) -> Iterator[None]:
-    """Connect to Ray: as the caller has started it, at an address, or on this machine until all runs are done."""
+    """Connect to Ray: already initialized by the caller, at an address, or started locally for these runs."""
     if ray.is_initialized():
         yield
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    handler = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, and leaves it
+    handler = signal.getsignal(signal.SIGTERM)  # Ray replaces it and does not restore it
     try:
         if place.ray != "local":
             ray.init(address=place.ray, **quiet)
@@ -97,7 +97,7 @@ def _cluster(ray: Any, place: Place) -> Iterator[None]:
 
 
 def _check_room(ray: Any, cores: int, gpus: int) -> None:
-    """Refuse a task that fits nowhere, which would wait for ever."""
+    """Raise ValueError if no node can hold a task, which would otherwise wait forever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
         needs = f"{cores} CPU core(s)" + (" and a GPU" if gpus else "")

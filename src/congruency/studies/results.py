@@ -1,4 +1,4 @@
-"""Results: one value per seed of every metric of every row, from the store or ``results.json``, and comparisons."""
+"""Results of a study, one value per row, metric and seed, from the store or ``results.json``; and comparisons."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from congruency.studies.statistics import Difference, holm, paired_difference
 from congruency.studies.store import RunResult
 
 Results = dict[str, dict[str, list[float]]]
-"""``{row: {metric: [one value per seed]}}``; the metric ``"seed"`` names the seeds."""
+"""``{row: {metric: [one value per seed]}}``; the metric ``"seed"`` lists the seeds."""
 
 RESULTS_FILE = "results.json"
 
 
 def collect(study: Study[JobT], finished: Mapping[tuple[str, int], RunResult]) -> Results:
-    """Return the finished runs row by row: the seeds for which all jobs of a row are finished."""
+    """Collect the finished runs by row, for the seeds at which all jobs of the row are finished."""
     results: Results = {}
     for row in study.rows:
         digests = [job.digest() for job in row.jobs]
@@ -41,7 +41,7 @@ def collect(study: Study[JobT], finished: Mapping[tuple[str, int], RunResult]) -
 
 
 def to_json(results: Results) -> str:
-    """Return the results as JSON: what is not finite is null, seeds are whole numbers."""
+    """Return the results as JSON, with null for non-finite values and integer seeds."""
     plain = {
         row: metrics | ({"seed": [int(seed) for seed in metrics["seed"]]} if "seed" in metrics else {})
         for row, metrics in results.items()
@@ -50,10 +50,10 @@ def to_json(results: Results) -> str:
 
 
 def read_results(folder: Path) -> Results | None:
-    """Read ``results.json`` of a folder: None where there is none, empty where it is not a study's (a single analysis).
+    """Read a folder's ``results.json``: None if missing, empty if not of a study's form (such as a single analysis).
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the file is not JSON.
     """
     path = folder / RESULTS_FILE
     try:
@@ -71,7 +71,7 @@ def read_results(folder: Path) -> Results | None:
 
 
 def seeds_of(metrics: Mapping[str, Sequence[float]]) -> list[float]:
-    """Return the seeds of a row; where they are not written down, values stand in their order."""
+    """Return the seeds of a row; if they are not stored, the positions 0, 1, ... of the values."""
     if "seed" in metrics:
         return list(metrics["seed"])
     return [float(place) for place in range(max((len(values) for values in metrics.values()), default=0))]
@@ -80,7 +80,7 @@ def seeds_of(metrics: Mapping[str, Sequence[float]]) -> list[float]:
 def paired(
     results: Results, row: str, against: str | None, metric: str, against_metric: str | None = None
 ) -> tuple[list[float], list[float]] | None:
-    """Return a metric of two rows at the seeds that both have; None where one of them lacks it or no seed is shared."""
+    """Return a metric of two rows at their common seeds; None if a row lacks the metric or no seed is shared."""
     sides = [(results.get(row, {}), metric), (results.get(against or "", {}), against_metric or metric)]
     if not all(name in metrics for metrics, name in sides):
         return None
@@ -91,12 +91,12 @@ def paired(
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row and the one it is compared with, in one column.
+    """The comparison of a row with its ``against`` row in one column.
 
     Attributes:
-        difference: the row's values minus the other's, over the seeds that both have.
-        identical: every seed has the same value in both rows, on at least two seeds.
-        adjusted: the p-value after Holm's correction for all comparisons of the study that have one.
+        difference: the row's values minus the other's, over their common seeds.
+        identical: whether both rows have the same value at every seed, with at least two seeds.
+        adjusted: the p-value after Holm's correction over all tests of the study.
     """
 
     row: str
@@ -107,14 +107,14 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """The p-value of the paired t-test; 1 for identical values, nan where too few seeds can say."""
+        """The p-value of the paired t-test; 1 for identical values, nan if it is undefined."""
         return 1.0 if self.identical else self.difference.p
 
 
 def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], Comparison]:
     """Return all comparisons of a study by row and column, with Holm's correction over all of them.
 
-    Rows that are known to equal those they are compared with (``inactive``) are left out.
+    Inactive rows, known in advance to equal the row they are compared with, are left out.
     """
     made = [
         Comparison(row.name, column.key, paired_difference(*pair), _identical(*pair))
@@ -128,15 +128,15 @@ def comparisons(study: Study[JobT], results: Results) -> dict[tuple[str, str], C
 
 
 def _identical(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether two rows have the same values on two seeds or more; diverged runs have none."""
+    """Whether two rows have equal finite values at every seed, with at least two seeds."""
     return len(ours) > 1 and all(a == b and math.isfinite(a) for a, b in zip(ours, theirs, strict=True))
 
 
 def merged_rows(study: Study[JobT], results: Results) -> dict[str, list[Row[JobT]]]:
-    """Return the rows of every line of a table, by its name: rows whose values are equal seed by seed share one.
+    """Merge rows with equal values at every seed into one table line; return the rows of each line by its label.
 
-    The values are those shown (no speeds), over two seeds or more, of rows that are compared with the same one. Rows
-    with runs that diverged are not merged.
+    Rows are merged if all shown values except speeds agree over at least two seeds and both have the same ``against``
+    row. Rows with diverged runs are not merged.
     """
     shown = {"seed", *(column.key for column in (*study.columns, *study.extras) if not column.speed)}
     lines: dict[str, list[Row[JobT]]] = {}

@@ -1,7 +1,7 @@
-"""The statistics of a handful of seeds: a mean with its interval, a paired difference with its test, Holm's correction.
+"""Statistics over a few seeds: mean with interval, paired difference with t-test, Holm's correction.
 
-Every function takes one number per seed and returns plain floats; nan where they are undefined (one seed, no spread, a
-value that is not finite): a spread that could not be measured is not a spread of zero.
+Inputs are one number per seed. Results are nan where undefined (a single seed, no spread, a non-finite value): an
+unknown spread is not a spread of zero.
 """
 
 import math
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-# Differences of equal decimals (2.5 - 2.3, 3.5 - 3.3) disagree in the last bits: that is rounding, not spread.
+# Equal decimal differences (2.5 - 2.3, 3.5 - 3.3) differ in the last bits: this is rounding, not spread.
 _ROUNDING = 1e-12
 _LEVEL, _POWER = 0.95, 0.8
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `count` seeds and the margin of the interval about it, `mean ± margin`; nan where undefined."""
+    """A mean over `count` seeds with its 95 % interval, `mean ± margin`; nan where undefined."""
 
     mean: float
     margin: float
@@ -40,7 +40,7 @@ class Difference(Estimate):
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference that so many seeds would have shown with a power of 80 %.
+        """The smallest true difference detectable with this number of seeds at a power of 80 %.
 
         ``(t_level + t_power) s / sqrt(n)``, with quantiles of Student's t for n - 1 degrees of freedom; nan without a
         spread.
@@ -54,18 +54,18 @@ class Difference(Estimate):
 def mean_interval(values: Sequence[float]) -> Estimate:
     """Mean and Student-t interval: `mean ± t * s / sqrt(n)`, t with n - 1 degrees of freedom.
 
-    The interval is nan for a single value and for values that are all the same. A value that is not finite makes the
-    whole estimate nan: leaving a failed run out would flatter the method that failed.
+    The margin is nan for a single value and for identical values. A non-finite value makes the whole estimate nan:
+    leaving out a failed run would favour the method that failed.
     """
     mean, error = _mean_and_error(values, scale=max(map(abs, values), default=0.0))
     return Estimate(mean, _margin(error, len(values)), len(values))
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """Mean of `values - baseline`, seed by seed, with its interval and its paired t-test.
+    """Mean of `values - baseline`, paired by seed, with its interval and two-sided t-test.
 
-    p is the chance of a mean difference at least this large, in either direction, if the true one were 0. It agrees
-    with the interval: p < 0.05 exactly where the interval leaves 0 out.
+    p is the probability of a mean difference at least this large, in either direction, if the true difference is 0;
+    p < 0.05 exactly if the interval excludes 0.
     """
     if len(values) != len(baseline):
         raise ValueError(
@@ -79,10 +79,10 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: of m, sorted upwards, ``p'_i = max over j <= i of min(1, (m - j + 1) p_j)``.
+    """Holm's adjusted p-values: for m sorted p-values, ``p'_i = max over j <= i of min(1, (m - j + 1) p_j)``.
 
-    Calling those below a level different keeps the chance of even one false call below that level, whatever the
-    dependence between the tests. A p that is nan was no test: it stays nan, and is not counted in m.
+    Rejecting those below a level keeps the family-wise error rate below that level, whatever the dependence between
+    the tests. A nan marks a test that was not made: it stays nan and does not count in m.
     """
     order = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
     adjusted = [math.nan] * len(ps)
@@ -98,10 +98,10 @@ def _margin(error: float, count: int) -> float:
 
 
 def _mean_and_error(values: Sequence[float], scale: float) -> tuple[float, float]:
-    """Mean and standard error; the error is nan where the values show no spread beyond rounding at `scale`."""
+    """Mean and standard error; the error is nan if the spread is within rounding at `scale`."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan
-    mean = math.fsum(values) / len(values)  # sum() rounds otherwise from Python 3.12 on, and tables would too
+    mean = math.fsum(values) / len(values)  # sum() rounds differently from Python 3.12 on, which would change tables
     if max(values) - min(values) <= _ROUNDING * scale:
         return mean, math.nan
     variance = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)

@@ -1,4 +1,4 @@
-"""Finished runs on disk: one line each in one file, so that no run is repeated and all travel together."""
+"""Finished runs on disk, one line per run in one file, so that no run is repeated."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SETTINGS, _FINISHED, _FAILED, _ATTEMPTS = "settings.json", "finished.jsonl", "f
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a finished run is kept as.
+    """The stored result of a finished run.
 
     Attributes:
-        figures: one number per name; nan where it is undefined.
-        arrays: nested lists of numbers that figures are made from, where a page needs them.
+        figures: numbers by name; nan where undefined.
+        arrays: nested lists of numbers, such as learning curves, that a page needs.
     """
 
     figures: Mapping[str, float]
@@ -36,7 +36,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that ended with an error: the last lines of it."""
+    """A run that failed, with the last lines of its traceback."""
 
     reason: str
 
@@ -47,13 +47,13 @@ class Failure:
 
 
 class Store:
-    """The runs of one folder; several processes may add to it."""
+    """The runs of one folder; several processes may write to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def load(self) -> dict[tuple[str, int], RunResult]:
-        """Return every finished run by its key: the digest of its job, and its seed."""
+        """Return every finished run by key, ``(job digest, seed)``."""
         found = {}
         for number, line in enumerate(self._lines(_FINISHED), start=1):
             try:
@@ -66,12 +66,12 @@ class Store:
         return found
 
     def pending(self, runs: Sequence[Run[JobT]]) -> list[Run[JobT]]:
-        """Return those of the runs that are not finished."""
+        """Return the runs that are not finished."""
         finished = self.load()
         return [run for run in runs if run.key not in finished]
 
     def add(self, run: Run[Any], outcome: RunResult | Failure) -> None:
-        """Keep a run's result; it is on the disk when this returns. A failed run is repeated by the next command."""
+        """Write a run's outcome to disk before returning. A failed run is repeated by the next command."""
         failed = {key: entry for key, entry in self._failed().items() if key != run.key}
         if isinstance(outcome, Failure):
             failed[run.key] = _described(run) | {"reason": outcome.reason.splitlines()}
@@ -84,11 +84,11 @@ class Store:
             (self.folder / _FAILED).unlink(missing_ok=True)
 
     def failures(self) -> dict[tuple[str, int], Failure]:
-        """Return the runs that failed and were not repeated since, by key."""
+        """Return the failed runs that have not succeeded since, by key."""
         return {key: Failure("\n".join(entry["reason"])) for key, entry in self._failed().items()}
 
     def note_attempt(self, run: Run[Any]) -> None:
-        """Write down which process starts or resumes a run."""
+        """Log which process starts or resumes a run."""
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._append(
             _ATTEMPTS, _described(run) | {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
@@ -98,13 +98,13 @@ class Store:
         """Return how often a run was resumed or repeated after its process had ended."""
         counts: Counter[tuple[str, int]] = Counter()
         for line in self._lines(_ATTEMPTS):
-            with suppress(ValueError, KeyError, TypeError):  # a line cut short by a killed process
+            with suppress(ValueError, KeyError, TypeError):  # a line truncated by a killed process
                 read = json.loads(line)
                 counts[read["job"], read["seed"]] += 1
         return sum(count - 1 for count in counts.values())
 
     def settings(self) -> dict[str, Any] | None:
-        """Return what the folder's runs have in common, None where it has none yet."""
+        """Return the settings shared by the folder's runs; None if there are none yet."""
         path = self.folder / _SETTINGS
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -115,9 +115,9 @@ class Store:
         return found
 
     def check_settings(self, settings: Mapping[str, Any], remembered: Mapping[str, Any] | None = None) -> None:
-        """Write down what the folder's runs have in common, or refuse settings that differ from those written down.
+        """Store the settings shared by the folder's runs, or raise ValueError if they differ from the stored ones.
 
-        ``remembered`` is written down with them the first time, and never compared.
+        ``remembered`` is stored with them the first time and never compared.
         """
         held = self.settings()
         if held is None:
@@ -150,7 +150,7 @@ class Store:
             lock(file.fileno(), wait=True)
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # half a line, from a process that was killed
+                if file.read(1) != b"\n":  # an incomplete line, from a killed process
                     file.write(b"\n")
             file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
             file.flush()
@@ -162,7 +162,7 @@ def _described(run: Run[Job]) -> dict[str, Any]:
 
 
 def _same(held: Any, wanted: Any) -> bool:
-    """Whether settings agree; a switch that an older release did not write down was off."""
+    """Whether settings agree; nested settings that the stored ones lack must be false, as in older releases."""
     if isinstance(held, dict) and isinstance(wanted, dict):
         return all(wanted.get(name) == value for name, value in held.items()) and not any(
             value for name, value in wanted.items() if name not in held

@@ -21,10 +21,10 @@ _MOST_NAMED = 8
 
 
 def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int] | None = None) -> Table:
-    """Return one line per row: every column with its paired difference and the paper's number where there are some.
+    """Return one line per row: every column with its paired difference and the paper's number, if any.
 
-    Rows that are equal to each other share a line. Results that are no rows of the study (bounds) follow at the end;
-    ``failed`` counts the failed runs of a row.
+    Rows with equal values share a line. Results that are not rows of the study (bounds) come last; ``failed`` counts
+    the failed runs of each row.
     """
     compared = comparisons(study, results)
     columns = [column for column in study.columns if column.in_table]
@@ -54,7 +54,7 @@ def summary_table(study: Study[JobT], results: Results, failed: Mapping[str, int
                 line += _against(row, one, column, column.key in metrics)[: 1 + study.holm]
             line += [_printed([each.paper.get(column.key) for each in rows], column)] if column.key in printed else []
         lines.append([*line, *(_mean(metrics, extra) for extra in extras)])
-    for name in (name for name in results if name not in named):  # bounds: one value, nothing random in them
+    for name in (name for name in results if name not in named):  # bounds: one value, no randomness
         line = [name, NOTHING]
         for column in columns:
             line += [_mean(results[name], column)]
@@ -83,7 +83,7 @@ def _seeds(metrics: Mapping[str, Sequence[float]], lost: int) -> str:
 
 
 def _against(row: Row[JobT], one: Comparison | None, column: Column, known: bool) -> list[str]:
-    """The paired difference, and its p-value by Holm; a row without any difference says so."""
+    """The cells for the paired difference and its Holm p-value; an identical row says so."""
     if known and (row.inactive or (one is not None and one.identical)):
         whom = "the baseline" if row.against == "baseline" else row.against
         return [f"identical to {whom}", NOTHING]  # no spread, nothing to test
@@ -95,7 +95,7 @@ def _against(row: Row[JobT], one: Comparison | None, column: Column, known: bool
 
 
 def _printed(numbers: Sequence[PaperNumber | None], column: Column) -> str:
-    """The paper's numbers of the rows of a line."""
+    """The paper's numbers for the rows of a line."""
     digits = column.digits if column.paper_digits is None else column.paper_digits
     shown = [
         f"{number[0]:.{digits}f} (sd {number[1]:.{digits}f})" if isinstance(number, tuple) else f"{number:.{digits}f}"
@@ -110,8 +110,8 @@ def _mean(metrics: Mapping[str, Sequence[float]], column: Column) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table, as paragraphs where the terminal is too narrow for it; row names are not cut or broken."""
-    columns = zip(table.columns, *table.rows, strict=True)  # headings are broken between words
+    """Print a table, or paragraphs if the terminal is too narrow; row names are never cut or wrapped."""
+    columns = zip(table.columns, *table.rows, strict=True)  # headings wrap between words
     if console.width >= sum(max(map(len, [*name.split(), *cells])) + 2 for name, *cells in columns):
         console.print(to_rich(table))
     else:
@@ -119,7 +119,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def show(table: Table, findings: Sequence[str], last: str, console: Console) -> None:
-    """Print a table, the findings, and a last line such as where the page is."""
+    """Print a table, the findings and a last line, such as the path of the page."""
     print_table(table, console)
     console.print()
     for text in findings:
@@ -128,7 +128,7 @@ def show(table: Table, findings: Sequence[str], last: str, console: Console) -> 
 
 
 def as_paragraphs(table: Table, width: int = 78) -> str:
-    """Return a table for a terminal that is too narrow for it: one paragraph per row."""
+    """Return a table as one paragraph per row, for narrow terminals."""
     paragraphs = []
     for row in table.rows:
         shown = [f"{name}: {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell != NOTHING]
@@ -142,7 +142,7 @@ def as_paragraphs(table: Table, width: int = 78) -> str:
 def findings(
     study: Study[JobT], results: Results, failures: Mapping[tuple[str, int], Failure] | None = None, repeated: int = 0
 ) -> list[str]:
-    """Return what the comparisons say, in sentences: the clear ones, the others, all of them with Holm's correction.
+    """Return the findings as sentences: clear differences, the others, and all of them with Holm's correction.
 
     ``repeated`` is how often a run was resumed after an interruption.
     """
@@ -194,7 +194,7 @@ def _compared(study: Study[JobT], results: Results, compared: Compared) -> list[
 
 
 def _shown(study: Study[JobT], tested: Sequence[Comparison]) -> str:
-    """What the number of seeds could have shown at all, in the first column that is compared."""
+    """State the smallest detectable differences in the first compared column."""
     column = next(column for column in study.columns if column.compared)
     where = f" in {column.short}" if sum(each.compared for each in study.columns) > 1 else ""
     start = f"The smallest difference{where} that these seeds show with a power of 80 %"
@@ -213,7 +213,7 @@ def _change(column: Column, one: Comparison) -> str:
 
 
 def _together(study: Study[JobT], tested: Sequence[Comparison]) -> str:
-    """All tests at once: how many are significant, how many would be by chance, which Holm's correction leaves."""
+    """Summarize all tests: how many are significant, how many are expected by chance, which remain after Holm's."""
     significant = sum(one.p < _SIGNIFICANT for one in tested)
     left = [one for one in tested if one.adjusted < _SIGNIFICANT]
     by_chance = f"{_SIGNIFICANT * len(tested):.2g}"

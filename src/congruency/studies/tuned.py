@@ -1,8 +1,8 @@
-"""Methods compared at their best: each tuned on one grid first, then at its own learning rate on fresh seeds.
+"""Compare tuned methods: each is tuned on the same grid first, then run at its best learning rate on new seeds.
 
-A method may be a family of variants (windows, margins, strengths); tuning chooses the variant with the rate.
+A method may be a family of variants (windows, margins, strengths); tuning then chooses variant and rate together.
 
-A family adds the job of a method at a rate, the column that is compared and the texts; see
+A task family adds the job of a method at a rate, the compared column and the texts; see
 :mod:`congruency.studies.language.study` and :mod:`congruency.studies.classification.tuned`.
 """
 
@@ -28,14 +28,14 @@ from congruency.training.config import Correction
 from congruency.training.methods import BASELINE, METHODS
 
 FIRST_TUNING_SEED = 10_000
-"""Seeds from here on tune; those below compare methods."""
+"""Seeds from this one on are for tuning; lower ones are for the comparison."""
 
 STEPS_SAVED = Column(key="steps saved", title="Steps saved", digits=0, compared=False)
 
 _CORRECTED = Column(key="corrected_share", title="Corrected, %", scale=100, digits=0)
 
 Methods = Mapping[str, Correction | Mapping[str, Correction]]
-"""What is compared, by name: a correction each, or a family of variants by name."""
+"""The compared methods by name: a correction each, or a family of named variants."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedStudy(Generic[JobT]):
-    """Both stages of a comparison as plain data.
+    """Both stages of a comparison, tuning and comparison, as plain data.
 
     Attributes:
-        name: of the study, in records.
+        name: the study's name, in records.
         title, lead: what is trained, and how.
-        job: the run of a method at a learning rate, but for its seed.
-        methods: what is compared, the baseline among them: a correction each, or a family of variants by name.
-        rates: the grid, the same for all methods; with one rate and no variants there is nothing to tune.
-        column: what is tuned and compared; lower is better.
-        curve: the array of a finished run that has the column's value after every evaluation; ``"steps"`` has when,
-            ``"train_loss"`` the training loss until then.
+        job: returns the run of a method at a learning rate, without its seed.
+        methods: the compared methods with the baseline: a correction each, or a family of named variants.
+        rates: the grid of learning rates; with one rate and no variants nothing is tuned.
+        column: the metric that is tuned and compared; lower is better.
+        curve: the name of a finished run's array with the metric at every evaluation; ``"steps"`` has the steps,
+            ``"train_loss"`` the training loss.
         notes: as in :class:`congruency.studies.plan.Study`.
     """
 
@@ -73,14 +73,14 @@ class TunedStudy(Generic[JobT]):
     notes: tuple[tuple[str, str], ...] = ()
 
     def variants(self, name: str) -> Mapping[str, Correction]:
-        """Return the variants of a method by name; one that is no family has itself alone."""
+        """Return the variants of a method by name; a single correction is its only variant."""
         method = self.methods[name]
         return {name: method} if isinstance(method, Correction) else method
 
     def grid(self, name: str) -> list[Choice]:
-        """Return what a method is tuned over: its variants at every rate.
+        """Return the tuning grid of a method: its variants at every rate.
 
-        Every method has as many runs: one with fewer variants than another has a finer grid of rates instead.
+        All methods get about the same number of runs: fewer variants are offset by a finer grid of rates.
         """
         variants, most = self.variants(name), max(len(self.variants(each)) for each in self.methods)
         rates = finer(self.rates, most // len(variants))
@@ -88,11 +88,11 @@ class TunedStudy(Generic[JobT]):
 
     @property
     def tunes(self) -> bool:
-        """Whether any method has a choice."""
+        """Whether any method has more than one choice."""
         return any(len(self.grid(name)) > 1 for name in self.methods)
 
     def tuning(self) -> Study[JobT]:
-        """Return the first stage: every method with everything in its grid."""
+        """Return the first stage: every method at every choice of its grid."""
         rows = tuple(
             Row(
                 name=", ".join([name, *([choice.variant] if len(variants) > 1 else []), f"{choice.rate:g}"]),
@@ -108,7 +108,7 @@ class TunedStudy(Generic[JobT]):
         )  # fmt: skip
 
     def best(self, results: Results) -> dict[str, Choice]:
-        """Return each method's choice with the lowest mean in the tuning; a run that diverged counts as infinite."""
+        """Return each method's choice with the lowest mean in the tuning; a diverged run makes it infinite."""
         best: dict[str, tuple[float, float, str]] = {}
         for row in self.tuning().rows:
             mean, of = mean_interval(results[row.name][self.column.key]).mean, row.settings
@@ -117,11 +117,11 @@ class TunedStudy(Generic[JobT]):
         return {name: Choice(variant, rate) for name, (_, rate, variant) in best.items()}
 
     def comparison(self, chosen: Mapping[str, Choice], tuned_on: Sequence[int] = ()) -> Study[JobT]:
-        """Return the second stage: every method as it was chosen, against the baseline.
+        """Return the second stage: every method at its chosen setting, against the baseline.
 
         Args:
             chosen: the variant and learning rate of every method.
-            tuned_on: the seeds of the tuning, for its cost.
+            tuned_on: the tuning seeds, to state the cost of tuning.
         """
         rows = tuple(
             Row(
@@ -143,7 +143,7 @@ class TunedStudy(Generic[JobT]):
         )  # fmt: skip
 
     def _how_tuned(self, chosen: Mapping[str, Choice], tuned_on: Sequence[int]) -> list[str]:
-        """What was chosen, from what, and at what cost."""
+        """Sentences on what tuning chose, from which grid, and at what cost."""
         if not self.tunes:
             return [f"The learning rate is {self.rates[0]:g} for all; nothing is tuned."]
         families = {name: self.variants(name) for name in self.methods if len(self.variants(name)) > 1}
@@ -171,7 +171,7 @@ class TunedStudy(Generic[JobT]):
         return sentences
 
     def with_steps_saved(self, study: Study[JobT], results: Results, finished: Finished) -> Results:
-        """Return the results with the steps that each method saves at each seed; nan without the baseline's run."""
+        """Add the steps that each method saves at each seed to the results; nan without the baseline's run."""
         plain = next((row.jobs[0].digest() for row in study.rows if row.name == BASELINE), "")
         found = dict(results)
         for row in study.rows:
@@ -188,7 +188,7 @@ class TunedStudy(Generic[JobT]):
         return found
 
     def learning_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
-        """Return charts of the column and of the training loss by step, and how to read them."""
+        """Return charts of the column and of the training loss by step, and a note on reading them."""
         runs = {
             row.name: {int(s): finished[row.jobs[0].digest(), int(s)].arrays for s in results[row.name]["seed"]}
             for row in study.rows
@@ -198,7 +198,7 @@ class TunedStudy(Generic[JobT]):
         return shown, "Means over the seeds. Bands: their 95 % intervals. Point at a chart for its values."
 
     def rate_curves(self, study: Study[JobT], results: Results, finished: Finished) -> tuple[list[Figure], str]:
-        """Return charts of the column by learning rate, and how to read them."""
+        """Return charts of the column by learning rate, and a note on reading them."""
         places = {rate: i for i, rate in enumerate(sorted({row.settings["rate"] for row in study.rows}))}
         rows: dict[str, list[Row[JobT]]] = {}
         for row in sorted(study.rows, key=lambda row: places[row.settings["rate"]]):
@@ -248,9 +248,10 @@ _OTHER_METHODS = (
 
 
 def steps_saved(curves: Mapping[str, Any], baseline: Mapping[str, Any], name: str) -> float:
-    """Return how many steps before the end a run reaches the baseline's final value; negative if only the reverse does.
+    """Return how many steps before its end a run reaches the baseline's final value.
 
-    Both have ``"steps"`` and ``name``, one value per evaluation, lower being better.
+    Negative if the run never reaches it: the steps before the end at which the baseline reaches the run's final value.
+    Both have ``"steps"`` and ``name``, one value per evaluation; lower is better.
     """
     own, other = curves[name][-1], baseline[name][-1]
     if own <= other:
@@ -259,7 +260,7 @@ def steps_saved(curves: Mapping[str, Any], baseline: Mapping[str, Any], name: st
 
 
 def _reached(curves: Mapping[str, Any], name: str, target: float) -> float:
-    """The step at which a curve first falls to ``target``; nan if it never does."""
+    """Return the step at which a curve first falls to ``target``, interpolated; nan if it never does."""
     points = list(zip(curves["steps"], curves[name], strict=True))
     if points[0][1] <= target:
         return float(points[0][0])
@@ -270,9 +271,9 @@ def _reached(curves: Mapping[str, Any], name: str, target: float) -> float:
 
 
 def finer(rates: Sequence[float], times: int) -> tuple[float, ...]:
-    """Return ``times`` as many rates: those given, others evenly between them on a logarithmic scale, and beyond.
+    """Return ``times`` as many rates: the given ones, and others between and beyond them, evenly on a log scale.
 
-    Beyond a rate that is alone the next would be the double, or half of it.
+    A single rate is treated as if the next were its double.
 
     >>> finer((0.1, 0.4), 2)
     (0.05, 0.1, 0.2, 0.4)
@@ -307,13 +308,13 @@ def conduct_tuned(
     settings: Mapping[str, Any],
     command: str,
 ) -> int:
-    """Tune every method's learning rate, compare the methods at their best, write both pages; return the exit code.
+    """Tune every method, compare the methods at their best, write both pages; return the exit code.
 
     Args:
-        runner: Its folder is that of the comparison.
-        seeds: Of the comparison.
-        tuning_seeds: How many seeds from :data:`FIRST_TUNING_SEED` on tune.
-        settings: What all runs must share, in both folders.
+        runner: Executes the runs; its folder is the comparison's.
+        seeds: Seeds of the comparison.
+        tuning_seeds: Number of tuning seeds, from :data:`FIRST_TUNING_SEED` on.
+        settings: Settings that all runs must share, in both folders.
     """
     tuning, searched = tuned.tuning(), range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + tuning_seeds)
 
@@ -343,9 +344,9 @@ def conduct_stages(
     stage: Callable[[Study[JobT], Sequence[int], Path], int],
     out: Path,
 ) -> int:
-    """Conduct a tuning in a folder within ``out``, then the comparison that its results choose; return the exit code.
+    """Conduct the tuning in ``out/tuning``, then the comparison chosen by its results; return the exit code.
 
-    ``stage`` conducts a study with some seeds in a folder.
+    ``stage`` conducts a study with given seeds in a given folder.
     """
     if set(seeds) & set(tuning_seeds):
         raise ValueError("the seeds of tuning and comparison must differ; choose another --first-seed")

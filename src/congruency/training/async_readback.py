@@ -1,4 +1,4 @@
-"""Values of training steps on their way from the device to the host: read back late, timed, averaged per epoch."""
+"""Asynchronous readback of training steps' values from the device, step times, and means per epoch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import Tensor
 class AsyncReadback:
     """A queue of tensors copied to the host without waiting for the device.
 
-    On a GPU a copy starts when it is sent, behind the work that computes its values, and is read when the next one is
-    sent: by then it has arrived, and the GPU was never idle. All processes receive the same items at the same time. On
-    a CPU there is nothing to wait for.
+    On a GPU a copy starts when it is sent, queued behind the kernels that compute its values, and is received once the
+    next one has been sent: by then it has usually arrived, so the GPU is not idle. All processes receive the same items
+    at the same time. On a CPU items are received at once.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,7 +26,7 @@ class AsyncReadback:
         self._sent: deque[tuple[Any, list[Tensor], torch.cuda.Event | None]] = deque()
 
     def __len__(self) -> int:
-        """Items that were sent and not received."""
+        """The number of items sent and not yet received."""
         return len(self._sent)
 
     def send(self, label: Any, tensors: Sequence[Tensor]) -> None:
@@ -40,7 +40,7 @@ class AsyncReadback:
         self._sent.append((label, copies, arrival))
 
     def receive(self, *, everything: bool) -> Iterator[tuple[Any, list[Tensor]]]:
-        """All items but the last sent; with ``everything`` the last one too, waiting for the device."""
+        """Yield all items but the last one sent; with ``everything`` the last one too, which waits for the device."""
         while len(self._sent) > (1 if self._delayed and not everything else 0):
             label, tensors, arrival = self._sent.popleft()
             if arrival is not None:
@@ -53,7 +53,7 @@ def _is_delayed(device: torch.device) -> bool:
 
 
 class StepClock:
-    """Duration of each step, from the last :meth:`restart` or :meth:`tick` to its own tick, by the device's clock."""
+    """Times each step from the last :meth:`restart` or :meth:`tick` to its own tick, by CUDA events on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
@@ -71,7 +71,7 @@ class StepClock:
         self._last = now
 
     def take(self) -> list[tuple[Any, Any]]:
-        """The marks of all steps since the last call; :func:`seconds` reads them once the device has passed them."""
+        """Return the marks of all steps since the last call; read them with :func:`seconds` once the device is done."""
         marks, self._marks = self._marks, []
         return marks
 
@@ -84,14 +84,14 @@ class StepClock:
 
 
 def seconds(mark: tuple[Any, Any]) -> float:
-    """Duration of a step from its marks."""
+    """Return the duration of a step from its marks."""
     start, end = mark
     return end - start if isinstance(start, float) else float(start.elapsed_time(end)) / 1000
 
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step whose figures are still on the device."""
+    """A step whose values are still on the device."""
 
     step: int
     epoch: int
@@ -110,7 +110,7 @@ class PendingStep:
 class EpochMeans:
     """Means over the steps of an epoch.
 
-    Sums are formed step by step on the host, so that they do not depend on when the steps were read back.
+    Sums are accumulated step by step on the host, so they do not depend on when the steps were read back.
     ``data_seconds`` is the part of ``seconds`` that the host waited for batches.
     """
 
@@ -126,8 +126,8 @@ class EpochMeans:
     ) -> None:
         """Add one step.
 
-        Its ``figures`` are weighted by the number of its samples, and a loss of nan makes the epoch's nan; undefined
-        ``measures`` are left out.
+        ``figures`` are weighted by the number of samples, and a nan makes the epoch's mean nan; undefined ``measures``
+        are left out of the means.
         """
         self.steps += 1
         self.samples += step.samples
@@ -143,7 +143,7 @@ class EpochMeans:
         self.weights[name] = self.weights.get(name, 0) + weight
 
     def means(self) -> dict[str, float]:
-        """The mean of every figure, nan if no step had it."""
+        """Return the mean of every figure; nan if no step had it."""
         return {
             name: total / self.weights[name] if self.weights[name] else math.nan for name, total in self.sums.items()
         }

@@ -1,4 +1,4 @@
-"""Forward and backward pass of a batch as one CUDA graph: captured once, then replayed by a single launch."""
+"""Forward and backward pass of a batch as one CUDA graph: captured once, then replayed with a single launch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WARM_UP = 3  # batches that choose algorithms, compile kernels and fill caches 
 class Captured:
     """A function that computes a batch's gradients, captured as a CUDA graph.
 
-    The first batches run eagerly, and the fourth in a row of the same shapes is captured. From then on batches of these
-    shapes are copied into the captured inputs, and the graph is replayed; others (the smaller last batch of an epoch)
-    run eagerly. Each batch is computed once either way, with fresh random numbers of the GPU; random numbers drawn from
-    Python's, numpy's or the CPU's generators would be frozen at their captured values.
+    The fourth consecutive batch of the same shapes is captured; those before it run eagerly. From then on, batches of
+    these shapes are copied into the captured inputs and the graph is replayed; others, such as a smaller last batch,
+    run eagerly. Each batch is computed once either way, with fresh random numbers from the GPU's generator. Random
+    numbers from Python's, numpy's or the CPU's generators are frozen at their captured values.
 
     Args:
         work: ``work(inputs, targets)`` computes gradients and returns a tensor of figures.
@@ -33,7 +33,7 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
-        """Compute one batch's gradients in ``.grad``; its figures."""
+        """Compute one batch's gradients into ``.grad`` and return its figures."""
         leaves, layout = _layout((inputs, targets))
         if layout != self._layout:
             if self._graph is not None:
@@ -59,7 +59,7 @@ class Captured:
         return figures
 
     def _capture(self, inputs: Any, targets: Any) -> None:
-        """Capture without computing: the batch is replayed like those after it."""
+        """Capture the graph; this does not compute the batch, which is then replayed like later ones."""
         inputs, targets = pytree.tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (inputs, targets)
         )
@@ -84,7 +84,7 @@ class Captured:
 
 
 def _layout(batch: Any) -> tuple[list[Tensor], Any]:
-    """The batch's tensors, and everything about it except their values."""
+    """Return the batch's tensors, and its structure with their shapes, strides and dtypes."""
     leaves, structure = pytree.tree_flatten(batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     kinds = [(leaf.shape, leaf.stride(), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]

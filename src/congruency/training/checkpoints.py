@@ -17,18 +17,18 @@ _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 class CheckpointError(RuntimeError):
-    """No checkpoint could be read, or it is not one of this run."""
+    """Raised if no checkpoint could be read or written, or if it does not belong to this run."""
 
 
 class Checkpoints:
-    """The checkpoints of one run, named by their step; the last two stay."""
+    """The checkpoints of one run, named by step; the last two are kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def paths(self) -> list[Path]:
-        """Existing checkpoints, the latest last."""
+        """Return the existing checkpoints, latest last."""
         return sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
 
     def save(self, state: Mapping[str, Any], step: int) -> Path | None:
@@ -52,9 +52,9 @@ class Checkpoints:
         return path
 
     def load(self) -> tuple[Path, dict[str, Any]] | None:
-        """The latest readable checkpoint, on the CPU; None if there is none.
+        """Load the latest readable checkpoint onto the CPU; return its path and state, or None if there is none.
 
-        Unreadable ones are renamed with a warning, and the one before is used.
+        Unreadable checkpoints are renamed with a warning, and the previous one is used.
         """
         unreadable: list[tuple[Path, CheckpointError]] = []
         for path in reversed(self.paths()):
@@ -88,11 +88,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def _disk_error(error: BaseException) -> str | None:
-    """Why a file could not be written; None if the error is of another kind."""
+    """Return why a file could not be written; None if the error is of another kind."""
     reason: BaseException | None = error
     while reason is not None:
         if isinstance(reason, OSError):
             return str(reason)
         reason = reason.__cause__ or reason.__context__
-    # torch reports a short write without the system's reason
+    # torch reports an incomplete write without the system's error
     return "the disk took only a part of it; is it full?" if "inline_container" in str(error) else None

@@ -19,54 +19,52 @@ Accelerator = Literal["auto", "cpu", "cuda"]
 Strategy = Literal["auto", "ddp", "fsdp"]
 Precision = Literal["32", "bf16", "16"]
 SampleOrder = Literal["seed", "fixed", "independent"]
-"""Which runs share their order of samples.
+"""Which runs share their sample order.
 
-- ``"seed"``: runs of the same seed, whatever their correction, so that their differences are paired.
+- ``"seed"``: runs with the same seed, whatever their correction, so that their differences are paired.
 - ``"fixed"``: all runs, whatever their seed and correction: the paper's fixed permutations.
-- ``"independent"``: none. Every correction draws an order of its own for every seed: the paper's independent stochastic
-  processes.
+- ``"independent"``: none. Every correction and seed has its own order: the paper's independent stochastic processes.
 
-The epochs of a run always differ from each other. An epoch's order depends on one seed alone, given by
-:func:`order_seed`.
+The order always differs between the epochs of a run. It depends only on the seed given by :func:`order_seed`.
 """
 
 _ONE_OR_NONE = "a whole number of at least 1 or None"
-_MARGINS = {"gem": 0.5}  # of the others 0
+_MARGINS = {"gem": 0.5}  # all other methods: 0
 LATER_FIELDS = (
     "floor", "returning", "correct", "blocks", "cautious", "rescale", "mask_decay", "max_rescale", "strength",
     "head_strength",
 )  # fmt: skip
-"""Fields that came after the first records: left out of what is written and hashed where they have their defaults."""
-# Fields that may differ when a run is resumed: they change neither a weight nor a line of the record.
+"""Fields added after the first records: omitted from records and digests if they have their defaults."""
+# Fields that may change when a run is resumed: they affect neither weights nor record lines.
 _FREE_TO_CHANGE = {"flush_every", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """How gradients or updates are corrected: not at all, by the accumulated gradient, by a memory, or cautiously.
+    """How gradients or updates are corrected.
 
-    Finished runs are found on disk by a digest of these fields: renaming one makes them unfindable.
+    Finished runs are found on disk by a digest of these fields, so renaming a field loses them.
 
     Attributes:
-        name: ``"baseline"``, ``"dcl"``, ``"cautious"``, or ``"gem"``: the paper's classification GEM (its section
-            5.1.5), a memory of the last layer's features of the first sample(s) of every epoch. ``"l2sp"`` is no
-            correction, but what fine-tuning is compared with: :class:`congruency.training.l2sp.L2SP`.
-        scope: The corrected parameters: the last layer's (``"head"``, the paper's choice) or ``"all"``.
-        references: DCL's N_r; see :class:`congruency.DCL` for this and the next four.
+        name: ``"baseline"`` (no correction), ``"dcl"``, ``"cautious"``, or ``"gem"``: the paper's GEM for
+            classification (section 5.1.5), with a memory of the last layer's features of the first sample(s) of every
+            epoch. ``"l2sp"`` is a penalty to compare fine-tuning with: :class:`congruency.training.l2sp.L2SP`.
+        scope: Parameters to correct: the last layer's (``"head"``, the paper's choice) or ``"all"``.
+        references: DCL's N_r; see :class:`congruency.DCL` for this and the other DCL settings.
         window: DCL's beta_w, None for infinity.
         offset: DCL's beta_o.
         mode: DCL's constraints, ``"concentrate"`` or ``"anchor"``.
         margin: Lower bound of the multipliers; None means 0 for DCL and 0.5, GEM's "memory strength", for GEM.
-        trigger: ``"always"``, or only if a constraint is ``"violated"``; None means the first for DCL and, as its
-            authors do, the second for GEM.
+        trigger: ``"always"``, or only if a constraint is ``"violated"``; None means ``"violated"`` for GEM, as in its
+            authors' code, and ``"always"`` otherwise.
         accumulate: DCL's displacements from ``"weights"`` or from ``"gradients"``.
         memory: Samples in GEM's memory, each one constraint.
-        floor: DCL's floor of congruency. None, the paper's form, is the default here, since records are of it.
-        returning: DCL's rule beside the floor.
+        floor: DCL's congruency floor. The default here is None, the paper's form, as in existing records.
+        returning: DCL's further condition, used with a floor.
         correct: DCL's target, the ``"gradient"`` or the ``"update"``.
         blocks: DCL's blocks.
         cautious: Apply :class:`congruency.Cautious` to the update as well, after DCL or GEM.
-        rescale, mask_decay, max_rescale: Of :class:`congruency.Cautious` (its ``decay`` is ``mask_decay`` here).
+        rescale, mask_decay, max_rescale: Options of :class:`congruency.Cautious`, where ``mask_decay`` is ``decay``.
         strength, head_strength: L2-SP's alpha and beta.
     """
 
@@ -114,7 +112,7 @@ class Correction:
             raise ValueError("l2sp, and nothing else, needs a strength above 0, such as 0.01, and scope 'all'")
 
     def settings(self) -> dict[str, Any]:
-        """As JSON-serialisable values: what records hold and digests are made of."""
+        """Return the settings as JSON-serialisable values, for records and digests."""
         plain = {each.name: each.default for each in fields(self)}
         return {k: v for k, v in asdict(self).items() if k not in LATER_FIELDS or v != plain[k]}
 
@@ -137,26 +135,26 @@ class TrainingConfig:
 
     Attributes:
         epochs: Number of epochs.
-        seed: Seed of python, numpy and torch, and so of the initial weights.
+        seed: Seed of python, numpy and torch, hence of the initial weights.
         method: How gradients are corrected.
         accelerator: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU if there is one. ``torchrun`` starts several processes.
         strategy: With several processes: ``"ddp"`` (as ``"auto"``) or ``"fsdp"`` (FSDP2: everything sharded).
         precision: ``"32"``; ``"bf16"`` and ``"16"`` are mixed, ``"16"`` with a gradient scaler.
         compile: Run the network through ``torch.compile``; a string is its mode.
-        capture: Replay the forward and backward pass as a CUDA graph: for networks too small to hide the time that the
-            host takes to launch their kernels. One process on a GPU, one batch per step, no gradient scaler.
-        channels_last: Network and four-dimensional inputs in the channels-last memory format.
+        capture: Replay the forward and backward pass as a CUDA graph, for small networks limited by kernel launches.
+            Needs one process on a GPU, one batch per step, and no gradient scaler.
+        channels_last: Use the channels-last memory format for the network and 4-d inputs.
         accumulate: Batches per optimizer step (gradient accumulation).
-        clip: Largest gradient norm, None for no clipping. The clipped gradient is what is corrected.
+        clip: Maximum gradient norm, None for no clipping. Corrections apply to the clipped gradient.
         tf32: Allow TF32 in float32 products on a GPU.
         measure: Parameters whose congruency and magnitude are measured at every step: the last layer's (``"head"``, as
             in the paper's curves), ``"all"``, or ``"none"``.
         evaluate_every: Epochs between evaluations; the last epoch is always evaluated; 0 for never.
-        flush_every: Steps between readbacks of figures from the device; steps in between never wait for it.
+        flush_every: Steps between readbacks of figures from the device; other steps never wait for the device.
         record_steps: Steps between lines of the record; 0 records epochs only.
-        checkpoint_steps: Steps between checkpoints, None for those of the epochs only.
-        checkpoint_epochs: Epochs between checkpoints; the end of the run always writes one. 0 for one after each epoch
-            that ends more than a minute after the last, and none at the end: a shorter run is repeated, not resumed.
+        checkpoint_steps: Steps between checkpoints, None for checkpoints by epoch only.
+        checkpoint_epochs: Epochs between checkpoints; one is always written at the end of the run. With 0, one is
+            written after an epoch that ends more than a minute after the last checkpoint, and none at the end.
         progress: Show a progress bar.
         tensorboard: Write TensorBoard logs too.
     """
@@ -213,29 +211,29 @@ class TrainingConfig:
             raise ValueError("gem over all parameters needs them whole; use scope 'head', or strategy 'ddp'")
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON-serialisable values, for the record and the checkpoints."""
+        """Return the configuration as JSON-serialisable values, for record and checkpoints."""
         return {**asdict(self), "method": self.method.settings()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The configuration from :meth:`as_dict`, as in a record's first line."""
+        """Create a configuration from :meth:`as_dict`, as in a record's first line."""
         unknown = sorted(set(values) - {each.name for each in fields(cls)})
         if unknown:
             raise ValueError(f"a configuration has no {', '.join(unknown)}; it was written by another release")
         return cls(**{**values, "method": Correction(**values.get("method", {}))})
 
     def binding(self) -> dict[str, Any]:
-        """The fields that a resumed run must share with the run it continues."""
+        """Return the fields that must not change when a run is resumed."""
         return {name: value for name, value in self.as_dict().items() if name not in _FREE_TO_CHANGE}
 
 
 def order_seed(order: SampleOrder, seed: int, method: Correction, fixed: int = 0) -> int:
-    """The seed of a run's order of samples.
+    """Return the seed of a run's sample order.
 
     Args:
         order: Which runs share their order.
-        seed, method: Those of the run.
-        fixed: For ``"fixed"``, the seed whose order all runs use.
+        seed, method: The run's seed and correction.
+        fixed: Seed that all runs use with ``"fixed"``.
     """
     check_choice("order", order, get_args(SampleOrder))
     if fixed < 0:

@@ -1,4 +1,4 @@
-"""What corrects the gradients or updates of a run: nothing, DCL, the paper's GEM for batch learning, Cautious."""
+"""Attach a run's correction to its optimizer: DCL, the paper's GEM for batch learning, or Cautious."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 def check_length(config: TrainingConfig, steps: int) -> None:
-    """Warn, before training starts, about a window or references that the run is too short for."""
+    """Warn before training if the run is too short for its window or references."""
     method = config.method
     if method.name != "dcl":
         return
@@ -45,7 +45,7 @@ def check_length(config: TrainingConfig, steps: int) -> None:
 
 
 def parameters_of(model: nn.Module, scope: str) -> list[Tensor]:
-    """The trainable parameters of the last layer (``"head"``) or of all layers (``"all"``)."""
+    """Return the trainable parameters of the last layer (``"head"``) or of all layers (``"all"``)."""
     module = head(model) if scope == "head" else model
     chosen: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not chosen:
@@ -54,7 +54,7 @@ def parameters_of(model: nn.Module, scope: str) -> list[Tensor]:
 
 
 def head_copy(correction: Correction, model: nn.Module) -> nn.Module | None:
-    """A copy of the last layer for GEM's gradients, made before the network is sharded; None if not needed."""
+    """Copy the last layer for GEM's gradients, before the network is sharded; None if not needed."""
     if correction.name != "gem" or correction.scope == "all":
         return None
     layer = head(model)
@@ -72,7 +72,7 @@ def attach(
     layer_copy: nn.Module | None,
     autocast: Autocast,
 ) -> tuple[Corrector | None, EpochMemory | None, Cautious | None]:
-    """Have ``optimizer.step()`` correct gradients or updates; the corrector, GEM's memory, and what is cautious."""
+    """Make ``optimizer.step()`` correct gradients or updates; return the corrector, GEM's memory, and Cautious."""
     corrector: Corrector | None = None
     memory: EpochMemory | None = None
     cautious: Cautious | None = None
@@ -105,31 +105,31 @@ def attach(
 
 @contextmanager
 def paper_form() -> Iterator[None]:
-    """Without the warning that the paper's form can diverge with momentum: for results that say they are of it."""
+    """Suppress the warning that the paper's form can diverge with momentum, where that form is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "floor=None is the paper's form")
         yield
 
 
 class EpochMemory(Directions):
-    """Gradients of the loss on remembered samples, at the weights of each step (``eqn:constraints_conn``'s M).
+    """Constraints from the loss gradients of remembered samples at the current weights (``eqn:constraints_conn``'s M).
 
-    Each sample is one constraint. The memory is renewed at an epoch's first step and constrains the steps after that
-    one. With ``layer``, it holds the layer's input features, and the constraints are gradients of its parameters;
-    without, it holds the samples, and the constraints are gradients of all parameters, at the cost of one pass through
-    the whole network per sample and step.
+    Each sample is one constraint. The memory is renewed at an epoch's first step and constrains the steps after it.
+    With ``layer``, it holds the layer's input features, and the constraints are gradients of the layer's parameters;
+    otherwise it holds the samples, and the constraints are gradients of all parameters, which costs a pass through the
+    whole network per sample and step.
 
-    The network sees the samples in evaluation mode: one sample has no batch statistics, and the memory must not move
-    the running averages.
+    The network runs in evaluation mode for these samples: a single sample has no batch statistics, and running averages
+    must not change.
 
     Args:
         model: The network; its parameters may be sharded if ``layer`` is given.
         layer: The last layer, or None for the whole network.
         loss: Loss of the output of ``layer``, or of the network.
-        layer_copy: A copy of the last layer from before it was sharded, to compute gradients with.
+        layer_copy: Unsharded copy of the last layer, to compute gradients with.
         size: Number of remembered samples.
         margin: Lower bound of the multipliers, GEM's memory strength.
-        autocast: The precision the network runs in.
+        autocast: Context manager of the run's precision.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class EpochMemory(Directions):
         self._fresh = False
 
     def remember(self, inputs: Any, targets: Any) -> None:
-        """Renew the memory from a batch; every process takes the samples of the first process."""
+        """Renew the memory from a batch; every process uses the samples of the first process."""
         inputs, targets = (_broadcast(_first(part, self._size)) for part in (inputs, targets))
         self._targets = targets
         self._inputs = inputs if self._layer is None else _broadcast(self._features(inputs, self._layer))
@@ -153,7 +153,7 @@ class EpochMemory(Directions):
         self.reset()
 
     def _features(self, inputs: Any, layer: nn.Module) -> Tensor:
-        """The input of the last layer when the network sees ``inputs``."""
+        """Return the last layer's input features for ``inputs``."""
         caught: list[Tensor] = []
         handle = layer.register_forward_pre_hook(lambda _, arguments: caught.append(arguments[0].detach().clone()))
         try:
@@ -170,7 +170,7 @@ class EpochMemory(Directions):
             self._fresh = False
             return
         if self._layer is None:
-            _broadcast(list(self._model.buffers()))  # running averages differ between processes, constraints must not
+            _broadcast(list(self._model.buffers()))  # running averages differ between processes; constraints must not
         live = self._model if self._layer is None else self._layer
         own = {id(parameter) for parameter in parameters}
         chosen = {name: parameter for name, parameter in live.named_parameters() if id(parameter) in own}
@@ -181,7 +181,7 @@ class EpochMemory(Directions):
         self.set(laid_out, list(chosen.values()))
 
     def _gradient(self, weights: dict[str, Tensor], wanted: list[Tensor], i: int) -> tuple[Tensor, ...]:
-        """The gradient of the loss on one remembered sample at ``weights``."""
+        """Return the loss gradient of one remembered sample at ``weights``."""
         module = self._model if self._layer_copy is None else self._layer_copy
         inputs, targets = (pytree.tree_map(lambda t: t[i : i + 1], part) for part in (self._inputs, self._targets))
         with torch.enable_grad():
@@ -208,13 +208,13 @@ class EpochMemory(Directions):
 
 
 def float32(value: Any) -> Any:
-    """A tensor of 16-bit floats in float32; anything else unchanged."""
+    """Convert a 16-bit float tensor to float32; return anything else unchanged."""
     low = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
     return value.float() if low else value
 
 
 def _first(part: Any, count: int) -> Any:
-    """The first samples of a batch, in each of its tensors."""
+    """Return the first ``count`` samples of a batch, cutting each of its tensors."""
 
     def cut(tensor: Tensor) -> Tensor:
         if len(tensor) < count:
@@ -225,7 +225,7 @@ def _first(part: Any, count: int) -> Any:
 
 
 def _broadcast(part: Any) -> Any:
-    """Overwrite every process's tensors by those of the first."""
+    """Overwrite every process's tensors with those of the first process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         for tensor in pytree.tree_leaves(part):
             torch.distributed.broadcast(tensor, src=0)
@@ -234,7 +234,7 @@ def _broadcast(part: Any) -> Any:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode, each submodule put back into its own mode afterwards."""
+    """Put the module into evaluation mode; restore the mode of each submodule on exit."""
     training = [part for part in module.modules() if part.training]
     for part in training:
         part.training = False

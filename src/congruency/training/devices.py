@@ -1,4 +1,4 @@
-"""Devices, processes and precision by Lightning Fabric."""
+"""Devices, processes and precision with Lightning Fabric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_fabric(config: TrainingConfig) -> Fabric:
-    """Fabric for a configuration: one process, or those that ``torchrun`` started."""
+    """Create and launch Fabric for a configuration, with one process or those that ``torchrun`` started."""
     import congruency._torchvision_compat  # noqa: F401 (lightning imports torchvision, which may need its help)
 
     try:
@@ -58,7 +58,7 @@ def why_unusable(device: str) -> str | None:
 
 
 def _leave_group() -> None:
-    """Join gloo's threads: now and then they abort a process that winds down with them, after all its work."""
+    """Destroy the process group at exit, which joins gloo's threads; left running, they may abort the process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -82,7 +82,7 @@ def _precision(config: TrainingConfig, device: Literal["cuda", "cpu"]) -> Precis
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
-    """FSDP2: every child of the network is gathered, used and freed by itself; those that share weights stay whole."""
+    """Apply FSDP2 to every child that shares no weights with others, then to the whole network."""
     from torch.distributed.fsdp import fully_shard
 
     data_parallel = mesh["data_parallel"]
@@ -96,7 +96,7 @@ def _shard(model: nn.Module, mesh: Any) -> nn.Module:
 
 
 def _parts(model: nn.Module) -> list[nn.Module]:
-    """The network's children with parameters; of a ModuleList or ModuleDict, its members."""
+    """Return the network's children with parameters, with the members of a ModuleList or ModuleDict."""
     parts: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
@@ -107,9 +107,9 @@ def _parts(model: nn.Module) -> list[nn.Module]:
 
 
 def compiled(model: nn.Module, how: bool | str) -> nn.Module:
-    """The network through ``torch.compile``, unless ``how`` is False; Fabric wraps it in DDP or FSDP.
+    """Compile the network with ``torch.compile`` unless ``how`` is False; Fabric wraps the result in DDP or FSDP.
 
-    A smaller last batch is compiled separately: dynamic shapes would slow down all others.
+    Shapes are static, so a smaller last batch is compiled separately; dynamic shapes would slow down all others.
     """
     if how is False:
         return model

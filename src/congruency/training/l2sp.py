@@ -1,4 +1,4 @@
-"""L2-SP, the penalty that fine-tuning is compared with: weights are drawn to where they began."""
+"""L2-SP, a penalty for fine-tuning that pulls the weights toward their initial values."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from congruency.modules import head
 
 
 class L2SP:
-    """L2-SP (Li, Grandvalet and Davoine, 2018) inside every ``optimizer.step()``, in place of weight decay.
+    """L2-SP (Li, Grandvalet and Davoine, 2018) inside every ``optimizer.step()``, instead of weight decay.
 
-    The loss becomes ``loss + strength / 2 |w - w_0|^2 + head_strength / 2 |v|^2``: w are the weights below the last
-    layer, w_0 their values when this is made (the pretrained ones), v the weights of the last layer, which is new. The
-    gradient of the penalty is added before the step, so an adaptive optimizer scales it with the rest. DCL in mode
-    ``"anchor"`` with a margin of ``strength`` and one reference at w_0 adds ``strength (w - w_0)`` too, and more where
-    the gradient leads away from w_0.
+    The loss becomes ``loss + strength / 2 |w - w_0|^2 + head_strength / 2 |v|^2``, with w the weights below the last
+    layer, w_0 their values at construction (the pretrained ones), and v the weights of the new last layer. The
+    penalty's gradient is added before the step, so an adaptive optimizer scales it with the rest. DCL in mode
+    ``"anchor"`` with a margin of ``strength`` and one reference at w_0 adds at least ``strength (w - w_0)``, and more
+    if the gradient leads away from w_0.
 
     Args:
-        model: Already at its initial weights.
-        optimizer: Its weight decay is set to 0.
+        model: The network, at its initial weights.
+        optimizer: The optimizer; its weight decay is set to 0.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class L2SP:
                 parameter.grad.add_(parameter, alpha=self._head_strength)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the initial weights, whole (a collective call where they are sharded)."""
+        """Return the initial weights as full tensors (a collective call if they are sharded)."""
         return {"start": [full(start) for start in self._start]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         saved: list[Tensor] = state["start"]
         self._start = [like(start.to(own.device), own) for start, own in zip(saved, self._body, strict=True)]

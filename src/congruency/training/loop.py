@@ -1,4 +1,4 @@
-"""The training loop: a run from its start, or from its last checkpoint, to its end."""
+"""The training loop: train a run from its start or its last checkpoint to its end."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-"""Where no number of epochs is given; see :attr:`TrainingConfig.checkpoint_epochs`."""
+"""Used if :attr:`TrainingConfig.checkpoint_epochs` is 0."""
 
 Notice = Callable[[int, int], Any]
-"""Called with the number of steps taken and of all steps of the run."""
+"""Called with the number of steps taken and the total number of steps."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: the epochs and optimizer steps it completed, its last evaluation, its files."""
+    """The outcome of a run: completed epochs and optimizer steps, last evaluation, files."""
 
-    finished: bool  # False if SIGTERM stopped it; it can then be resumed
+    finished: bool  # False if SIGTERM stopped the run, which can then be resumed
     epochs: int
     steps: int
     evaluation: dict[str, float]
     record: Path
     checkpoint: Path | None  # the last one, None if none could be written
-    asked_to_stop: bool = False  # whether SIGTERM arrived, possibly too late to stop the run early
-    resumes_at: int = 0  # the step of the last checkpoint, which ``resume`` continues from; 0 without one
+    asked_to_stop: bool = False  # whether SIGTERM was received, possibly too late to stop the run early
+    resumes_at: int = 0  # the step of the last checkpoint, from which ``resume`` continues; 0 without one
 
     @property
     def exit_code(self) -> int:
-        """Exit code for a command: 0, or 75 ("try again") if the run was stopped and can be resumed."""
+        """Exit code for a command: 0, or 75 ("try again") if the run was stopped."""
         return 0 if self.finished else STOPPED_EXIT_CODE
 
 
@@ -79,14 +79,14 @@ def train(
         build: Builds the task; called once in each process, after seeding.
         config: Configuration of the run.
         folder: Folder of this run alone: ``record.jsonl`` and ``checkpoints/``.
-        resume: Continue from the last checkpoint, to the same weights and record, bit for bit on a CPU, as an
+        resume: Continue from the last checkpoint; on a CPU, weights and record are then bit for bit those of an
             uninterrupted run. A run without a checkpoint starts over; a finished one is left as it is.
-        origin: Where the run comes from, for the record; a resumed run keeps the original one.
-        notice: Called in the first process after every step with the number of steps taken and of all steps.
+        origin: Provenance for the record; a resumed run keeps the original one.
+        notice: Called in the first process after every step with the number of steps taken and the total.
 
     Raises:
         FileExistsError: The folder holds a run, and ``resume`` is False.
-        CheckpointError: No checkpoint can be read, or it is of another configuration.
+        CheckpointError: No checkpoint can be read, or its configuration differs.
     """
     folder = Path(folder)
     fabric = make_fabric(config)
@@ -126,7 +126,7 @@ class _Session:
         self._votes = AsyncReadback(self._fabric.device)
 
     def train(self) -> Result:
-        """Train to the end, or until asked to stop."""
+        """Train to the end, or until SIGTERM."""
         run, config = self._run, self._config
         shown = config.progress and self._fabric.is_global_zero
         try:
@@ -142,7 +142,7 @@ class _Session:
                 self._board.close()
 
     def _train_epoch(self, stop: StopSignal) -> bool:
-        """Take the remaining steps of the epoch; whether to stop then."""
+        """Take the remaining steps of the epoch; return whether to stop."""
         run, config = self._run, self._config
         batches = run.batches()
         while not run.epoch_done:
@@ -161,7 +161,7 @@ class _Session:
         return False
 
     def _end_epoch(self, stop: StopSignal) -> bool:
-        """Evaluate, record, checkpoint; whether to stop then."""
+        """Evaluate, record and checkpoint after an epoch; return whether to stop."""
         run, config = self._run, self._config
         self._flush()
         line = run.end_epoch()
@@ -179,7 +179,7 @@ class _Session:
         return stopping
 
     def _due(self) -> bool:
-        """Whether to write a checkpoint after this epoch; the first process looks at its clock."""
+        """Whether to write a checkpoint after this epoch; elapsed time is that of the first process."""
         epoch, last, every = self._run.epoch, self._config.epochs, self._config.checkpoint_epochs
         if every:
             return epoch % every == 0 or epoch == last
@@ -187,7 +187,7 @@ class _Session:
         return bool(self._fabric.broadcast(waited and epoch < last))
 
     def _agreed(self, stop: StopSignal, together: bool, *, everything: bool = False) -> bool:
-        """Whether to stop; several processes decide together, when they exchange figures anyway."""
+        """Whether to stop; several processes decide together, only at flushes, when they synchronise anyway."""
         if self._fabric.world_size == 1:
             return stop.asked
         if not together:
@@ -198,7 +198,7 @@ class _Session:
         return any(tensors[0].item() > 0 for _, tensors in self._votes.receive(everything=everything))
 
     def _flush(self, *, everything: bool = True) -> None:
-        """Read back the figures of new steps, and record them."""
+        """Read back the figures of new steps and record them."""
         lines = self._run.read(everything=everything)
         if not lines:
             return
@@ -211,7 +211,7 @@ class _Session:
                 self._board.log("step", line, line["step"])
 
     def _warn_of_divergence(self, lines: list[dict[str, Any]]) -> None:
-        """Warn once that a run has diverged; it continues, and its record shows it."""
+        """Warn once if the run has diverged; it continues."""
         lost = next((line["step"] for line in lines if not math.isfinite(line["loss"])), None)
         if lost is not None and not self._diverged and self._fabric.is_global_zero:
             self._diverged = True
@@ -227,7 +227,7 @@ class _Session:
             self._record.flush()
 
     def _save(self) -> bool:
-        """Write a checkpoint, after the record is synced to disk; whether that succeeded."""
+        """Sync the record to disk, then write a checkpoint; return whether that succeeded."""
         self._flush()
         run = self._run
         state = run.state()
@@ -242,7 +242,7 @@ class _Session:
         return bool(self._fabric.broadcast(saved is not None))
 
     def _newest(self) -> dict[str, Any] | None:
-        """The state to resume from; the first process chooses the file."""
+        """Return the state to resume from; the first process chooses the file."""
         found = self._checkpoints.load() if self._fabric.is_global_zero else None
         path: Path | None = self._fabric.broadcast(None if found is None else found[0])
         self._last = path
@@ -253,7 +253,7 @@ class _Session:
         return state
 
     def _check_same(self, state: dict[str, Any]) -> None:
-        try:  # fields that an older release did not have take their defaults
+        try:  # fields missing in an older release's checkpoint take their defaults
             saved = TrainingConfig.from_dict(state["config"]).binding()
         except (TypeError, ValueError) as reason:
             raise CheckpointError(f"the run's configuration cannot be read ({reason}); start a new run") from None
@@ -300,7 +300,7 @@ def _header(run: TrainingRun, origin: Origin) -> dict[str, Any]:
 
 @contextmanager
 def _cuda_settings(config: TrainingConfig, device: torch.device) -> Iterator[None]:
-    """Torch's global settings for a run on a GPU, restored afterwards."""
+    """Apply torch's global settings for a run on a GPU; restore them on exit."""
     if device.type != "cuda":
         yield
         return

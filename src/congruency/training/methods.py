@@ -1,4 +1,4 @@
-"""Corrections by name: one table for ``train-lm`` and for the studies that tune learning rates."""
+"""Named corrections, for ``train-lm`` and for the studies that tune learning rates."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BASELINE = "baseline"
 _WINDOWS = (10, 50, 200)
 _MARGINS = (0.001, 0.01)
 _STRENGTHS = (0.001, 0.01, 0.1)
-_OF_THE_PAPER = (8, 60, 90, None)  # windows of its EfficientNet, ResNet-101, DenseNet and ResNeXt
+_OF_THE_PAPER = (8, 60, 90, None)  # the paper's windows for EfficientNet, ResNet-101, DenseNet and ResNeXt
 
 
 def _dcl(window: int, **settings: Any) -> Correction:
-    """DCL over all parameters, in the form that :class:`congruency.DCL` has by default."""
+    """DCL over all parameters, by default with the default settings of :class:`congruency.DCL`."""
     return Correction(**{"name": "dcl", "scope": "all", "window": window, "floor": DEFAULT_FLOOR, **settings})
 
 
@@ -43,11 +43,11 @@ METHODS: dict[str, Correction] = {
         for w in _WINDOWS
     },
 }
-"""The methods by name; the number is DCL's window.
+"""Methods by name; the number is DCL's window.
 
-``cautious``: :class:`congruency.Cautious`; ``plain`` without rescaling, ``decay`` with masked weight decay. ``dcl``: as
-:class:`congruency.DCL` is by default; ``floor``: with the floor alone; ``paper``: the paper's equations; ``update``:
-the update is corrected, not the gradient; ``anchor``: the paper's published code, with a margin of 0.5.
+``cautious``: :class:`congruency.Cautious`; ``plain``: without rescaling; ``decay``: with masked weight decay. ``dcl``:
+:class:`congruency.DCL` with its defaults; ``floor``: with ``returning=False``; ``paper``: the paper's equations;
+``update``: corrects the update instead of the gradient; ``anchor``: the paper's published code, with margin 0.5.
 """
 
 
@@ -78,12 +78,12 @@ _OTHERS: dict[str, Correction] = {
     },
     **{f"l2sp-{alpha:g}": Correction(name="l2sp", scope="all", strength=alpha) for alpha in _STRENGTHS},
 }
-"""More methods, for comparisons that name them.
+"""Further methods, for comparisons that name them.
 
-``gem``: the paper's classification GEM, the number its margin (0.5 without); ``head``, ``head-anchor``: the paper's
-equations and its published code on the last layer, as in its tables, the number its window; ``anchor`` with two
-numbers: window and margin; ``anchor-start``: the margin, with the weights at the start as the only reference; ``l2sp``:
-the strength of :class:`congruency.training.l2sp.L2SP`.
+``gem-M``: the paper's classification GEM with margin M (0.5 if omitted). ``head-W``, ``head-anchor-W``: the paper's
+equations and its published code on the last layer, as in its tables, with window W. ``anchor-W-M``: window W, margin M.
+``anchor-start-M``: margin M, with the initial weights as the only reference. ``l2sp-S``:
+:class:`congruency.training.l2sp.L2SP` with strength S.
 """
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -97,7 +97,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "anchor-start": tuple(f"anchor-start-{m:g}" for m in _STRENGTHS),
     "l2sp": tuple(f"l2sp-{alpha:g}" for alpha in _STRENGTHS),
 }
-"""Methods that differ in one setting of their own, a window, margin or strength; tuning chooses one of each family."""
+"""Families of methods that differ in window, margin, strength or rescaling; tuning chooses one of each family."""
 
 
 def method_named(name: str) -> Correction:
@@ -109,15 +109,15 @@ def method_named(name: str) -> Correction:
 
 
 def choose_methods(names: Sequence[str] = ()) -> dict[str, Correction]:
-    """Return these methods after the baseline that they are compared with; all of :data:`METHODS` where none is given.
+    """Return the baseline and the named methods; without names all of :data:`METHODS`.
 
     Raises:
-        ValueError: there is no method of that name.
+        ValueError: there is no method with that name.
     """
     return {BASELINE: METHODS[BASELINE], **{name: method_named(name) for name in names or METHODS}}
 
 
 def choose_families(names: Sequence[str]) -> dict[str, dict[str, Correction]]:
-    """Return the variants of these families after the baseline; a method that is no family is its own only variant."""
+    """Return the baseline and the variants of the named families; any other method is its own only variant."""
     chosen = {name: FAMILIES.get(name, (name,)) for name in (BASELINE, *names)}
     return {family: {name: method_named(name) for name in variants} for family, variants in chosen.items()}

@@ -1,4 +1,4 @@
-"""This process: its place among those that ``torchrun`` started, and SIGTERM as a request to stop after a step."""
+"""This process: its rank among the processes of ``torchrun``, and SIGTERM as a request to stop after a step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 STOPPED_EXIT_CODE = 75
-"""Exit code of a command that SIGTERM made checkpoint and stop: EX_TEMPFAIL, "try again" (resume)."""
+"""Exit code of a command that stopped on SIGTERM and can be resumed: EX_TEMPFAIL, "try again"."""
 
 _SECONDS_OF_ONE_REQUEST = 5.0
 
 
 def process_count() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -27,9 +27,9 @@ def first_process() -> bool:
 
 
 class StopSignal:
-    """While entered, SIGTERM only sets :attr:`asked`; one that comes later than some seconds after ends the process.
+    """Context manager in which SIGTERM only sets :attr:`asked`; a second SIGTERM some seconds later ends the process.
 
-    Those in between are the same request: sent to all processes of a command, and passed on by the first of them.
+    Signals in between count as the same request, which may arrive directly and again from the launcher.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class StopSignal:
         self._before: Any = None
 
     def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python only allows handlers there
             self._before = signal.signal(signal.SIGTERM, self._ask)
         return self
 

@@ -1,4 +1,4 @@
-"""What a user watches during a run: the progress bar in the terminal, and TensorBoard's files."""
+"""Progress of a run: a progress bar in the terminal, and TensorBoard logs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SECONDS_BETWEEN_DRAWINGS = 0.2
 
 
 Advance = Callable[[int, int, float], None]
-"""Called after a step with its epoch, the number of its samples and the latest loss that the host has read."""
+"""Called after a step with its epoch, its number of samples and the latest loss read back."""
 
 
 @contextmanager
 def progress_bar(shown: bool, total: int, done: int, epochs: int) -> Iterator[Advance]:
-    """A bar over the steps of a run, redrawn a few times per second by what is yielded, without a thread of its own.
+    """Show a progress bar over the steps of a run; the yielded callback redraws it a few times per second.
 
-    ``total`` steps and ``epochs`` are those of the whole run, ``done`` the steps taken before it was resumed.
+    ``total`` steps and ``epochs`` are of the whole run, ``done`` the steps taken before it was resumed.
     """
     if not shown:
         yield lambda epoch, samples, loss: None
@@ -35,7 +35,7 @@ def progress_bar(shown: bool, total: int, done: int, epochs: int) -> Iterator[Ad
         text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(), text("{task.fields[rate]}"),
         progress.TimeRemainingColumn(), text("{task.fields[loss]}"),
     )  # fmt: skip
-    since, drawn, waiting = time.perf_counter(), 0.0, 0  # the first step is drawn at once
+    since, drawn, waiting = time.perf_counter(), 0.0, 0  # draws the first step at once
     with progress.Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
         task = bar.add_task("", total=total, completed=done, rate="", loss="")
 
@@ -54,9 +54,9 @@ def progress_bar(shown: bool, total: int, done: int, epochs: int) -> Iterator[Ad
 
 
 class TensorBoardLog:
-    """Scalars of a run for TensorBoard; the run continues without them if its files cannot be written.
+    """Writes a run's scalars for TensorBoard; the run continues without them if the files cannot be written.
 
-    ``step`` is the first: a resumed run purges what it writes again.
+    ``step`` is the first step: a resumed run purges the values that it writes again.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -79,7 +79,7 @@ class TensorBoardLog:
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write buffered values and close the files."""
         if self._writer is not None:
             with self._surviving():
                 self._writer.close()

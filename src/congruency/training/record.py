@@ -1,13 +1,14 @@
 """The run record: one file per run, one JSON object per line, readable during the run.
 
-The first line (``"kind": "run"``) describes the run: ``config``, ``task``, ``seed``, ``versions`` and the like, and its
-origin (:class:`Origin`): ``command``, ``data``, ``table`` and ``row``. A resumed run keeps the original first line.
-Lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``) follow, both counted from 0. They hold
+The first line (``"kind": "run"``) describes the run: ``config``, ``task``, ``seed``, ``versions`` etc., and its origin
+(:class:`Origin`): ``command``, ``data``, ``table`` and ``row``. A resumed run keeps the original first line.
+Lines of steps (``"kind": "step"``) and of epochs (``"kind": "epoch"``) follow, both counted from 0. They contain
 
 - ``loss`` and the task's own figures, such as ``error``: means over samples;
-- ``congruency`` and ``magnitude``, from the start of the run, and ``congruency_previous`` and ``magnitude_previous``,
-  from the step before; ``corrected_congruency`` and ``corrected_congruency_previous``: of the gradient the optimizer
-  used. An epoch's are means over the steps that define them (``eqn:cong`` and ``eqn:mag``);
+- ``congruency`` and ``magnitude``, relative to the start of the run, and ``congruency_previous`` and
+  ``magnitude_previous``, relative to the previous step; ``corrected_congruency`` and
+  ``corrected_congruency_previous``, of the corrected gradient. An epoch's values are means over the steps where they
+  are defined (``eqn:cong`` and ``eqn:mag``);
 - ``corrected``, 1 or 0, of a step, and ``corrected_share`` of an epoch; ``kept``, the share of elements that Cautious
   kept;
 - ``lr``, ``samples``, ``seconds``, ``data_seconds`` (how long the host waited for batches), and of an epoch
@@ -35,7 +36,7 @@ _TIMES = frozenset({"started", "seconds", "data_seconds", "evaluation_seconds", 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a run comes from; None if unknown, as the command of a run started from Python."""
+    """The provenance of a run; None if unknown, such as the command of a run started from Python."""
 
     command: str | None = None  # arguments of the command ``congruency``, quoted for a shell
     data: str | None = None  # the data set
@@ -44,11 +45,11 @@ class Origin:
 
 
 class RecordError(OSError):
-    """The record could not be written."""
+    """Raised if the record cannot be opened or written."""
 
 
 class RecordWriter:
-    """Appends lines to a record and tracks its length, so that a resumed run can truncate what came later."""
+    """Appends lines to a record and tracks its length, so that a resumed run can truncate later lines."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
         """Open the record, truncated to ``length`` bytes; 0 starts a new one."""
@@ -70,12 +71,12 @@ class RecordWriter:
         """Add a line; it is in the file after the next :meth:`flush`."""
         try:
             text = json.dumps(line, allow_nan=False)
-        except ValueError:  # few lines have a nan, and searching each would be slower
+        except ValueError:  # rare, so lines are searched for non-finite values only here
             text = json.dumps(finite(line), allow_nan=False)
         self._waiting.append(text + "\n")
 
     def flush(self) -> None:
-        """Write what was appended."""
+        """Write the appended lines."""
         if not self._waiting:
             return
         data = "".join(self._waiting).encode()
@@ -96,13 +97,13 @@ class RecordWriter:
         self._waiting.clear()
 
     def sync(self) -> int:
-        """Sync the record to disk; its length in bytes."""
+        """Sync the record to disk; return its length in bytes."""
         self.flush()
         os.fsync(self._file.fileno())
         return self._length
 
     def close(self) -> None:
-        """Write what was appended and close the file."""
+        """Write the appended lines and close the file."""
         if not self._file.closed:
             try:
                 self.flush()
@@ -112,7 +113,7 @@ class RecordWriter:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A record: its first line, the lines of steps, and those of epochs."""
+    """A record: its first line, the lines of steps, and the lines of epochs."""
 
     run: dict[str, Any]
     steps: list[dict[str, Any]]
@@ -120,7 +121,7 @@ class RunRecord:
 
 
 def read_record(path: str | Path) -> RunRecord:
-    """Read a record, or the record of a run's folder, without a last line that is still being written."""
+    """Read a record file, or the record in a run's folder; an incomplete last line is ignored."""
     path = Path(path)
     path = path / RECORD_NAME if path.is_dir() else path
     *whole, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -143,5 +144,5 @@ def read_record(path: str | Path) -> RunRecord:
 
 
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lines without times: equal for two runs that computed the same."""
+    """Return the lines without times, so that runs with equal results have equal lines."""
     return [{name: value for name, value in line.items() if name not in _TIMES} for line in lines]

@@ -1,4 +1,4 @@
-"""One process of a run: the network, its optimizer, correction and measurements, and the position in the data."""
+"""One process of a run: network, optimizer, correction, measurements, and position in the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATE_VERSION = 2
 
 
 class TrainingRun:
-    """The state of a run and its steps, counted from 0; files are left to the loop."""
+    """The state of a run and its training step; the loop handles files. Steps are counted from 0."""
 
     def __init__(self, fabric: Fabric, task: Task, config: TrainingConfig) -> None:
         self.fabric, self.task, self.config = fabric, task, config
@@ -53,7 +53,7 @@ class TrainingRun:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Number of optimizer steps of the whole run."""
         return self.steps_per_epoch * self.config.epochs
 
     @property
@@ -63,7 +63,7 @@ class TrainingRun:
 
     @property
     def _alone(self) -> bool:
-        """One process and no shards: Fabric's wrappers would only cost time."""
+        """Whether there is one process without sharding, so that Fabric's wrappers are not needed."""
         return self.fabric.world_size == 1 and self.config.strategy != "fsdp"
 
     def _set_up_model(self) -> None:
@@ -78,10 +78,10 @@ class TrainingRun:
         self.model: Any = _Autocast(network, self.fabric.autocast) if self._alone else self.fabric.setup_module(network)
 
     def _set_up_optimizer(self) -> None:
-        """Hooks run in the order of registration: the step meter before and after the corrector."""
+        """Create the optimizer and register its hooks, which run in this order: meter, corrector, meter."""
         task, config = self.task, self.config
         self.optimizer = task.optimizer(self.bare)
-        bare = self._alone and config.precision != "16"  # with no gradient scaler
+        bare = self._alone and config.precision != "16"  # no gradient scaler
         self._stepper: Any = self.optimizer if bare else self.fabric.setup_optimizers(self.optimizer)
         self._backward: Callable[[Tensor], Any] = Tensor.backward if bare else self.fabric.backward
         self.step_meter: StepMeter | None = None
@@ -108,13 +108,13 @@ class TrainingRun:
         return Captured(lambda inputs, targets: self._gradients(inputs, targets, 1, last=True), parameters)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """The remaining batches of this epoch."""
+        """Return the remaining batches of this epoch."""
         self.model.train()
         self._clock.restart()
         return iter(self.task.data.train_batches(self.epoch, self.batch))
 
     def take_step(self, batches: Iterator[tuple[Any, Any]]) -> int:
-        """One optimizer step, without waiting for the device; the number of its samples."""
+        """Take one optimizer step without waiting for the device; return its number of samples."""
         lr = _learning_rate(self.optimizer)
         group = min(self.config.accumulate, len(self.task.data) - self.batch)
         data_seconds = 0.0
@@ -163,7 +163,7 @@ class TrainingRun:
         return (_channels_last(inputs) if self.config.channels_last else inputs), targets
 
     def _gradients(self, inputs: Any, targets: Any, group: int, *, last: bool) -> Tensor:
-        """Accumulate one batch's gradients; its loss and figures, (figures,) on the device."""
+        """Accumulate one batch's gradients; return its loss and figures, (figures,) on the device."""
         with self._without_sync(not last):
             outputs = self.model(inputs)
             loss = self.task.loss(outputs, targets)
@@ -189,9 +189,10 @@ class TrainingRun:
             self.schedule.step()
 
     def read(self, *, everything: bool = True) -> list[dict[str, Any]]:
-        """The record lines of steps not read before, in order.
+        """Return the record lines of the steps not read before, in order.
 
-        On a GPU, without ``everything``, the steps since the last call come with the next one, to wait for nothing.
+        On a GPU, without ``everything``, the steps since the last call are returned by the next call, so that this one
+        does not wait for the device.
         """
         self._send()
         lines = []
@@ -228,7 +229,7 @@ class TrainingRun:
         return {**place, **figures, "lr": step.lr, **measured, **times}
 
     def end_epoch(self) -> dict[str, Any]:
-        """Evaluate, step the schedule, start the next epoch; the line of the finished one. Call :meth:`read` first."""
+        """Evaluate, step the schedule and start the next epoch; return the record line. Call :meth:`read` first."""
         lr = _learning_rate(self.optimizer)
         evaluated, evaluation_seconds = self._evaluate()
         if self.schedule is not None and self.task.schedule_every == "epoch":
@@ -263,11 +264,11 @@ class TrainingRun:
         if self.task.evaluate is None or not due:
             return None, 0.0
         started = time.perf_counter()
-        if self.fabric.world_size > 1:  # running averages differ: all evaluate, and keep, those of the first process
+        if self.fabric.world_size > 1:  # use the running averages of the first process everywhere
             for buffer in self.bare.buffers():
                 torch.distributed.broadcast(buffer, src=0)
         self.model.eval()
-        # without DDP, which synchronises at every batch, and without another compilation
+        # the bare network: DDP synchronises at every batch, and a compiled network would compile again
         network = _ChannelsLast(self.bare) if self.config.channels_last else self.bare
         with torch.no_grad():
             figures = self.task.evaluate(_Autocast(network, self.fabric.autocast))
@@ -276,7 +277,7 @@ class TrainingRun:
         return self.evaluation, time.perf_counter() - started
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to resume bit for bit; a collective call. Call :meth:`read` first."""
+        """Return the state needed to resume bit for bit; a collective call. Call :meth:`read` first."""
         if self._pending or self._readback:
             raise RuntimeError("some steps were not read; call read() before state()")
         state = {
@@ -302,7 +303,7 @@ class TrainingRun:
         return state
 
     def _of_each_process(self) -> list[dict[str, Any]]:
-        """What differs between processes: random generators and the state of the data."""
+        """Gather the state that differs between processes: random generators and the data's state."""
         data = self.task.data
         own = {
             "random": random_state(self.fabric.device),
@@ -315,7 +316,7 @@ class TrainingRun:
         return gathered
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state`."""
+        """Restore the state from :meth:`state`."""
         if state["version"] != _STATE_VERSION:
             raise ValueError(
                 f"the checkpoint has version {state['version']}, this release reads version {_STATE_VERSION}; "
@@ -344,7 +345,7 @@ class TrainingRun:
 
 
 class _Autocast(nn.Module):
-    """The network in the run's precision, its outputs in float32; cheaper than Fabric's wrapper."""
+    """Runs the network in the run's precision with float32 outputs; cheaper than Fabric's wrapper."""
 
     def __init__(self, model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__()
@@ -357,7 +358,7 @@ class _Autocast(nn.Module):
 
 
 class _ChannelsLast(nn.Module):
-    """The network with its images in channels-last memory format."""
+    """Converts 4-d inputs to the channels-last memory format."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -383,7 +384,7 @@ def _channels_last(inputs: Any) -> Any:
 
 
 def _count(inputs: Any) -> int:
-    """Number of samples in a batch."""
+    """Return the number of samples in a batch."""
     return len(next(leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)))
 
 

@@ -1,4 +1,4 @@
-"""Checkpointed state: whole tensors loaded into networks and optimizers, and the random generators.
+"""Load checkpointed full tensors into networks and optimizers; save and restore random generators.
 
 The generators are those of python, numpy, torch and this process's GPU.
 """
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from congruency.distributed import like
 
-_RANK_STRIDE = 1_000_003  # so that a rank's seed is not one that a user would choose
+_RANK_STRIDE = 1_000_003  # large, so that other ranks' seeds do not collide with a user's
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Load whole tensors, cut to this process's shards if it has any."""
+    """Load full tensors into a model, sharded as its own tensors are."""
     here = model.state_dict()
     model.load_state_dict({name: _laid_out(value, here.get(name)) for name, value in state.items()})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """As :func:`load_model`; a tensor of a parameter's shape is sharded as the parameter is."""
+    """Like :func:`load_model` for an optimizer; tensors of a parameter's shape are sharded as the parameter is."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     entries = {
         i: {name: _laid_out(value, params[int(i)]) for name, value in entry.items()}
@@ -40,15 +40,15 @@ def _laid_out(value: Any, model: Any) -> Any:
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:
-    """Seed all generators; each rank above 0 gets a seed of its own."""
-    seed = (seed + _RANK_STRIDE * rank) % 2**32  # numpy takes no more
+    """Seed all generators; each rank gets its own seed."""
+    seed = (seed + _RANK_STRIDE * rank) % 2**32  # numpy's limit
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """The states of all generators, in types that ``torch.load(weights_only=True)`` reads."""
+    """Return the states of all generators in types that ``torch.load(weights_only=True)`` can read."""
     version, numbers, gauss = random.getstate()
     name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -62,7 +62,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Restore :func:`random_state`; the GPU's generator is left alone if the state has none."""
+    """Restore the generators from :func:`random_state`; the GPU's is unchanged if the state has none."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

@@ -1,8 +1,8 @@
 """Congruency and magnitude of every step, before and after the correction, without waiting for the device.
 
-:class:`congruency.CongruencyMeter` answers with means for one reference; a run records each step's measures from two of
-them, of two gradients. All are functions of the inner products of four vectors, and those are all that is computed
-during training, by the backends' first pass: the host derives the measures when it reads them, many steps at a time.
+:class:`congruency.CongruencyMeter` returns means for one reference; a run records each step's measures for two
+references and two gradients. All of them are functions of the inner products of four vectors. During training only
+these products are computed, by the backends' gram pass; the host derives the measures later, for many steps at a time.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from congruency.distributed import Groups, full, like, local, reduction_groups
 
 
 class StepMeter:
-    """Measures parameters at every optimizer step, through the optimizer's hooks.
+    """Measures congruency and magnitude at every optimizer step, through the optimizer's hooks.
 
-    Make it, call :meth:`watch_before`, attach what corrects gradients, call :meth:`watch_after`: hooks run in the order
-    they were registered. The measures are those of :class:`congruency.CongruencyMeter`, except that a parameter without
-    a gradient counts as having a gradient of zero.
+    Hooks run in the order of registration: call :meth:`watch_before`, attach the correction, call :meth:`watch_after`.
+    The measures are those of :class:`congruency.CongruencyMeter`, except that a parameter without a gradient counts as
+    having a zero gradient.
 
     Args:
         params: The parameters to measure.
-        guarded: A gradient scaler is at work: a step with a gradient that is not finite is no step.
+        guarded: Whether a gradient scaler is used, which skips steps with non-finite gradients.
     """
 
     def __init__(self, params: Iterable[Tensor], *, guarded: bool = False) -> None:
         places: dict[tuple[torch.device, torch.dtype, Groups], list[Tensor]] = {}
         for param in params:
             places.setdefault((local(param).device, param.dtype, reduction_groups(param)), []).append(param)
-        self._params = [param for members in places.values() for param in members]  # the order of saved states
+        self._params = [param for members in places.values() for param in members]  # also the order in saved states
         self._groups = [reduction_groups(param) for param in self._params]
         weights = self._weights()
         self._start, self._previous = ([weight.detach().clone() for weight in weights] for _ in range(2))
@@ -43,15 +43,15 @@ class StepMeter:
         self._guarded = guarded
         self._steps = 0
         self._current: Tensor | None = None
-        # the places of the passes, in their order
+        # one per pass, in the order of the passes
         self._places = list(dict.fromkeys((w.device, g) for w, g in zip(weights, self._groups, strict=True)))
 
     def watch_before(self, optimizer: torch.optim.Optimizer) -> None:
-        """Measure gradients as they come to ``optimizer.step()``."""
+        """Measure the gradients before any correction in ``optimizer.step()``."""
         optimizer.register_step_pre_hook(lambda *_: self._note_before())
 
     def watch_after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Measure them again as the hooks so far have left them."""
+        """Measure the gradients again, as changed by the hooks registered so far."""
         optimizer.register_step_pre_hook(lambda *_: self._measure())
         self._before = [torch.empty_like(weight) for weight in self._start]
 
@@ -68,7 +68,7 @@ class StepMeter:
         before = after if self._before is None else self._before
         parts = [part[0].to(self._device) for part in Passes(self._slices(before, after), 3).grams(wide=True)]
         products = parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
-        if self._steps == 0:  # there is no step before the first
+        if self._steps == 0:  # the first step has no previous one
             products[:, 3, :] = products[:, :, 3] = math.nan
         self._current = products
         self._steps += 1
@@ -89,21 +89,21 @@ class StepMeter:
         ]
 
     def _slices(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[tuple[ParameterSlice, Groups]]:
-        """The gradient, and as basis vectors its correction and the displacements from the start and the last step."""
+        """Yield the gradient with a basis: its correction, and the displacements since the start and the last step."""
         held = zip(before, after, self._start, self._previous, self._weights(), self._groups, strict=True)
         for g, corrected, start, previous, weight, groups in held:
             pairs = ((g, corrected), (start, weight), (previous, weight))
             yield ParameterSlice(g, [Basis(pair, chained=True) for pair in pairs], 0), groups
 
     def take(self) -> Tensor:
-        """(places, 4, 4): the products of the step just made, nan where the optimizer made none."""
+        """Return the inner products of the last step, (places, 4, 4); nan if the optimizer skipped it."""
         taken, self._current = self._current, None
         if taken is None:
             return torch.full((len(self._places), 4, 4), math.nan, dtype=torch.float64, device=self._device)
         return taken
 
     def gather(self, taken: Sequence[Tensor]) -> Tensor:
-        """(steps, 4, 4): the products of the steps that were taken, over all processes; still on the device."""
+        """Sum the products of several steps over places and processes; (steps, 4, 4) on the device."""
         products = torch.stack(list(taken))
         for i, (_, groups) in enumerate(self._places):
             for group in groups:
@@ -113,7 +113,7 @@ class StepMeter:
         return products.sum(dim=1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the parameters were at the start and at the step before, as whole tensors."""
+        """Return the parameters at the start and at the previous step, as full tensors."""
         held = zip(self._start, self._previous, self._params, strict=True)
         weights = [
             {"start": full(_shaped(start, param)), "previous": full(_shaped(previous, param))}
@@ -122,7 +122,7 @@ class StepMeter:
         return {"steps": self._steps, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from :meth:`state_dict`."""
+        """Restore the state from :meth:`state_dict`."""
         if len(state["weights"]) != len(self._params):
             raise ValueError(
                 f"the state measures {len(state['weights'])} parameters, here there are {len(self._params)}"
@@ -135,20 +135,20 @@ class StepMeter:
 
 
 def _shaped(part: Tensor, param: Tensor) -> Tensor:
-    """A copy of this process's part as a tensor that is sharded as the parameter is."""
+    """Copy this process's shard into a tensor that is sharded like the parameter."""
     tensor = param.detach().clone()
     local(tensor).copy_(part)
     return tensor
 
 
 def measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The measures of a step from its inner products, a (4, 4) that :meth:`StepMeter.gather` gave, on the host.
+    """Return the measures of a step from its inner products, (4, 4), from :meth:`StepMeter.gather`.
 
-    Without a suffix from the start of the run; "previous": from the step before.
+    Names without a suffix are relative to the start of the run, "previous" to the previous step.
     """
     (gg, gd, gs, gp), (_, dd, ds, dp), (*_, ss, _), (*_, pp) = products
     finite = math.isfinite(gg)
-    cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # of the corrected gradient, g + d
+    cc, cs, cp = gg + 2 * gd + dd, gs + ds, gp + dp  # products with the corrected gradient, g + d
     return {
         "congruency": _cosine(gs, gg, ss),
         "corrected_congruency": _cosine(cs, cc, ss),
@@ -161,7 +161,7 @@ def measures(products: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _cosine(product: float, squared_gradient: float, squared_displacement: float) -> float:
-    """cos(g, -d): the displacement points against the gradients that made it."""
+    """Return cos(g, -d): the displacement is opposite to the accumulated gradient."""
     lengths = (squared_gradient, squared_displacement)
     norms = math.prod(map(math.sqrt, lengths)) if min(lengths) > 0 else 0.0
     if not 0.0 < norms < math.inf:

@@ -1,4 +1,4 @@
-"""What the training loop needs from a task; it knows nothing of images, labels or maps."""
+"""The interface between the training loop and a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place:
     precision: Precision = "32"
 
     def sum(self, values: Tensor) -> Tensor:
-        """``values`` summed over all processes (all-reduce); for evaluations that share the work."""
+        """Sum ``values`` over all processes (all-reduce), for evaluations that share the work."""
         if self.world_size == 1:
             return values
         total = values.to(self.device, copy=True)
@@ -32,7 +32,7 @@ class Place:
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """Training batches that depend only on the epoch and the position in it.
+    """Training batches, determined by the epoch and the position in it.
 
     A batch is a pair ``(inputs, targets)``: tensors, or lists, tuples and dicts of them, whose first dimension counts
     samples; on the device or not.
@@ -44,17 +44,17 @@ class TrainingData(Protocol):
     """
 
     def __len__(self) -> int:
-        """Batches per epoch, the same on every process."""
+        """Return the number of batches per epoch, the same on every process."""
         ...
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
-        """The batches of an epoch (counted from 0) from batch ``start`` on: this process's share of each."""
+        """Return this process's share of the batches of an epoch (from 0), starting at batch ``start``."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is specific to a run: the model, its data, loss, optimizer and evaluation.
+    """The task of a run: model, data, loss, optimizer and evaluation.
 
     Attributes:
         model: The model being trained, on any device, with its initial weights.
@@ -67,7 +67,7 @@ class Task:
             tensors on the device. Called without gradients.
         evaluate: ``evaluate(model)``: metrics on held-out data, equal on all processes (see :meth:`Place.sum`); called
             in evaluation mode without gradients. With FSDP every process must call ``model`` equally often.
-        head_loss: ``loss`` as a function of the last layer's output, if something follows that layer; GEM needs it.
+        head_loss: ``loss`` as a function of the last layer's output, if other operations follow that layer; for GEM.
         description: Description of the task for the record, JSON-serialisable.
     """
 

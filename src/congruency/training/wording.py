@@ -1,4 +1,4 @@
-"""A correction in words, from its settings as records hold them."""
+"""Describe a correction in words, from its settings in a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from congruency.training.config import LATER_FIELDS, Correction
 
-# The settings that matter to a method, with its own values where none was given.
+# The settings that a method uses, with the method's defaults.
 _BY_METHOD: dict[str, dict[str, Any]] = {
     "baseline": {},
     "gem": {
@@ -25,7 +25,7 @@ _BY_METHOD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _OF_METHODS = {setting.name: setting.default for setting in fields(Correction)}
 
-# A setting in words; first by its value, then whatever it is.
+# Settings in words, by name and value or else by name.
 _WORDS = {
     "scope all": "whole network", "scope head": "last layer", "returning False": "returning off",
     "cautious True": "cautious", "rescale False": "not rescaled", "mask_decay True": "masked decay",
@@ -35,22 +35,22 @@ _WORDS = {
 
 
 def correction(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that matter to a method, defaults filled in; the others cannot distinguish two runs.
+    """Return the settings that a method uses, with defaults filled in.
 
-    Names that this release does not know are kept, for they may have changed the run.
+    Settings unknown to this release are kept, since they may have affected the run.
     """
     settings = _BY_METHOD.get(str(method["name"]))
     if settings is None:
         return {key: value for key, value in method.items() if key != "name"}
     own = {key: method[key] if method.get(key) is not None else usual for key, usual in settings.items()}
     if "margin" in own:
-        own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are one margin
+        own["margin"] = f"{own['margin']:g}"  # 0 and 0.0 are the same margin
     own |= later_settings(method)
     return own | {key: value for key, value in method.items() if key not in _OF_METHODS}
 
 
 def later_settings(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of :data:`LATER_FIELDS` that are not at their defaults and matter to the method."""
+    """Return those of :data:`LATER_FIELDS` that the method uses and that differ from their defaults."""
     name = str(method["name"])
     of_dcl = ("floor", "correct", "blocks", *(["returning"] if method.get("floor") is not None else []))
     of_cautious = ("rescale", "mask_decay", "max_rescale")
@@ -78,7 +78,7 @@ def in_words(settings: Mapping[str, Any]) -> list[str]:
 def method_name(method: Mapping[str, Any]) -> str:
     """Return a method in words: ``baseline``, ``GEM``, or the paper's ``DCL-window-references`` with its mode.
 
-    Settings other than the defaults are named too, so that different corrections have different names.
+    Settings that differ from the defaults are listed too, so that different corrections have different names.
     """
     name, own = str(method["name"]), correction(method)
     usual = correction({"name": name})
@@ -90,7 +90,7 @@ def method_name(method: Mapping[str, Any]) -> str:
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return nested settings by their dotted names, as text."""
+    """Flatten nested settings to strings by dotted name."""
     made: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""``congruency reproduce``: the tables of the paper and our own, one command per task family."""
+"""``congruency reproduce``: the paper's tables and our own studies, one command per task family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruency reproduce classification``: the paper's tables of errors and costs, and our grids of short runs."""
+"""``congruency reproduce classification``: the paper's error and cost tables, and our grids of short runs."""
 
 from __future__ import annotations
 

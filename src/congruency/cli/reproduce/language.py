@@ -1,4 +1,4 @@
-"""``congruency reproduce language``: methods compared on a byte-level GPT, each at its own best learning rate."""
+"""``congruency reproduce language``: compare methods on a byte-level GPT, each at its best learning rate."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def saliency(
         recipes = table_recipes(table, rows or (), weights=weights, pretrained=pretrained != "none", **changes)
         places = tuple(find_set(name, data).absolute() for name in DATA_SETS[table])
         if pretrained == "download":
-            check_reachable(backbone)  # before the data are read
+            check_reachable(backbone)  # before reading the data
         runner = SaliencyRunner(
             sets=Sets(table, places), out=folder.absolute(), accelerator=device, precision=precision, capture=capture,
             origin=Origin(command=typed(), data=DATA_SETS[table][0], table=table),

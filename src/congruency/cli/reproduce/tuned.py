@@ -1,4 +1,4 @@
-"""``congruency reproduce tuned``: methods compared on image classifiers, each at its own best learning rate."""
+"""``congruency reproduce tuned``: compare methods on image classifiers, each at its best learning rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``congruency saliency ...``, one module each."""
+"""``congruency saliency``: one module per command."""
 
 from __future__ import annotations
 

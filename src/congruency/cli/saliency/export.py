@@ -1,4 +1,4 @@
-"""``congruency saliency export``: a folder of maps in one file that others read."""
+"""``congruency saliency export``: write a folder of maps to one file for other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``congruency saliency gallery``: a page to look through predictions and their scores."""
+"""``congruency saliency gallery``: a page of predictions and their scores."""
 
 from __future__ import annotations
 

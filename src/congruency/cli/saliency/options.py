@@ -1,4 +1,4 @@
-"""Options that several saliency commands share, and checks of them."""
+"""Options shared by several saliency commands, and checks of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METRICS = ("NSS", "sAUC", "AUC", "CC", "AUC-Judd", "KL", "SIM", "IG")
 
 
 def device_named(name: str) -> str:
-    """Return the device of this name, refused where PyTorch cannot use it; ``"auto"`` takes a GPU if there is one."""
+    """Check and return a device; ``"auto"`` chooses a GPU if there is one."""
     import torch
 
     check_accelerator(name)
@@ -45,7 +45,7 @@ def device_named(name: str) -> str:
 
 
 def check_file(path: Path, option: str) -> None:
-    """Refuse, before any work, a file that could not be written after it."""
+    """Raise BadParameter, before any work, if a file cannot be written."""
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder, name a file", param_hint=option)
     check_folder(path.parent, option)

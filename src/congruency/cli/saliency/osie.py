@@ -1,4 +1,4 @@
-"""``congruency saliency osie``: corrections compared on OSIE alone."""
+"""``congruency saliency osie``: compare corrections on OSIE."""
 
 from __future__ import annotations
 

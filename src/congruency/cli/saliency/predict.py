@@ -1,4 +1,4 @@
-"""``congruency saliency predict``: a saliency map for every image."""
+"""``congruency saliency predict``: write a saliency map for every image."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def predict(
     with interruptible("interrupted"), plain_errors():
         if (width is None) != (height is None):
             raise ValueError("--width and --height belong together: give both, or neither for the size of the training")
-        images_of(images)  # refused before the network is read
+        images_of(images)  # raises for invalid input before the network is loaded
         model = load_model(checkpoint, place)
         trained = seen = model.preprocessing
         if width is not None and height is not None:

@@ -1,4 +1,4 @@
-"""``congruency saliency prepare``: a data set in one small file."""
+"""``congruency saliency prepare``: write a data set to one small file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores beside floors and ceiling, in lines for the terminal, and warnings of maps left out."""
+"""Terminal output of scores beside floors and ceiling, and warnings about maps left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def reference_lines(
     scores: Mapping[str, float], references: Mapping[str, Mapping[str, float]], who: str
 ) -> Iterator[str]:
-    """One line per metric: its value, then those of the references, numbered; their names below, and a warning.
+    """Yield one line per metric with its value and the numbered references, then their names and any warning.
 
     ``who`` names what was scored, such as ``"the network"``.
     """
@@ -37,7 +37,7 @@ def reference_lines(
 
 
 def warn_of_invalid(invalid: Sequence[InvalidMap], metrics: Sequence[str]) -> None:
-    """Name every map that was left out of some or all metrics, on stderr."""
+    """Print a warning to stderr for every map that was left out of some or all metrics."""
     for problem in invalid:
         which = "" if set(problem.metrics) == set(metrics) else f" of {', '.join(problem.metrics)}"
         typer.echo(f"warning: {problem.file} is left out{which}: {problem.reason}", err=True)

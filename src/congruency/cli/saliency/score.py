@@ -1,4 +1,4 @@
-"""``congruency saliency score``: the metrics of a folder of saliency maps."""
+"""``congruency saliency score``: score a folder of saliency maps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def score(
 
 
 def _csv(images: dict[str, dict[str, float]], metrics: Sequence[str]) -> str:
-    """One line per image; a score that it does not have is empty."""
+    """Return the scores as CSV, one line per image; undefined scores are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["image", *metrics])

@@ -1,4 +1,4 @@
-"""``congruency saliency train``: one saliency network on any data set, scored on held-out images."""
+"""``congruency saliency train``: train one saliency network on any data set and score it on held-out images."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def train(
         )  # fmt: skip
         make_loss(recipe.effective_loss)
         if recipe.pretrained:
-            check_reachable(str(recipe.backbone))  # before the data are read
+            check_reachable(str(recipe.backbone))  # before reading the data
         train_set, test_set = _sets(dataset, test, holdout, recipe.preprocessing, pixels_per_degree)
         prepared, asked = train_set.preprocessing, recipe.preprocessing
         if (width is not None and prepared.size != asked.size) or (aspect is not None and prepared.aspect != aspect):
@@ -135,7 +135,7 @@ def train(
 def _sets(
     dataset: Path, test: Path | None, holdout: int | None, preprocessing: Preprocessing, degree: float | None
 ) -> tuple[Prepared, Prepared]:
-    """Return what to train on and what to score on, in memory."""
+    """Return the training set and the test set, in memory."""
     from congruency.saliency.data.loaders import open_data
     from congruency.saliency.data.prepared import load_prepared, prepare_in_memory
     from congruency.saliency.task import split_prepared

@@ -1,4 +1,4 @@
-"""Saliency data sets in their official layouts or in any folder, fixation maps and batches."""
+"""Saliency data sets in their official layouts or in any folder; fixation maps and batches."""
 
 from congruency.saliency.data.images import official_density, read_image
 from congruency.saliency.data.loaders import cat2000, folder, mit1003, open_data, open_split, osie, osie_split, salicon

@@ -23,7 +23,7 @@ from congruency.saliency.data.viewings import DataError, SaliencyData, Viewing, 
 _OSIE_PIXELS_PER_DEGREE = 24.0
 _MIT1003_PIXELS_PER_DEGREE = 35.0
 _OSIE_FIXATIONS = ("fixations.mat", "eye/fixations.mat")
-_WHITE = 127  # MIT1003's fixation points are white pixels that JPEG has blurred
+_WHITE = 127  # threshold for MIT1003's fixation points, white pixels blurred by JPEG
 
 _Points = dict[str, dict[str, list[tuple[float, float]]]]
 
@@ -31,9 +31,10 @@ _Points = dict[str, dict[str, list[tuple[float, float]]]]
 def open_data(path: str | Path, split: str = "train", *, pixels_per_degree: float | None = None) -> SaliencyData:
     """Open OSIE, MIT1003, CAT2000, one ``split`` of SALICON, a prepared file, or any folder of images with fixations.
 
-    The layout decides: ``fixations.csv`` or ``fixations.json`` beside images is your own, ``stimuli/`` with
-    ``fixations.mat`` OSIE's, ``ALLSTIMULI/`` MIT1003's, ``FIXATIONLOCS/`` or ``trainSet/`` CAT2000's, ``annotations/``
-    or ``fixations/`` SALICON's. ``pixels_per_degree`` of visual angle replaces the set's own: it is the default blur.
+    The format is detected from the layout: ``fixations.csv`` or ``fixations.json`` beside images is a custom set,
+    ``stimuli/`` with ``fixations.mat`` OSIE, ``ALLSTIMULI/`` MIT1003, ``FIXATIONLOCS/`` or ``trainSet/`` CAT2000,
+    ``annotations/`` or ``fixations/`` SALICON. ``pixels_per_degree`` of visual angle replaces the set's value, which is
+    the default blur.
     """
     data = _open(Path(path), split)
     return data if pixels_per_degree is None else replace(data, pixels_per_degree=pixels_per_degree)
@@ -78,7 +79,7 @@ def open_split(
 ) -> SaliencyData:
     """Open one split of a data set: SALICON's by name, ``"train"`` or ``"test"`` of OSIE's fixed split.
 
-    Without a split, it is the whole data set; ``default`` of SALICON, which is stored in splits.
+    Without a split, open the whole data set; for SALICON, which is stored in splits, the split ``default``.
     """
     data = open_data(path, default if split is None else split, pixels_per_degree=pixels_per_degree)
     if split is None or (data.name == "SALICON" and Path(path).is_dir()):
@@ -104,8 +105,8 @@ def _viewing(image: Path, viewers: list[Tensor], density: Path | None = None) ->
 def osie(root: str | Path) -> SaliencyData:
     """Load OSIE from a folder with ``stimuli/*.jpg`` and ``fixations.mat`` (or ``eye/fixations.mat``).
 
-    The viewers' fixations are kept separate. The default blur is 24 pixels, about one degree of visual angle; state it
-    with every CC, which depends on it.
+    The viewers' fixations are kept separate. The default blur is 24 pixels, about one degree of visual angle; report it
+    with CC, which depends on it.
     """
     root = Path(root)
     path = next((root / name for name in _OSIE_FIXATIONS if (root / name).is_file()), None)
@@ -131,7 +132,7 @@ def osie(root: str | Path) -> SaliencyData:
 
 
 def osie_split(data: SaliencyData, *, train: int = 500, seed: int = 0) -> tuple[SaliencyData, SaliencyData]:
-    """A fixed split into 500 training and 200 test images, since OSIE has no official one.
+    """Return a fixed split into 500 training and 200 test images, since OSIE has no official one.
 
     Images are sorted by the SHA-256 of ``"<seed>:<file name>"`` and the first 500 are for training: the split depends
     only on the file names. Each part keeps the order of the data set.
@@ -178,10 +179,10 @@ def mit1003(root: str | Path) -> SaliencyData:
 def cat2000(root: str | Path) -> SaliencyData:
     """Load CAT2000's training set: ``Stimuli/<category>/*.jpg`` and ``FIXATIONLOCS/<category>/*.mat``.
 
-    That is ``trainSet/`` of the official archive; the folder that holds it will do. The points are the nonzero pixels
-    of ``fixLocs``: all viewers together, several fixations on one pixel as one. Images of different categories have the
-    same names, so an image is called ``Action/001.jpg``. The visual angle is not in the files: the default blur is 3 %
-    of the width, 58 pixels.
+    That is ``trainSet/`` of the official archive, given itself or by its parent folder. The points are the nonzero
+    pixels of ``fixLocs``: all viewers together, several fixations on one pixel as one. Images of different categories
+    have the same names, so an image is named ``Action/001.jpg``. The files do not contain the visual angle: the default
+    blur is 3 % of the width, 58 pixels.
     """
     root = Path(root) / "trainSet" if (Path(root) / "trainSet").is_dir() else Path(root)
     images = list(image_names(root / "Stimuli").values()) if (root / "Stimuli").is_dir() else []
@@ -208,8 +209,8 @@ def cat2000(root: str | Path) -> SaliencyData:
 def salicon(root: str | Path, split: str = "train", *, version: str | None = None) -> SaliencyData:
     """Load one split of SALICON from a folder in an official layout.
 
-    - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``; or as its
-      archives unpack in one place, the .mat and .png files in ``<split>/``. Every image needs its .mat file.
+    - The release of 2017: ``images/<split>/*.jpg``, ``fixations/<split>/*.mat``, ``maps/<split>/*.png``; or, as its
+      archives unpack into one folder, the .mat and .png files in ``<split>/``. Every image needs its .mat file.
     - JSON, as in the first release: ``annotations/fixations_<split>*.json``, the images anywhere under ``images/``.
 
     The two releases annotate the same images differently: the one of 2015 contains points of the mouse trajectory, the
@@ -242,7 +243,7 @@ def salicon(root: str | Path, split: str = "train", *, version: str | None = Non
 
 
 def _salicon_images(root: Path, split: str) -> dict[str, Path]:
-    """Image files by name without suffix, from ``images/<split>`` or else anywhere below ``images``."""
+    """Return image files by name without suffix, from ``images/<split>``, else ``images``, else ``<split>``."""
     for folder in (root / "images" / split, root / "images", root / split):
         if folder.is_dir():
             suffixes = IMAGE_SUFFIXES if folder != root / split else (".jpg", ".jpeg")  # beside the maps, .png
@@ -252,7 +253,7 @@ def _salicon_images(root: Path, split: str) -> dict[str, Path]:
 
 
 def _salicon_mats(root: Path, split: str) -> Path:
-    """The folder of the split's .mat files: fixations/<split>, or <split> if it holds some."""
+    """Return the folder of the split's .mat files: fixations/<split>, or else <split> if it has some."""
     flat = root / split
     unpacked = flat.is_dir() and any(not hidden(path) for path in flat.glob("*.mat"))
     return flat if unpacked and not (root / "fixations" / split).is_dir() else root / "fixations" / split
@@ -265,7 +266,7 @@ def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
     files = sorted(path for path in folder.glob("*.mat") if not hidden(path))
     if not files:
         raise DataError(f"{folder} holds no .mat files; unpack SALICON's fixations there")
-    # Otherwise the images of all splits are in one folder.
+    # if not divided, the images of all splits are in one folder
     divided = (root / "images" / split).is_dir() or not (root / "images").is_dir()
     expected = maps.keys() | (images.keys() if divided else set())
     unseen = sorted(expected - {path.stem for path in files})
@@ -287,7 +288,7 @@ def _salicon_from_mat(root: Path, split: str, folder: Path) -> list[Viewing]:
 
 
 def _columns(fixations: Any, path: Path) -> Tensor:
-    """(n, 2) from an n x 2 matrix of x and y; with ``squeeze_me`` one row is a vector, none an empty array."""
+    """Return (n, 2) points from an n x 2 matrix; with ``squeeze_me`` one row is a vector, no row an empty array."""
     table = np.asarray(fixations)
     if table.size and (table.ndim > 2 or table.shape[-1:] != (2,)):
         raise DataError(f"{path} has fixations of shape {table.shape}; expected rows of x and y")
@@ -333,7 +334,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _salicon_version(info: Any, path: Path) -> str:
-    """The release by the file's date: the second one is of 2017."""
+    """Return the release by the file's date; the second one is from 2017."""
     made = str(info.get("date_created", "")) if isinstance(info, dict) else ""
     if not made[:4].isdigit():
         raise DataError(f"{path} contains no date; give version='2015' or version='2017'")
@@ -346,7 +347,7 @@ def _salicon_version(info: Any, path: Path) -> str:
 def folder(
     images: str | Path, fixations: str | Path | None = None, *, pixels_per_degree: float | None = None
 ) -> SaliencyData:
-    """Load your own images and fixations.
+    """Load custom images and fixations.
 
     Points are in pixels; the centre of the top left pixel is (0, 0). Two formats are read:
 
@@ -354,9 +355,9 @@ def folder(
     - JSON: ``{"a.jpg": [[x, y], ...]}``, or ``{"a.jpg": {"viewer": [[x, y], ...]}}``.
 
     Images are named with or without their suffix. An image that the file does not name has no fixations; a name that
-    fits no image or two images is an error.
+    matches no image or two images is an error.
 
-    By default ``fixations.csv`` or ``fixations.json`` in the folder is the file; then the images are beside it, or in
+    By default the file is ``fixations.csv`` or ``fixations.json`` in the folder; the images are then beside it, or in
     its subfolder ``stimuli/`` or ``images/``. Give the pixels per degree of visual angle if they are known.
     """
     images = Path(images)
@@ -381,7 +382,7 @@ def folder(
 
 
 def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Image name -> viewer -> (n, 2) points, from a CSV or JSON file."""
+    """Read fixations from a CSV or JSON file: image name -> viewer -> (n, 2) points."""
     if not path.is_file():
         raise DataError(f"the fixations file {path} is missing")
     try:
@@ -401,7 +402,7 @@ def read_fixations(path: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def pairs(points: Any, place: str) -> Tensor:
-    """(n, 2) float64 from a list of pairs; anything else is an error, since its numbers could be paired wrongly."""
+    """Return a list of pairs as (n, 2) float64; raise DataError for other forms, which could be paired wrongly."""
     try:
         if isinstance(points, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in points):
             return torch.tensor(points, dtype=torch.float64).reshape(len(points), 2)
@@ -411,7 +412,7 @@ def pairs(points: Any, place: str) -> Tensor:
 
 
 def _check_names(named: Iterable[str], files: Sequence[Path], path: Path) -> None:
-    """Raise DataError for a name that fits two images, and for an image named in two ways."""
+    """Raise DataError for a name that matches two images, and for an image named in two ways."""
     names, stems = set(named), Counter(image.stem for image in files)
     for image in files:
         if image.stem not in names or image.stem == image.name:
@@ -431,10 +432,10 @@ def _from_csv(path: Path) -> _Points:
         if not {"image", "x", "y"} <= set(columns):
             raise DataError(f"{path} must begin with a line image,x,y[,viewer], got {','.join(columns)}")
         for row in rows:
-            if None in row:  # where DictReader puts values beyond the header
+            if None in row:  # DictReader's key for values beyond the header
                 raise DataError(f"{path}, line {rows.line_num}: more values than columns ({','.join(columns)})")
             try:
-                x, y = (float("nan" if row[axis] == "" else row[axis]) for axis in "xy")  # as pandas writes nan
+                x, y = (float("nan" if row[axis] == "" else row[axis]) for axis in "xy")  # pandas writes nan as ""
             except (TypeError, ValueError):
                 raise DataError(f"{path}, line {rows.line_num}: x and y must be numbers, got {row}") from None
             named[row["image"]][row.get("viewer") or ""].append((x, y))

@@ -1,7 +1,7 @@
 """Read MATLAB files (version 4 to 7), validating every element before SciPy parses it.
 
-SciPy's reader trusts the types and lengths in the file: a damaged file can crash the process. Each element is checked
-first against the format's description (MAT-File Format, MathWorks): a tag with a type and a length, and in an array its
+SciPy's reader trusts the types and lengths in the file, so a damaged file can crash the process. Each element is first
+checked against the format's description (MAT-File Format, MathWorks): a tag with type and length, and in an array
 flags, dimensions and name, then numbers, characters, fields or cells.
 """
 
@@ -31,7 +31,7 @@ _COMPLEX = 0x08
 
 
 def load_mat(path: Path) -> dict[str, Any]:
-    """The variables of a .mat file, structs as objects with attributes."""
+    """Load the variables of a .mat file, with structs as objects with attributes."""
     if not path.is_file():
         raise DataError(f"the file {path} is missing")
     with path.open("rb") as file:
@@ -43,13 +43,13 @@ def load_mat(path: Path) -> dict[str, Any]:
     try:
         data = BytesIO(_validated(path.read_bytes()))
         variables: dict[str, Any] = loadmat(data, squeeze_me=True, struct_as_record=False)
-    except Exception as reason:  # scipy raises many kinds of errors on broken files
+    except Exception as reason:  # scipy raises many types of errors for broken files
         raise DataError(f"{path} is not a MATLAB file that can be read ({reason}); download it again") from None
     return {name: value for name, value in variables.items() if not name.startswith("__")}
 
 
 def field(struct: Any, name: str, path: Path) -> Any:
-    """A field of a struct; the error for a missing one lists those present."""
+    """Return a field of a struct; the error for a missing field lists those present."""
     if not hasattr(struct, name):
         there = ", ".join(getattr(struct, "_fieldnames", [])) or type(struct).__name__
         raise DataError(f"{path} has no field {name!r} where it is expected (found: {there})")
@@ -57,12 +57,12 @@ def field(struct: Any, name: str, path: Path) -> Any:
 
 
 def structs(value: Any) -> list[Any]:
-    """The members of a struct array; with ``squeeze_me`` one of length 1 is a struct, an empty one an array."""
+    """Return the members of a struct array, which ``squeeze_me`` turns into a struct if it has only one."""
     return list(value.ravel()) if isinstance(value, np.ndarray) else [value]
 
 
 def points_of(x: Any, y: Any, path: Path) -> Tensor:
-    """(n, 2) zero-based points from MATLAB's one-based coordinates."""
+    """Return (n, 2) zero-based points from MATLAB's one-based coordinates."""
     try:
         columns = [torch.from_numpy(np.atleast_1d(np.asarray(value, dtype=np.float64)).ravel()) for value in (x, y)]
     except (TypeError, ValueError, OverflowError) as reason:
@@ -126,7 +126,7 @@ class _Elements:
         self.data, self.order = data, order
 
     def element(self, place: int) -> tuple[int, int, int, int]:
-        """Type, start, length and end of the element at ``place``; a small one stores its data in its tag."""
+        """Return type, start, length and end of the element at ``place``; a small one stores its data in its tag."""
         (first,) = _numbers(self.data, place, self.order, "I")
         if first >> 16:
             kind, start, length, end = first & 0xFFFF, place + 4, first >> 16, place + 8
@@ -148,7 +148,7 @@ class _Elements:
         if kind != _MATRIX or start != place + 8:
             raise ValueError(f"there is an element of type {kind}, expected an array")
         if not length:
-            return end  # an empty one
+            return end  # an empty array
         flags_kind, flags, size, place = self.element(start)
         if flags_kind != 6 or size != 8:
             raise ValueError("an array in it has no flags")
@@ -193,7 +193,7 @@ class _Elements:
         return place
 
     def integers(self, place: int) -> tuple[tuple[int, ...], int]:
-        """The values of an element of 32-bit integers, and its end."""
+        """Return the values of an element of 32-bit integers, and its end."""
         kind, start, length, end = self.element(place)
         if kind not in (5, 6) or length % 4:
             raise ValueError(f"there is an element of type {kind}, expected integers")

@@ -1,4 +1,4 @@
-"""From fixation points to maps: counts per pixel, blurred densities, and batches of both."""
+"""Convert fixation points to maps: counts per pixel, blurred densities, and batches of both."""
 
 import math
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ def fixation_counts(
     frames: Sequence[tuple[int, int]] | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """(B, height, width) float32: the number of fixations on each pixel of a grid.
+    """Count the fixations on each pixel of a grid: (B, height, width) float32.
 
     Points outside the grid are not counted.
 
     Args:
-        points: Per image (n, 2) points ``(x, y)`` in pixels; the centre of the top left pixel is (0, 0).
+        points: (n, 2) points ``(x, y)`` in pixels per image; the centre of the top left pixel is (0, 0).
         size: (height, width) of the grid.
-        frames: (height, width) of each original image, if not ``size``: its points are rescaled.
-        device: Of the result.
+        frames: (height, width) of each original image, if not ``size``; its points are rescaled.
+        device: Device of the result.
     """
     height, width = size
     numbers = torch.repeat_interleave(torch.tensor([len(p) for p in points], dtype=torch.long))
@@ -48,9 +48,9 @@ def fixation_counts(
 def density(counts: Tensor, sigma: float | tuple[float, float]) -> Tensor:
     """Blur (B, H, W) counts with a Gaussian of standard deviation ``sigma`` pixels, or (vertical, horizontal).
 
-    The separable convolution is computed as two products with banded matrices: fifteen times faster than a convolution
-    with so wide a kernel on a CPU. The kernel sums to 1 and is truncated at four standard deviations. There is
-    zero padding, so a fixation at the border has less weight. The map is not normalised; losses and metrics do that.
+    The separable convolution is computed as two products with banded matrices, fifteen times faster on a CPU than a
+    convolution with such a wide kernel. The kernel sums to 1 and is truncated at four standard deviations. Padding is
+    zero, so a fixation at the border has less weight. The map is not normalised; losses and metrics do that.
     """
     widths = sigma if isinstance(sigma, tuple) else (sigma, sigma)
     for width in widths:
@@ -67,7 +67,7 @@ def check_sigma(sigma: float) -> None:
 
 
 def _band(length: int, sigma: float, like: Tensor) -> Tensor:
-    """(length, length): the kernel centred at each pixel."""
+    """Return a banded matrix (length, length) with the kernel centred at each pixel."""
     radius = max(1, math.ceil(4 * sigma))
     kernel = torch.exp(-0.5 * (torch.arange(radius + 1, device=like.device, dtype=torch.float64) / sigma) ** 2)
     kernel = kernel / (2 * kernel.sum() - 1)
@@ -107,7 +107,7 @@ def collate(
         size: The common size. Aspect ratios are not kept; fixations are rescaled with the images.
         sigma: Standard deviation of the blur in pixels of ``size``. Default: each image's own, rescaled with it: one
             degree of visual angle if the data set states it, else 3 % of the width.
-        device: Of the result.
+        device: Device of the result.
     """
     frames = tuple((v.height, v.width) for v in viewings)
     images = torch.stack([read_image(v.image, size) for v in viewings]).to(device)

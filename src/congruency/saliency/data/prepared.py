@@ -26,7 +26,7 @@ class Prepared:
     """A data set with all its images in memory, resized to one size.
 
     Attributes:
-        data: The viewings; the image files themselves need not exist.
+        data: The viewings; their image files need not exist.
         images: (N, 3, height, width) uint8.
         aspect: How images of other aspect ratios were resized; see :class:`Preprocessing`.
     """
@@ -37,18 +37,18 @@ class Prepared:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What was done to the images."""
+        """The preprocessing of the images."""
         return Preprocessing((self.images.shape[2], self.images.shape[3]), self.aspect)
 
     def subset(self, names: Sequence[str]) -> Prepared:
-        """Only the images with these names, in this order."""
+        """Return only the images with these names, in this order."""
         places = {v.name: i for i, v in enumerate(self.data.viewings)}
         indices = [places[name] for name in names]
         return Prepared(self.data.subset(indices), self.images[indices], self.aspect)
 
 
 def prepare_in_memory(data: SaliencyData, size: tuple[int, int] = (240, 320), aspect: Aspect = "stretch") -> Prepared:
-    """Read a data set into memory, its images resized to (height, width), without writing a file."""
+    """Read a data set into memory, with images resized to (height, width)."""
     preprocessing = Preprocessing(size, aspect)
     images = torch.empty(len(data), 3, *size, dtype=torch.uint8)
     for i, v in enumerate(data.viewings):
@@ -95,20 +95,20 @@ def load_prepared(path: str | Path) -> Prepared:
         raise DataError(f"the prepared file {path} is missing; create it with congruency saliency prepare")
     try:
         content: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as reason:  # torch.load raises many kinds of errors on broken files
+    except Exception as reason:  # torch.load raises many types of errors for broken files
         raise DataError(f"{path} cannot be read ({type(reason).__name__}); prepare it again") from None
     if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
         raise DataError(f"{path} is not a prepared saliency data set; create one with congruency saliency prepare")
     try:
         return _prepared(content)
-    except Exception as reason:  # a damaged file may hold anything
+    except Exception as reason:  # a damaged file may contain anything
         raise DataError(f"{path} is damaged ({type(reason).__name__}: {reason}); prepare it again") from None
 
 
 def _prepared(content: dict[str, Any]) -> Prepared:
     names = content["names"]
     viewings = []
-    missing = content.get("missing", [0] * len(names))  # files of an earlier version do not tell them apart
+    missing = content.get("missing", [0] * len(names))  # earlier files do not have this count
     columns = names, content["frames"], content["fixations"], content["outside"], content["grey"], missing
     for name, (height, width), viewers, outside, is_grey, lost in zip(*columns, strict=True):
         image, points = Path(name), tuple(p.double().reshape(-1, 2) for p in viewers)
@@ -137,6 +137,6 @@ def _encoded(image: Tensor) -> Tensor:
 
 def _decoded(part: Tensor, size: tuple[int, int]) -> Tensor:
     with Image.open(io.BytesIO(part.numpy().tobytes())) as image:
-        if (image.height, image.width) != size:  # before anything is decoded
+        if (image.height, image.width) != size:  # check before decoding
             raise ValueError(f"an image of {image.height}x{image.width} in a set of {size[0]}x{size[1]}")
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""How a network sees an image: resized to one size, its aspect ratio stretched or kept; the way back to the image."""
+"""Preprocessing of images: resize to one size, stretching or keeping the aspect ratio; and its inverse for maps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from congruency._validate import check_choice
 
 Aspect = Literal["stretch", "pad"]
-"""Stretched to the size whatever the aspect ratio, or fitted into it and centred on black."""
+"""``"stretch"``: resize without keeping the aspect ratio; ``"pad"``: keep it and centre the image on black."""
 
 Box = tuple[int, int, int, int]
 """(top, left, height, width) of the part of the input that shows the image."""
@@ -21,7 +21,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What training and prediction both do to an image before the network sees it.
+    """Preprocessing of an image, the same in training and prediction.
 
     Attributes:
         size: (height, width) of the network's input.
@@ -40,7 +40,7 @@ class Preprocessing:
         return f"{self.size[0]}x{self.size[1]}, {'stretched' if self.aspect == 'stretch' else 'padded'}"
 
     def box(self, frame: tuple[int, int]) -> Box:
-        """Where an image of (height, width) lies in the input."""
+        """Return the box of an image of (height, width) in the input."""
         height, width = self.size
         if self.aspect == "stretch":
             return 0, 0, height, width
@@ -49,7 +49,7 @@ class Preprocessing:
         return (height - inner[0]) // 2, (width - inner[1]) // 2, *inner
 
     def apply(self, image: Tensor) -> Tensor:
-        """(3, h, w) uint8 -> (3, height, width) uint8: bilinear, with antialiasing."""
+        """Resize (3, h, w) uint8 to (3, height, width) uint8: bilinear, with antialiasing."""
         height, width = self.size
         top, left, inner_height, inner_width = self.box((image.shape[1], image.shape[2]))
         if tuple(image.shape[1:]) != (inner_height, inner_width):
@@ -63,12 +63,12 @@ class Preprocessing:
         return whole
 
     def points(self, points: Tensor, frame: tuple[int, int]) -> Tensor:
-        """(n, 2) points ``(x, y)`` of an image of (height, width) in pixels of the input."""
+        """Convert (n, 2) points ``(x, y)`` of an image of (height, width) to pixels of the input."""
         top, left, height, width = self.box(frame)
         scale = torch.tensor([width / frame[1], height / frame[0]], dtype=torch.float64)
         return (points.to(torch.float64) + 0.5) * scale - 0.5 + torch.tensor([left, top], dtype=torch.float64)
 
     def crop(self, maps: Tensor, frame: tuple[int, int]) -> Tensor:
-        """The part of (..., height, width) maps of the input that shows an image of (height, width)."""
+        """Crop (..., height, width) maps of the input to the part that shows an image of (height, width)."""
         top, left, height, width = self.box(frame)
         return maps[..., top : top + height, left : left + width]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 WIDTH_FRACTION = 0.03
-"""Default standard deviation of the blur, as a fraction of the image's width, if the visual angle is unknown."""
+"""Default standard deviation of the blur, as a fraction of the image width, if the visual angle is unknown."""
 
 
 class DataError(ValueError):
-    """A data set that cannot be read; the message names the file and what to do."""
+    """Raised if a data set cannot be read; the message names the file and what to do."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Viewing:
 
     Attributes:
         image: The image file.
-        height, width: Of the image, in pixels.
-        fixations: Per viewer (n, 2) points ``(x, y)`` in pixels, float64, all within the image. The centre of the top
+        height, width: Size of the image in pixels.
+        fixations: (n, 2) points ``(x, y)`` in pixels per viewer, float64, all within the image. The centre of the top
             left pixel is (0, 0): MATLAB's (1, 1).
-        outside: The number of fixations dropped because they lie outside the image.
-        missing: The number dropped because a coordinate is not a number (blinks, lost tracking).
+        outside: Number of fixations dropped because they lie outside the image.
+        missing: Number of fixations dropped because a coordinate is nan (blinks, lost tracking).
         density: The file of the official density map, if there is one (``official_density`` reads it).
         pixels_per_degree: Pixels per degree of visual angle, None if unknown; set by :class:`SaliencyData`.
         grey: Whether the image file is grey.
@@ -53,7 +53,7 @@ class Viewing:
 
     @property
     def key(self) -> str:
-        """The name without suffix, by which its map is found."""
+        """The name without suffix, used to find its map."""
         return self.name.removesuffix(self.image.suffix)
 
     @property
@@ -72,9 +72,9 @@ class SaliencyData:
     """A saliency data set.
 
     Attributes:
-        name: Of the data set.
-        viewings: One per image, sorted by file name unless the data set has an order of its own.
-        version: Of the annotations, if there are several (SALICON's of 2015 and 2017 differ widely).
+        name: Name of the data set.
+        viewings: One per image, sorted by file name unless the data set has its own order.
+        version: Version of the annotations, if there are several (SALICON's of 2015 and 2017 differ widely).
         pixels_per_degree: Pixels per degree of visual angle at the viewers' distance, None if unknown.
     """
 
@@ -97,11 +97,11 @@ class SaliencyData:
         return self.viewings[index]
 
     def subset(self, indices: Iterable[int]) -> SaliencyData:
-        """The data set with only these images."""
+        """Return the data set with only these images."""
         return replace(self, viewings=tuple(self.viewings[i] for i in indices))
 
     def summary(self) -> str:
-        """One line with the numbers of images and fixations, and what was dropped."""
+        """Return one line with the numbers of images, fixations and dropped fixations."""
         fixations = sum(len(v.points) for v in self.viewings)
         outside, missing = sum(v.outside for v in self.viewings), sum(v.missing for v in self.viewings)
         unlabelled = sum(len(v.points) == 0 for v in self.viewings)
@@ -124,7 +124,7 @@ def viewing(
     grey: bool = False,
     folder: str = "",
 ) -> Viewing:
-    """Create a viewing from (n, 2) points per viewer; nan and those outside the image are dropped and counted apart."""
+    """Create a viewing from (n, 2) points per viewer; points outside the image or with nan are dropped and counted."""
     height, width = size
     limit = torch.tensor([width, height], dtype=torch.float64)
     kept, outside, missing = [], 0, 0

@@ -18,7 +18,7 @@ class ImageMean(Metric):
     Images without one (no fixations) are excluded and counted in :attr:`left_out`. A score that is nan for another
     reason (nan in the map, a negative count) is included and makes the mean nan. Sums are float64 and random draws
     depend on the image only, so order, batch size and number of ranks change nothing beyond rounding. ``protocol`` is
-    that of the function.
+    passed to the function.
     """
 
     full_state_update = False
@@ -36,7 +36,7 @@ class ImageMean(Metric):
             self.add_state(state, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The mean; nan if no image had a score."""
+        """Return the mean; nan if no image had a score."""
         return self.total / self.scored
 
     @property
@@ -100,7 +100,7 @@ class InformationGain(ImageMean):
 
 
 class _AUC(ImageMean):
-    """Base of the AUCs, with the seed of their protocol's random draws."""
+    """Base class of the AUCs, with the seed of the protocol's random draws."""
 
     def __init__(self, *, protocol: Protocol = "exact", seed: int = 0, **kwargs: Any) -> None:
         super().__init__(protocol=protocol, **kwargs)

@@ -1,4 +1,4 @@
-"""Checks and conversions of the maps given to the metrics: shapes, precision, chunks that fit in memory."""
+"""Checks and conversions of the metrics' inputs: shapes, precision, chunks that fit in memory."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -11,7 +11,7 @@ _CPU_CHUNK = 2**18
 _DEVICE_CHUNK = 2**25
 
 Protocol = Literal["exact", "mit", "salicon"]
-"""How a metric is computed: by its definition, or as the code of the MIT benchmark or of the SALICON challenge does."""
+"""How a metric is computed: by its definition, or as in the code of the MIT benchmark or the SALICON challenge."""
 
 
 def check_protocol(protocol: str) -> None:
@@ -46,7 +46,7 @@ def working(maps: Tensor, name: str) -> Tensor:
 
 
 def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Saliency and ground truth as (..., P) in one precision; a truth without a batch is used for every image."""
+    """Return saliency and ground truth as (..., P) in one precision; a truth without batch is used for all images."""
     counts = isinstance(truth, Tensor) and not truth.is_floating_point()  # integers are exact in any precision
     saliency, truth = working(saliency, "saliency"), working(truth, name)
     if truth.shape[-2:] != saliency.shape[-2:]:
@@ -65,7 +65,7 @@ def working_pair(saliency: Tensor, truth: Tensor, name: str) -> tuple[Tensor, Te
 
 
 def unless_negative(scores: Tensor, *counts: Tensor) -> Tensor:
-    """The scores (...), nan where a count (..., P) is negative; without synchronising with the device."""
+    """Return the scores (...), nan where a count (..., P) is negative; without synchronising with the device."""
     for some in counts:
         scores = scores.masked_fill(some.amin(-1) < 0, float("nan"))
     return scores

@@ -14,8 +14,8 @@ EPSILON = 2.0**-52
 """MATLAB's ``eps``, which the published code adds before dividing and taking logarithms."""
 
 _NAN = float("nan")
-_RUN = 4096  # pixels that are summed in the working precision (pairwise, by torch) before float64 takes over
-_SQUARES = 256  # the same for sums of squares, which torch accumulates one by one
+_RUN = 4096  # pixels per run summed in the working precision (pairwise, by torch); runs are summed in float64
+_SQUARES = 256  # the same for sums of squares, which torch accumulates sequentially
 
 
 def nss(saliency: Tensor, fixations: Tensor, *, protocol: Protocol = "exact") -> Tensor:
@@ -131,7 +131,7 @@ def information_gain(
     ``protocol="mit"`` subtracts the minimum of both maps and counts each fixated pixel once, as the MIT benchmark.
 
     Maps are (B, H, W), a baseline also (H, W) for all images, and not negative. A zero at a fixation costs up to 52
-    bits, of a baseline it gains as many: quantised maps and maps whose minimum was set to 0 need a floor first. The
+    bits, or gains as much in the baseline: quantised maps and maps whose minimum was set to 0 need a floor first. The
     result (B,) is nan for an image without fixations or where a map (except for ``"mit"``) or a count is negative; an
     all-zero map counts as uniform.
     """
@@ -156,7 +156,7 @@ def information_gain(
 
 
 def _sum(maps: Tensor) -> Tensor:
-    """(N, P) -> (N,) float64: sums of runs of pixels, which float64 adds up.
+    """Sum pixels, (N, P) -> (N,) float64: first runs of pixels, then the runs in float64.
 
     A float32 sum over all pixels has an error that grows with their number; ``sum(dtype=torch.float64)`` converts every
     pixel, which takes several times as long.
@@ -169,7 +169,7 @@ def _sum_of_squares(maps: Tensor) -> Tensor:
 
 
 def _by_runs(maps: Tensor, run: int, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """(N, P) -> (N,): ``reduce``, (..., n) -> (...), of runs of pixels and of the rest, added up."""
+    """Apply ``reduce``, (..., n) -> (...), to runs of pixels and sum the results: (N, P) -> (N,)."""
     rest = maps.shape[-1] % run
     if rest:
         return _by_runs(maps[:, :-rest], run, reduce) + reduce(maps[:, -rest:])
@@ -177,14 +177,14 @@ def _by_runs(maps: Tensor, run: int, reduce: Callable[[Tensor], Tensor]) -> Tens
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
-    """(N,) -> (N, 1) in the precision of the maps."""
+    """Reshape (N,) to (N, 1), in the precision of the maps."""
     return values.to(like.dtype).unsqueeze(-1)
 
 
 def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) each: an offset and a total such that ``(maps + offset) / total`` are distributions.
+    """Return an offset and a total, (N,) each, such that ``(maps + offset) / total`` are distributions.
 
-    The offset is False (0), or True (1) for an all-zero map, which then is uniform. The total of a map with a negative
+    The offset is False (0), or True (1) for an all-zero map, which becomes uniform. The total of a map with a negative
     value is nan.
     """
     low, total = maps.amin(-1), _sum(maps)
@@ -193,24 +193,23 @@ def _normaliser(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mass(maps: Tensor) -> Tensor:
-    """(N,): the sum of a density or of counts, nan if it is 0 or some value is negative."""
+    """Return the sum of a density or of counts, (N,); nan if it is 0 or a value is negative."""
     low, mass = maps.amin(-1), _sum(maps)
     return mass.masked_fill_((mass == 0) | (low < 0), _NAN)
 
 
 def _from_zero(maps: Tensor) -> Tensor:
-    """The maps minus their minimum, as the MIT benchmark's code does before it divides by the sum."""
+    """Subtract the maps' minimum, as the MIT benchmark's code does before dividing by the sum."""
     return maps - maps.amin(-1, keepdim=True)
 
 
 def _moments(maps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(N, P): ``a maps + b`` for some a > 0 and b of each map; then (N,) each: its mean, its variance, and whether the
-    map is constant.
+    """Return affinely rescaled maps ``a maps + b``, a > 0, (N, P), with mean, variance and whether constant, (N,) each.
 
-    On the CPU, where checking is free, these are the maps themselves, or the maps minus their mean, if their variance
-    is not small beside the square of their mean, so that their difference is exact enough. Otherwise, and on a device,
-    a map is also divided by its range, as its squares may be out of range. Its mean is computed again, being known only
-    after rounding. A map is constant if the range is 0: by rounding, its variance need not be.
+    On the CPU, where checking is free, these are the maps themselves, or the maps minus their mean, if the variance is
+    not small relative to the squared mean, so that their difference is accurate. Otherwise, and on other devices, a map
+    is also divided by its range, since its squares may overflow or underflow; its mean is then computed again to
+    account for rounding. A map is constant if its range is 0; its computed variance may differ from 0 by rounding.
     """
     pixels, on_device = maps.shape[-1], maps.device.type != "cpu"
     mean = _sum(maps) / pixels

@@ -112,7 +112,7 @@ def auc_shuffled(
 
 
 def shuffled_negatives(fixations: Tensor) -> Tensor:
-    """(B, H, W) -> (B, H, W): for each image the fixations of all others, for :func:`auc_shuffled`.
+    """Return for each image the fixations of all others, for :func:`auc_shuffled`: (B, H, W) -> (B, H, W).
 
     With ``fixations > 0``: the number of other images with a fixation on each pixel. Rescale the fixations of images of
     different sizes to one size first.
@@ -127,9 +127,9 @@ def _salicon_shuffled(saliency: Tensor, fixations: Tensor, negatives: Tensor) ->
 
 
 def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
-    """(..., P) -> (...): the weighted probability that a positive pixel ranks above a negative one.
+    """Return the weighted probability that a positive pixel ranks above a negative one: (..., P) -> (...).
 
-    nan where a weight is below 0.
+    Ties count half. nan if a weight is negative.
     """
     if saliency.device.type == "cpu":
         return _on_cpu(saliency, positive, negative)
@@ -141,7 +141,7 @@ def _exact(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all",
 
 
 def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """(N, P) each -> (N,), by one sort of all pixels on the device.
+    """Compute the area with one sort of all pixels on the device: (N, P) each -> (N,).
 
     The sum over pairs of ``w_+ w_- ([s_+ > s_-] + 1/2 [s_+ = s_-])`` is ``1/2 (sum_p w_p N(p) + W_+ W_- - sum_n w_n
     Q(n))`` with ``N(p)`` the negatives strictly below p and ``Q(n)`` the positives strictly below n: the end of a group
@@ -160,15 +160,15 @@ def _area_of_pixels(saliency: Tensor, positive: Tensor, negative: Tensor) -> Ten
 
 
 def _strictly_before(weights: Tensor, first: Tensor) -> Tensor:
-    """The total weight before each group of ties, at each of its members; ``first`` marks the start of a group."""
+    """Return at each pixel the total weight before its group of ties; ``first`` marks the start of a group."""
     running = weights.cumsum(-1) - weights
     return running.masked_fill_(~first, 0.0).cummax(-1).values
 
 
 def _on_cpu(saliency: Tensor, positive: Tensor, negative: Tensor | Literal["all", "unfixated"]) -> Tensor:
-    """The same on the CPU with numpy, which sorts values twenty times faster than torch sorts values with indices.
+    """Compute the area on the CPU with numpy, which sorts values twenty times faster than torch sorts with indices.
 
-    The few positives are looked up among the sorted negatives, with one task per image in as many threads as torch's.
+    The few positives are looked up among the sorted negatives, one task per image in as many threads as torch uses.
     """
     shape, pixels = saliency.shape[:-1], saliency.shape[-1]
     maps, counts = (x.detach().reshape(-1, pixels).numpy() for x in (saliency, positive))
@@ -206,7 +206,7 @@ def _area_of_points(saliency: Array, positive: Array, negative: Array | Literal[
 
 
 def _ranks(ordered: Array, values: Array, running: Array | None = None) -> Array:
-    """For each value the count (or weight, by the sums ``running``) of what is below it, plus half of the ties."""
+    """Return for each value the count (or weight, from the sums ``running``) of lower values, plus half of the ties."""
     lower, upper = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
     if running is not None:
         lower, upper = running[lower], running[upper]
@@ -214,7 +214,7 @@ def _ranks(ordered: Array, values: Array, running: Array | None = None) -> Array
 
 
 def _judd_at_fixations(saliency: Tensor, fixations: Tensor, seed: int) -> Tensor:
-    """The trapezoidal area through the curve's points at the fixated values, as in the MIT benchmark.
+    """Return the trapezoidal area through the curve's points at the fixated values, as in the MIT benchmark.
 
     Between two neighbouring fixated values the curve is a step; the trapezoid adds half of it, in total
     ``P(s_- >= min s_+) / (2 N)``.

@@ -1,6 +1,6 @@
-"""ROC areas at fixed thresholds as the published toolkits compute them, and their reproducible random draws.
+"""ROC areas at fixed thresholds, as computed by the published toolkits, with reproducible random draws.
 
-The draws depend only on a seed and the image's fixations: not on batches, ranks or devices.
+The draws depend only on a seed and the image's fixations, not on batches, ranks or devices.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _CHUNK = 2**23  # random numbers held at a time
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a toolkit."""
+    """The settings of a published toolkit."""
 
     repeats: int  # random splits to average
     samples: int | None  # negatives to draw; None: as many as there are positives
-    step: float  # between thresholds, which start at 0
+    step: float  # step between thresholds, which start at 0
     thresholds: tuple[float, ...]
     reaches_top: bool  # whether the highest value of all positives and negatives may itself be a threshold
 
@@ -80,7 +80,7 @@ def splits(
 
 
 def _draw(pool: Tensor, repeats: int, count: int, key: Tensor, seed: int, replacement: bool) -> Tensor:
-    """(repeats, count) random members of the pool."""
+    """Draw (repeats, count) random members of the pool."""
     if replacement:
         draws = uniform_draws(key.unsqueeze(0), seed, repeats * count)
         return pool[(draws * len(pool)).long().clamp_(max=len(pool) - 1)].view(repeats, count)
@@ -94,7 +94,7 @@ def _draw(pool: Tensor, repeats: int, count: int, key: Tensor, seed: int, replac
 
 
 def _area(positive: tuple[Tensor, Tensor], negative: tuple[Tensor, Tensor], recipe: Recipe) -> Tensor:
-    """(R,): the trapezoidal area from (0, 0) through the points at the thresholds to (1, 1).
+    """Return the trapezoidal area, (R,), from (0, 0) through the points at the thresholds to (1, 1).
 
     Negatives are values (R, K) and weights (R, K); positives too, or (1, K) for all R.
     """
@@ -110,7 +110,7 @@ def _area(positive: tuple[Tensor, Tensor], negative: tuple[Tensor, Tensor], reci
 
 
 def _rates(values: Tensor, weights: Tensor, recipe: Recipe) -> Tensor:
-    """(R, K) -> (R, T): the fraction of weight at or above each threshold, highest threshold first."""
+    """Return the fraction of weight at or above each threshold, highest first: (R, K) -> (R, T)."""
     thresholds = torch.tensor(recipe.thresholds, dtype=values.dtype, device=values.device)
     reached = torch.bucketize(values, thresholds, right=True)
     weights = weights.double()
@@ -119,12 +119,12 @@ def _rates(values: Tensor, weights: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _top(values: Tensor, weights: Tensor) -> Tensor:
-    """(R, 1): the highest value with a nonzero weight."""
+    """Return the highest value with a nonzero weight, (R, 1)."""
     return values.masked_fill(weights == 0, 0.0).amax(-1, keepdim=True)
 
 
 def _signed(word: int) -> int:
-    """An unsigned 64-bit integer as int64."""
+    """Convert an unsigned 64-bit integer to int64."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
 
@@ -133,13 +133,13 @@ _STEP, _FIRST, _SECOND = (_signed(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE
 
 
 def image_keys(fixations: Tensor) -> Tensor:
-    """(..., P) counts -> (...) int64: a hash of each image's fixations, ``sum_p n_p mixed(p)`` modulo 2^64."""
+    """Hash each image's fixations, ``sum_p n_p mixed(p)`` modulo 2^64: (..., P) counts -> (...) int64."""
     words = _mixed(torch.arange(fixations.shape[-1], device=fixations.device) * _STEP)
     return by_parts(lambda counts: (counts.long() * words).sum(-1), fixations)
 
 
 def uniform_draws(keys: Tensor, seed: int, count: int, start: int = 0) -> Tensor:
-    """(N,) keys -> (N, count) float64 in [0, 1): numbers ``start`` to ``start + count`` of each key's stream.
+    """Return numbers ``start`` to ``start + count`` of each key's stream in [0, 1): (N,) keys -> (N, count) float64.
 
     SplitMix64 (Steele, Lea and Flood 2014) as a function of the position in the stream: integer arithmetic only, so
     that all devices give the same numbers, with random access to any part of a stream.
@@ -157,5 +157,5 @@ def _mixed(words: Tensor) -> Tensor:
 
 
 def _shifted(words: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch's own is arithmetic."""
+    """Shift right logically; torch's shift is arithmetic."""
     return torch.bitwise_and(words >> bits, 2 ** (64 - bits) - 1)

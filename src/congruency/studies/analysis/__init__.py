@@ -1,1 +1,1 @@
-"""The paper's analyses: paths on a surface, the lower bound, curves of any set of runs, pairs of samples."""
+"""The paper's analyses: optimizer paths on a surface, the lower bound, reports on runs, pairs of samples."""

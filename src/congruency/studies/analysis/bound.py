@@ -1,6 +1,6 @@
-"""``congruency bound``: the lower bound of Theorem 1 beside the congruency it bounds, as a table and a page.
+"""``congruency bound``: compare the lower bound of Theorem 1 with measured congruency, in a table and a page.
 
-On functions whose Lipschitz constant is known: where the bound is tight, and where it says nothing.
+Uses functions with known Lipschitz constant, to show where the bound is tight and where it is vacuous.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from congruency.studies.results import RESULTS_FILE
 FORMS: tuple[BoundForm, ...] = get_args(BoundForm)
 _ROUNDING = 1e-6
 _TIGHT = 0.05
-_SHOWN = (0.1, 0.5, 1.0, 1.5)  # the step sizes, times L, nearest to which curves are drawn
-_TOP = 1.5  # larger values of the printed form are not drawn: no cosine is there
+_SHOWN = (0.1, 0.5, 1.0, 1.5)  # step sizes times L: curves are drawn for the nearest ones
+_TOP = 1.5  # larger values of the printed form are not drawn: cosines are at most 1
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A function to descend on: gradient (p,) -> (p,) in float64, and its Lipschitz constant L, or an upper bound."""
+    """A function to minimize: its gradient (p,) -> (p,) in float64, and L, or an upper bound of it."""
 
     name: str
     description: str
@@ -44,7 +44,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class BoundedDescent:
-    """Gradient descent with one step size, ``relative / L``; all of shape (K,), for iterations 1..K."""
+    """Gradient descent with step size ``relative / L``; tensors are (K,), for iterations 1..K."""
 
     relative: float
     measured: Tensor
@@ -52,30 +52,30 @@ class BoundedDescent:
 
     @property
     def gap(self) -> float:
-        """The mean of measured minus sharp bound: 0 is tight, and it cannot be above 2."""
+        """The mean of the measured congruency minus the sharp bound: 0 is tight, 2 the largest possible."""
         return float((self.measured - self.bounds["sharp"]).nanmean())
 
     @property
     def tight_for(self) -> int:
-        """For how many first iterations the sharp bound stays close to the measured value."""
+        """The number of iterations before the sharp bound first departs from the measured value."""
         loose = (self.measured - self.bounds["sharp"] > _TIGHT).nonzero()
         return int(loose[0]) if len(loose) else len(self.measured)
 
     @property
     def vacuous_from(self) -> int | None:
-        """The first iteration, from 1, in which the sharp bound is -1 and so says nothing; None where it never is."""
+        """The first iteration, from 1, at which the sharp bound is -1, hence vacuous; None if it never is."""
         empty = (self.bounds["sharp"] <= -1).nonzero()
         return int(empty[0]) + 1 if len(empty) else None
 
     def broken(self, form: BoundForm) -> float:
-        """Return the share of the iterations, in percent, in which the congruency is below the bound."""
+        """Return the percentage of iterations in which the congruency is below the bound."""
         defined = ~self.measured.isnan()
         below = (self.bounds[form] > self.measured + _ROUNDING) & defined
         return 100 * float(below.sum() / defined.sum().clamp(min=1))
 
 
 def quadratic(size: int = 10, condition: float = 20.0) -> Problem:
-    """``1/2 sum_i h_i x_i^2`` with curvatures from 1/condition to 1: L is the largest, 1."""
+    """``1/2 sum_i h_i x_i^2`` with curvatures from 1/condition to 1, so that L = 1."""
     curvatures = torch.logspace(0, 1, size, base=1 / condition, dtype=torch.float64)
     return Problem(
         "quadratic",
@@ -87,9 +87,9 @@ def quadratic(size: int = 10, condition: float = 20.0) -> Problem:
 
 
 def logistic(samples: int = 200, size: int = 10, penalty: float = 1e-3, seed: int = 0) -> Problem:
-    """Logistic regression on two clouds of points: L is at most the largest eigenvalue of X'X / 4n, and the penalty.
+    """Logistic regression on two clouds of points: L is at most the largest eigenvalue of X'X / 4n plus the penalty.
 
-    A quarter is the steepest that the logistic function gets; it does get there, at the start, where all is 0.
+    The logistic function's slope is at most 1/4, and reaches it at the start, where all weights are 0.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(samples) % 2 * 2.0 - 1
@@ -115,9 +115,9 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"quadratic": quadratic, "logistic"
 
 
 def compare(problem: Problem, relative: float, steps: int) -> BoundedDescent:
-    """Descend with the step size ``relative / L`` and compare, from the first iteration on.
+    """Run gradient descent with step size ``relative / L`` and compare congruency and bounds at every iteration.
 
-    It ends early where the gradients leave the range in which a cosine is defined.
+    Stops early if a gradient's norm leaves the range in which the cosine is well defined.
     """
     if not relative > 0:
         raise ValueError(f"a step size must be positive, got {relative}")
@@ -138,7 +138,7 @@ def compare(problem: Problem, relative: float, steps: int) -> BoundedDescent:
 
 
 Results = Mapping[str, tuple[Problem, Sequence[BoundedDescent]]]
-"""By the problem's name."""
+"""Problem and descents by problem name."""
 
 
 def summary(results: Results) -> Table:
@@ -165,7 +165,7 @@ def summary(results: Results) -> Table:
 
 
 def findings(results: Results) -> list[str]:
-    """Say which bounds hold."""
+    """Return sentences on which bounds hold."""
     every = [one for _, descents in results.values() for one in descents]
     must: tuple[BoundForm, ...] = ("sharp", "expanded")
     wrong = [form for form in must if any(one.broken(form) for one in every)]
@@ -215,7 +215,7 @@ def _curves(problem: Problem, one: BoundedDescent) -> Figure:
 
 
 def _chosen(descents: Sequence[BoundedDescent]) -> list[BoundedDescent]:
-    """Those nearest to the step sizes that are drawn, each once."""
+    """The descents nearest to the step sizes to draw, without repetition."""
     nearest = [min(descents, key=lambda one: abs(one.relative - wanted)) for wanted in _SHOWN]
     return list({one.relative: one for one in nearest}.values())
 

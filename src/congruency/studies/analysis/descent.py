@@ -1,4 +1,4 @@
-"""Descending on a surface with an optimizer, plainly and with DCL (the paper's Figure 5), and the minima reached."""
+"""Optimizer paths on a surface, without and with DCL (the paper's Figure 5), and the minima they reach."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from congruency.training.correction import paper_form
 
 Mode = Literal["baseline", "concentrate", "anchor"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-_NEAR = 1e-2  # of the size of the picture: minima closer than this are one
+_NEAR = 1e-2  # relative to the size of the picture: closer minima count as one
 _FLAT = 1e-5
-_FAR = 1e6  # a path that leads there has diverged
+_FAR = 1e6  # a path that gets this far has diverged
 
 
 @dataclass(frozen=True)
 class Surface:
-    """A function z = f(x, y) and the starting point of a descent on it."""
+    """A function z = f(x, y) with a starting point."""
 
     name: str
     formula: str
@@ -62,12 +62,12 @@ SURFACES: dict[str, Surface] = {
         ),
     )
 }  # fmt: skip
-"""By name; ``paper`` is the function of the paper's Figure 5."""
+"""Surfaces by name; ``paper`` is the function of the paper's Figure 5."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """A class of ``torch.optim`` (``kind``) with its settings in the figure; ``window`` is DCL's, in steps."""
+    """A ``torch.optim`` class (``kind``) with its settings in the figure; ``window`` is DCL's window in steps."""
 
     name: str
     kind: str
@@ -82,18 +82,18 @@ OPTIMIZERS: dict[str, Descent] = {
     "rmsprop": Descent("RMSprop", "RMSprop", (0.02, 0.04), 2, 150, {"eps": 0.1}),
     "adam": Descent("Adam", "Adam", (0.05, 0.1), 6, 200, {"betas": (0.8, 0.999), "eps": 0.1}),
 }
-"""Those of the paper's figure, with its learning rates, windows and iterations."""
+"""The optimizers of the paper's figure, with its learning rates, windows and iterations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """The path of a descent.
+    """The path of an optimizer.
 
     Attributes:
-        points: (steps + 1, 2) float64, the start first; fewer where it diverged.
-        heights: (steps + 1,).
-        corrected: how many of the steps DCL changed.
-        minimum: the number of the minimum that it leads to; None where it leads to none.
+        points: (steps + 1, 2) float64, starting point first; fewer if it diverged.
+        heights: (steps + 1,), the function values.
+        corrected: number of steps that DCL changed.
+        minimum: index of the minimum that the path leads to; None if it leads to none.
     """
 
     mode: Mode
@@ -114,13 +114,13 @@ class Path:
 
     @property
     def detour(self) -> float:
-        """Length over distance: 1 for a straight line; nan where the path ends where it began."""
+        """Length over distance: 1 for a straight line; nan if the path ends at its start."""
         return self.length / self.distance if self.distance > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Illustration:
-    """The paths of one optimizer, every mode at every learning rate; ``minima`` are (2,) each, by number."""
+    """The paths of one optimizer in every mode at every learning rate; ``minima`` are (2,) each."""
 
     surface: Surface
     descent: Descent
@@ -128,21 +128,21 @@ class Illustration:
     minima: Sequence[Tensor]
 
     def agree(self, mode: Mode) -> bool | None:
-        """Whether the learning rates of a mode end at one minimum; None where some end at none."""
+        """Whether all learning rates of a mode end at the same minimum; None if some end at none."""
         found = {path.minimum for path in self.paths if path.mode == mode}
         return None if None in found else len(found) == 1
 
 
 def letter(number: int | None) -> str:
-    """A, B, C, ... by the number of a minimum; a dash for none."""
+    """Return the letter of a minimum, A, B, C, ...; a dash for none."""
     return "-" if number is None else chr(ord("A") + number)
 
 
 def find(name: str) -> Descent:
-    """Return an optimizer of the figure by its name, or any class of ``torch.optim`` with its own defaults.
+    """Return an optimizer of the figure by name, or any class of ``torch.optim`` with its defaults.
 
     Raises:
-        ValueError: there is none, or it cannot be corrected (LBFGS), or it is for sparse gradients.
+        ValueError: the name is unknown or not supported (LBFGS, SparseAdam, Muon).
     """
     known = OPTIMIZERS.get(name.lower())
     if known is not None:
@@ -162,14 +162,14 @@ def _is_optimizer(name: str) -> bool:
 
 
 def descend(surface: Surface, descent: Descent, mode: Mode, rate: float) -> Path:
-    """Descend; the same loop for every mode: gradient, then ``optimizer.step()``, which corrects it."""
+    """Run an optimizer from the surface's start; in every mode ``optimizer.step()`` applies the correction."""
     weights = torch.tensor(surface.start, dtype=torch.float64, requires_grad=True)
     optimizer = getattr(torch.optim, descent.kind)([weights], lr=rate, **descent.settings)
     dcl = None
-    if mode == "concentrate":  # by the paper's equations
+    if mode == "concentrate":  # the paper's equations
         with paper_form():
             dcl = DCL(optimizer, window=descent.window, floor=None)
-    elif mode == "anchor":  # as the published code
+    elif mode == "anchor":  # the paper's published code
         dcl = DCL(optimizer, window=descent.window, mode="anchor", margin=0.5, trigger="violated")
     points = [weights.detach().clone()]
     for _ in range(descent.steps):
@@ -185,10 +185,10 @@ def descend(surface: Surface, descent: Descent, mode: Mode, rate: float) -> Path
 
 
 def illustrate(surface: Surface, descents: Sequence[Descent]) -> list[Illustration]:
-    """Return all paths, by optimizer; a minimum has one number for all of them.
+    """Return all paths by optimizer; the minima are numbered jointly.
 
-    From each path's last point plain descent in small steps continues to the minimum of its basin. A path that
-    diverged, or whose basin has no minimum, leads to none.
+    From each path's last point, gradient descent continues to the minimum of its basin. A path that diverged, or whose
+    basin has no minimum, has none.
     """
     every = [
         [descend(surface, descent, mode, rate) for mode in MODES for rate in descent.rates] for descent in descents
@@ -204,7 +204,7 @@ def illustrate(surface: Surface, descents: Sequence[Descent]) -> list[Illustrati
 
 
 def _number(bottom: Tensor | None, minima: list[Tensor], near: float) -> int | None:
-    """The number of a minimum, which is added where it is a new one."""
+    """Return the index of a minimum, appending it to ``minima`` if it is new."""
     if bottom is None:
         return None
     for number, place in enumerate(minima):
@@ -215,7 +215,7 @@ def _number(bottom: Tensor | None, minima: list[Tensor], near: float) -> int | N
 
 
 def _bottom(surface: Surface, point: Tensor, most: int = 5000) -> Tensor | None:
-    """Gradient descent that halves its step until the height falls enough (Armijo)."""
+    """Return the minimum reached by gradient descent with Armijo backtracking; None for saddles or divergence."""
     step = 0.1
     for _ in range(most):
         if not point.abs().amax() < _FAR:

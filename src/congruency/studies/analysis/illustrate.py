@@ -1,4 +1,4 @@
-"""``congruency illustrate``: paths of optimizers on a surface, with and without DCL, and what they show."""
+"""``congruency illustrate``: page on optimizer paths on a surface, with and without DCL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from congruency.studies.results import RESULTS_FILE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS: dict[bool, dict[Mode, str]] = {  # by whether the colour scheme is dark
+_COLOURS: dict[bool, dict[Mode, str]] = {  # keys: whether the colour scheme is dark
     False: dict(zip(MODES, ("#111820", "#1173e6", LIGHT[2]), strict=True)),
     True: dict(zip(MODES, ("#ffffff", DARK[1], DARK[2]), strict=True)),
 }
@@ -59,7 +59,7 @@ def table(results: Sequence[Illustration]) -> Table:
 
 
 def findings(results: Sequence[Illustration]) -> list[str]:
-    """Say what the end points show: whether learning rates agree; the table has where each path ends."""
+    """Return sentences on whether the learning rates of each mode end at the same minimum."""
     several = [result for result in results if len(result.descent.rates) > 1]
     same = [
         f"{result.descent.name} {path.rate:g}"
@@ -77,7 +77,7 @@ def findings(results: Sequence[Illustration]) -> list[str]:
 
 
 def _verdict(results: Sequence[Illustration]) -> str:
-    """Which of the two modes makes learning rates agree that do not without correction."""
+    """State which mode makes learning rates agree that disagree without correction."""
     split = [result for result in results if result.agree("baseline") is False]
     if not split:
         return (
@@ -98,7 +98,7 @@ def _verdict(results: Sequence[Illustration]) -> str:
 
 
 def write(results: Sequence[Illustration], out: Path, command: str) -> list[Path]:
-    """Write the page, ``results.json``, and the picture of every optimizer as PNG, for light and dark pages."""
+    """Write the page, ``results.json``, and a PNG per optimizer for the light and the dark colour scheme."""
     drawn = {result.descent.name: (_picture_of(result), _picture_of(result, dark=True)) for result in results}
     page = _page(results, drawn, command)
     pictures = {
@@ -138,7 +138,7 @@ def _page(results: Sequence[Illustration], pictures: dict[str, tuple[bytes, byte
 
 
 def _heights(result: Illustration) -> list[Figure]:
-    """A chart for every learning rate, so that a mode has the colour that it has in the picture."""
+    """Draw one chart per learning rate, so that a mode keeps its colour of the picture."""
     made = []
     for rate in result.descent.rates:
         series = [
@@ -188,7 +188,7 @@ def _drawn(drawn: Illustration, colours: dict[Mode, str], scheme: dict[str, str]
 
 
 def _background(axes: Axes, drawn: Illustration, scheme: dict[str, str]) -> None:
-    """Heights as shades and contour lines; the start, and the minima by their letters."""
+    """Draw the heights as shades and contour lines, the start, and the minima with their letters."""
     x, y, heights = _grid(drawn)
     low, middle, high = (float(value) for value in np.quantile(heights, (0.0, 0.5, 0.98)))
     share = np.linspace(0, 1, 18)
@@ -210,7 +210,7 @@ def _background(axes: Axes, drawn: Illustration, scheme: dict[str, str]) -> None
 
 
 def _grid(drawn: Illustration, count: int = 160) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The rectangle that the paths lie in, with a margin, and the heights on it."""
+    """Return a grid over a square around the paths, and the heights on it."""
     near = [path.points[path.points.abs().amax(1) < 1e3] for path in drawn.paths]
     ends = [drawn.minima[path.minimum][None] for path in drawn.paths if path.minimum is not None]
     seen = torch.cat([torch.tensor([drawn.surface.start], dtype=torch.float64), *near, *ends])

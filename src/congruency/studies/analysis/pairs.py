@@ -1,6 +1,6 @@
-"""``congruency pairs``: how far two samples agree on the update, beside how far they look alike (Figures 7 and 8).
+"""``congruency pairs``: gradient congruency of pairs of samples beside their similarity (Figures 7 and 8).
 
-In one network or over several: whether samples of one class agree more than those of two.
+Compares, in one network or over several, pairs within a class with pairs between classes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from congruency.studies.statistics import mean_interval
 
 WITHIN, SIMILAR, BETWEEN = "within a class", "between similar classes", "between classes"
 ANY = "between any two"
-"""The pairs of samples without classes."""
+"""The kind of pairs if no class repeats."""
 _MEASURES = ("congruency", "similarity")
 _REFERENCES, _ACROSS = 4, 5  # references with pictures, and pictures beside each
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Every two of n samples.
+    """All pairs of n samples.
 
     Attributes:
         congruency: (n, n) cosines of their gradients in the last layer.
-        similarity: (n, n) cosines of the raw inputs, as the network sees them.
+        similarity: (n, n) cosines of the normalised images.
     """
 
     congruency: Tensor
@@ -51,18 +51,18 @@ class Pairs:
 
 
 def compare(samples: Samples) -> Pairs:
-    """Both cosines of every pair, gradients by the last layer's parameters, as in the paper."""
+    """Return both cosines of every pair; gradients are of the last layer, as in the paper."""
     chosen = list(head(samples.model).parameters())
     nu = pairwise_congruency(samples.model, samples.loss, samples.inputs, samples.targets, chosen)
     return Pairs(nu, pairwise_similarity(samples.seen), samples.labels)
 
 
 def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dict[str, float]]:
-    """Return both cosines, their means within a class and between classes, or over all pairs where no class repeats.
+    """Return both cosines' means within a class and between classes, or over all pairs if no class repeats.
 
     Args:
-        similar: Two classes that are alike, with a mean of their own; between classes are then the pairs of the first
-            one with all others, as in the paper's subsets of Figure 8.
+        similar: Two similar classes, whose pairs have a mean of their own; "between classes" are then the pairs of the
+            first one with all others, as in the paper's subsets of Figure 8.
     """
     masks = {kind: mask for kind, mask in _masks(pairs.labels, similar).items() if mask.any()}
     return {
@@ -71,7 +71,7 @@ def means(pairs: Pairs, similar: tuple[str, str] | None = None) -> dict[str, dic
 
 
 def _masks(labels: Sequence[str], similar: tuple[str, str] | None) -> dict[str, Tensor]:
-    """The pairs of each kind, (n, n), each pair once."""
+    """Return a mask (n, n) for each kind of pairs, with each pair once."""
     of = torch.tensor([labels.index(label) for label in labels])
     upper = torch.ones(len(of), len(of)).triu(1).bool()
     if len(set(labels)) == len(labels):
@@ -104,7 +104,7 @@ _NOTES = (
 
 
 def _references(labels: Sequence[str]) -> list[int]:
-    """The first sample of each class; of samples without classes, evenly chosen ones."""
+    """Return the first sample of each class, or evenly spaced samples if no class repeats."""
     first = [labels.index(label) for label in dict.fromkeys(labels)]
     if len(first) < len(labels):
         return first[:_REFERENCES]
@@ -112,7 +112,7 @@ def _references(labels: Sequence[str]) -> list[int]:
 
 
 def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
-    """A reference and samples beside it, from the most congruent to the least."""
+    """Show a reference with other samples, from the most congruent to the least."""
     cells = [_cell(samples, reference, "Ref.", "")]
     for other in _beside(pairs, reference):
         nu, similarity = float(pairs.congruency[reference, other]), float(pairs.similarity[reference, other])
@@ -124,7 +124,7 @@ def _row(samples: Samples, pairs: Pairs, reference: int) -> Figure:
 
 
 def _beside(pairs: Pairs, reference: int) -> list[int]:
-    """From the most congruent sample to the least, evenly along the ranking."""
+    """Return samples evenly spaced along the ranking, from the most congruent to the least."""
     row = pairs.congruency[reference].nan_to_num(nan=-2.0)
     ranked = [i for i in row.argsort(descending=True, stable=True).tolist() if i != reference]
     if len(ranked) <= _ACROSS:
@@ -171,7 +171,7 @@ def results_of(every: Sequence[Pairs], similar: tuple[str, str] | None = None) -
 def compose(lead: str, results: Results, command: str, figures: Sequence[Figure] = ()) -> Page:
     """Return the page of one network or several, with the pictures of the first.
 
-    Its findings are those of the paired tests; where all networks gave the same, as they do for the images, the means.
+    Its findings are the paired tests, and the plain means of measures that are the same for all networks.
     """
     base = BETWEEN if BETWEEN in results else None
     rows = tuple(Row[Any](name=kind, jobs=(), against=None if kind == base else base) for kind in results)
@@ -196,9 +196,9 @@ def write(
     trained: Sequence[str],
     similar: tuple[str, str] | None = None,
 ) -> tuple[Page, list[Path]]:
-    """Write ``index.html``, ``results.json`` and ``table.md``; ``samples`` are of the first network.
+    """Write ``index.html``, ``results.json`` and ``table.md``; ``samples`` are the first network's.
 
-    ``trained`` are the commands that trained the networks, where they are known.
+    ``trained`` are the commands that trained the networks, as far as known.
     """
     results = results_of(every, similar)
     lead = f"{samples.about}. Every two samples: the cosine of their gradients, beside that of the images alone."

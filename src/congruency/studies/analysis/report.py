@@ -46,14 +46,14 @@ _CURVES = (
 
 
 def partner(of: Group, groups: Sequence[Group]) -> Group | None:
-    """Return the baseline with the same settings, which a group is compared with."""
+    """Return the baseline with the same settings, to compare a group with; None if there is none."""
     if of.kind == "baseline":
         return None
     return next((one for one in groups if one.kind == "baseline" and one.variant == of.variant), None)
 
 
 def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
-    """Return the groups as a study, and their figures; the first metric is compared with the baseline's."""
+    """Return the groups as a study, and their results; only the first metric is compared with the baseline."""
     results = results_of(groups)
     known = dict.fromkeys(name for metrics in results.values() for name in metrics)
     columns = _metrics(groups)
@@ -80,7 +80,7 @@ def study_of(groups: Sequence[Group]) -> tuple[Study[Any], Results]:
 
 
 def _metrics(groups: Sequence[Group]) -> list[Column]:
-    """Scores after training; or the figures of the evaluations, without the loss, which the charts have."""
+    """Return the columns: the scores after training, else the evaluation metrics without the loss, else the loss."""
     scores = dict.fromkeys(name for one in groups for run in one.runs for name in run.scores)
     if scores:
         names = [*(name for name in PRINTED if name in scores), *(name for name in scores if name not in PRINTED)]
@@ -94,7 +94,7 @@ def _metrics(groups: Sequence[Group]) -> list[Column]:
 
 
 def findings(groups: Sequence[Group], study: Study[Any], results: Results) -> list[str]:
-    """Say what the comparisons say, and which rows have none."""
+    """Return sentences on the comparisons, and on rows without a baseline."""
     alone = [
         f"{one.name}: no baseline of the same settings, so there is no comparison."
         for one in groups
@@ -105,7 +105,7 @@ def findings(groups: Sequence[Group], study: Study[Any], results: Results) -> li
 
 
 def differing(groups: Sequence[Group]) -> Table:
-    """Return what differs between the groups: the method, its settings, the others, device and versions."""
+    """Return a table of what differs between the groups: method, settings, device and versions."""
     runs = [run for one in groups for run in one.runs]
     columns, cells = ["Row"], [[one.name] for one in groups]
 
@@ -133,7 +133,7 @@ def _recorded(part: str, key: str, run: RecordedRun) -> str:
 
 
 def left_out(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for every run that shares its row and its seed with another."""
+    """Return a sentence per run that was left out because another has the same row and seed."""
     text = []
     for one in groups:
         shown = {run.seed: run.name for run in one.runs}
@@ -146,7 +146,7 @@ def left_out(groups: Sequence[Group]) -> list[str]:
 
 
 def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
-    """Return the exact command of every run; runs of a group from one command are named together."""
+    """Return the exact command of every run; a group's runs with the same command are listed together."""
     text: list[tuple[str, str | None]] = []
     for one in groups:
         by_command: dict[str | None, list[str]] = {}
@@ -159,7 +159,7 @@ def commands(groups: Sequence[Group]) -> list[tuple[str, str | None]]:
 
 
 def compose(loaded: Loaded, command: str) -> Page:
-    """Return the page of the runs that were read, with a word on those that were not."""
+    """Return the page of the runs that were read, with a message for each of the others."""
     groups = group(loaded.runs)
     study, results = study_of(groups)
     drawn = groups[:_AT_MOST]
@@ -179,7 +179,7 @@ def compose(loaded: Loaded, command: str) -> Page:
 
 
 def _figures(groups: Sequence[Group]) -> list[Figure]:
-    """The charts that the records have numbers for."""
+    """Return the charts for which the records have numbers."""
     made = []
     for name in evaluated(groups):
         title = f"Validation {name.replace('_', ' ')}"
@@ -208,24 +208,24 @@ def _chart(
     possible: tuple[float, float] = (-math.inf, math.inf),
     group: str = "",
 ) -> Figure | None:
-    """None where there is nothing to draw; `log` where all values allow it, as the paper draws training errors."""
+    """Draw a chart, on a log axis if asked for and all values are positive; None if there is nothing to draw."""
     finite = [value for one in series for value in one.y if math.isfinite(value)]
     if not finite:
         return None
     log = log and min(finite) > 0
     if not possible[0] <= min(finite) <= max(finite) <= possible[1]:
-        possible = (-math.inf, math.inf)  # a task of its own, with other units
+        possible = (-math.inf, math.inf)  # a custom task with other units
     chart = line_chart(series, title=title, x_label=x_label, y_label=y_label, log=log, possible=possible, group=group)
     return Figure(title, chart, note)
 
 
 def _group(name: str) -> str:
-    """The figures that can be compared between charts, and so share their y axis: losses, and cosines."""
+    """Return the group of charts that share a y axis: losses and cosines do."""
     return "cosine" if "congruency" in name else "loss" if name == "loss" else ""
 
 
 def _possible(name: str) -> tuple[float, float]:
-    """The values that a figure can have at all, where that is known; errors are percentages."""
+    """Return the possible range of a figure, infinite if unknown; errors are percentages."""
     if "error" in name:
         return 0.0, 100.0
     if "congruency" in name:
@@ -252,7 +252,7 @@ def _notes(groups: Sequence[Group]) -> list[tuple[str, str]]:
 
 
 def results_of(groups: Sequence[Group]) -> Results:
-    """Return the figures of all runs, row by row; nan where a seed does not have one."""
+    """Return the figures of all runs by row; nan where a run lacks one."""
     found: Results = {}
     for one in groups:
         runs = [figures(run) for run in one.runs]
@@ -265,8 +265,8 @@ def results_of(groups: Sequence[Group]) -> Results:
 def figures(run: RecordedRun) -> dict[str, float]:
     """Return the figures of a run, as far as its record has them.
 
-    The scores after training; the last evaluation's figures (``test_``); the last epoch's training loss and error
-    (``training_``) and magnitude; means over all epochs of the congruencies and of the share of steps corrected.
+    These are the scores after training; the last evaluation's metrics (``test_``); the last epoch's training loss and
+    error (``training_``) and magnitude; and the congruencies and share of corrected steps, averaged over all epochs.
     """
     last = run.epochs[-1]
     evaluation: Mapping[str, Any] = next(
@@ -281,13 +281,13 @@ def figures(run: RecordedRun) -> dict[str, float]:
 
 
 def _mean_over_epochs(run: RecordedRun, name: str) -> float:
-    """The mean over the epochs that have the figure; nan where none has."""
+    """The mean over the epochs that have the figure; nan if none has it."""
     values = [value for line in run.epochs if math.isfinite(value := number(line, name))]
     return statistics.fmean(values) if values else math.nan
 
 
 def evaluated(groups: Sequence[Group]) -> list[str]:
-    """Return the figures that evaluations have, the errors first."""
+    """Return the names of the evaluation metrics: errors first, the loss last."""
     names = dict.fromkeys(
         name
         for group in groups
@@ -300,12 +300,12 @@ def evaluated(groups: Sequence[Group]) -> list[str]:
 
 
 def by_epoch(groups: Sequence[Group], *names: str) -> list[Series]:
-    """Return a figure of the epochs' lines: mean over seeds and its interval; empty for groups that never have it."""
+    """Return a figure by epoch for each group: its mean over seeds with its interval, nan where missing."""
     return [_series(group, lambda run: [number(line, *names) for line in run.epochs]) for group in groups]
 
 
 def spread_by_epoch(groups: Sequence[Group], name: str) -> list[Series]:
-    """Return the standard deviation of a figure over the steps of each epoch, mean over seeds."""
+    """Return the standard deviation of a figure over the steps of each epoch, averaged over seeds."""
 
     def spread(run: RecordedRun) -> list[float]:
         values: dict[int, list[float]] = {}
@@ -320,7 +320,7 @@ def spread_by_epoch(groups: Sequence[Group], name: str) -> list[Series]:
 
 
 def within_epoch(groups: Sequence[Group], name: str, epoch: int) -> list[Series]:
-    """Return a figure by iteration in one epoch (from 0), mean over seeds; no band, for it would hide the lines."""
+    """Return a figure by iteration in one epoch (from 0), averaged over seeds; a band would hide the lines."""
     made = []
     for one in groups:
         runs: dict[int, dict[int, float]] = {}
@@ -337,13 +337,13 @@ def within_epoch(groups: Sequence[Group], name: str, epoch: int) -> list[Series]
 
 
 def _thinned(values: Sequence[float]) -> list[float]:
-    """At most as many points as a chart can show, each the mean of its neighbours."""
+    """Average consecutive values so that at most as many points remain as a chart can show."""
     size = -(-len(values) // _POINTS) or 1
     return [statistics.fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 def representative(groups: Sequence[Group]) -> list[int]:
-    """Return the epochs, from 0, that have a chart each: the paper's four, or the last one of shorter runs."""
+    """Return the epochs, from 0, that get a chart: the paper's four, in shorter runs those reached and the last."""
     wanted = (1, 5, 10, 15)
     longest = max((len(run.epochs) for group in groups for run in group.runs), default=0)
     chosen = [epoch for epoch in wanted if epoch <= longest]
@@ -353,6 +353,6 @@ def representative(groups: Sequence[Group]) -> list[int]:
 
 
 def _series(group: Group, curve: Callable[[RecordedRun], list[float]]) -> Series:
-    """``curve`` has one number per epoch, counted from 1; where runs differ in their number, those there are count."""
+    """Average ``curve``, one number per epoch, over the group's runs; shorter runs contribute the epochs they have."""
     runs = {run.seed: curve(run) for run in group.runs}
     return mean_series(group.name, range(1, max(map(len, runs.values()), default=0) + 1), runs)

@@ -1,4 +1,4 @@
-"""Records of any set of runs: found, read, and grouped by what was run, whatever the seed."""
+"""Find run records, read them, and group runs that differ only in their seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from congruency.training.record import RECORD_NAME, read_record
 from congruency.training.wording import correction, flat, method_name
 
-# How a run was computed or watched, not what was run.
+# Settings that do not define what was run: how it was computed or monitored.
 _INCIDENTAL = {
     "seed", "method", "flush_every", "record_steps", "checkpoint_steps", "checkpoint_epochs", "progress", "tensorboard",
     "workers", "accelerator",
@@ -24,14 +24,14 @@ _FIRST_NAMED = ("data", "model", "optimizer", "sample_order", "training_images",
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """One run's record, checked.
+    """The validated record of one run.
 
     Attributes:
         name: where it was read from, for messages.
-        method: in words; ``kind`` is its own name: ``baseline``, ``gem``, ``dcl``, ``cautious`` or ``l2sp``.
-        settings, correction, machine: what else was run, how gradients were corrected, and the device and versions.
-        steps, epochs: the lines of the record; ``planned`` is how many epochs it was to have.
-        scores: its scores after training, by metric, if it has some.
+        method: the method in words; ``kind`` is its key: ``baseline``, ``gem``, ``dcl``, ``cautious`` or ``l2sp``.
+        settings, correction, machine: task and training settings, the method's settings, and device and versions.
+        steps, epochs: the lines of the record; ``planned`` is the number of epochs configured.
+        scores: scores after training by metric, if any.
     """
 
     name: str
@@ -54,7 +54,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The runs that could be read, and a message for each that could not, or was left out."""
+    """The runs that were read, and a message for each that was skipped."""
 
     runs: list[RecordedRun] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -62,13 +62,13 @@ class Loaded:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that differ in their seeds alone.
+    """Runs that differ only in their seeds.
 
     Attributes:
-        name: the method, and as few settings as distinguish it from other groups.
+        name: the method with the settings needed to distinguish the group from others.
         variant: the settings in which groups differ.
-        runs: by rising seed, one per seed.
-        left_out: further runs of those seeds.
+        runs: one per seed, sorted by seed.
+        left_out: further runs with the same seeds.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Group:
 
     @property
     def kind(self) -> str:
-        """The method's own name."""
+        """The method's key; see :class:`RecordedRun`."""
         return self.runs[0].kind
 
     @property
@@ -88,7 +88,7 @@ class Group:
 
 
 def find_records(places: Iterable[Path]) -> list[Path]:
-    """Return the records at some paths: a record itself, a run's folder, or all runs anywhere below a folder."""
+    """Return the records at the given paths: a record file, a run's folder, or all runs below a folder."""
     found: list[Path] = []
     for place in places:
         if not place.exists():
@@ -107,7 +107,7 @@ def find_records(places: Iterable[Path]) -> list[Path]:
 
 
 def load(paths: Iterable[Path], *, unfinished: bool = False) -> Loaded:
-    """Read the records; a damaged one is named and left out, and so is an unfinished one unless it is wanted."""
+    """Read the records; damaged ones, and unfinished ones unless ``unfinished``, are skipped with a message."""
     loaded = Loaded()
     for path in paths:
         name = _short(path)
@@ -163,7 +163,7 @@ def _run(path: Path, name: str) -> RecordedRun:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """The scores of the trained network, which runs of saliency leave beside their record."""
+    """The scores of the trained network, which saliency runs store beside their record."""
     if not path.is_file():
         return {}
     scores = json.loads(path.read_text(encoding="utf-8"))["scores"]
@@ -171,9 +171,9 @@ def _scores(path: Path) -> dict[str, float]:
 
 
 def group(runs: Sequence[RecordedRun]) -> list[Group]:
-    """Return groups in the order of their first runs, the baselines first; of a seed that comes twice one run counts.
+    """Group runs that differ only in their seeds; baselines come first, otherwise in the order of the runs.
 
-    That is the first one, or the first that is finished; the others are kept as left out.
+    If a seed occurs more than once, the first finished run counts, else the first; the others are ``left_out``.
     """
     keys = varying(runs)
     named = _distinguishing(runs, keys)
@@ -197,7 +197,7 @@ def varying(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _distinguishing(runs: Sequence[RecordedRun], keys: Sequence[str]) -> list[str]:
-    """As few settings as distinguish what all of them do: another data set has another mean of its pixels too."""
+    """Choose few settings that distinguish as much as all; many vary together, such as data set and pixel mean."""
     chosen: list[str] = []
     kinds = 1
     for key in sorted(keys, key=lambda key: _FIRST_NAMED.index(key) if key in _FIRST_NAMED else len(_FIRST_NAMED)):
@@ -209,13 +209,13 @@ def _distinguishing(runs: Sequence[RecordedRun], keys: Sequence[str]) -> list[st
 
 
 def row_name(method: str, settings: Mapping[str, str]) -> str:
-    """Return the name of a row: the method in words, and the settings in which it differs from other rows."""
+    """Return a row's name: the method in words, and the settings in which it differs from other rows."""
     listed = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
     return f"{method} ({listed})" if listed else method
 
 
 def number(line: Mapping[str, Any], *names: str) -> float:
-    """Return a figure of a line, through nested dicts; nan where it is missing, null or not a finite number."""
+    """Return a number from a line's nested dicts; nan if it is missing, null or not a finite number."""
     value: Any = line
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -224,6 +224,6 @@ def number(line: Mapping[str, Any], *names: str) -> float:
 
 
 def _short(path: Path) -> str:
-    """The last parts of a path, which say nothing about the machine."""
+    """The last parts of a path, without machine-specific folders."""
     parts = path.parts[-3:] if path.name == RECORD_NAME else path.parts[-2:]
     return "/".join(part for part in parts if part != path.anchor)

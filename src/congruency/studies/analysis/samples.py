@@ -1,4 +1,4 @@
-"""A trained network together with samples to compare: from a checkpoint and a data set, whatever the task."""
+"""Load a trained network and samples to compare, from a checkpoint and a data set."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Samples:
     """n samples, and the network, in evaluation mode, whose gradients are compared.
 
     Attributes:
-        inputs: (n, ...), what the network takes.
-        seen: (n, ...), the images normalised, whose plain similarity is compared with.
-        pictures: of each sample, as PNG.
+        inputs: (n, ...), the network's inputs.
+        seen: (n, ...), the normalised images, for the similarity.
+        pictures: one PNG per sample.
     """
 
     model: nn.Module
@@ -45,12 +45,12 @@ class Samples:
 
 
 def is_saliency(checkpoint: Path) -> bool:
-    """Whether a file is a saliency model."""
+    """Whether a file is a checkpoint of a saliency model."""
     if not checkpoint.is_file():
         return False
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # torch raises many kinds on files that are not its own; the reader says what is wrong
+    except Exception:  # torch raises many types on foreign files; the later read reports what is wrong
         return False
     return isinstance(content, dict) and str(content.get("format", "")).startswith("congruency saliency model")
 
@@ -58,9 +58,9 @@ def is_saliency(checkpoint: Path) -> bool:
 def classifier_samples(
     checkpoint: Path, data: str, classes: Sequence[str], count: int, *, split: str = "test", folder: Path | None = None
 ) -> Samples:
-    """Return a classifier that ``congruency train`` trained, by its folder or a checkpoint, and images of a set.
+    """Load a classifier trained by ``congruency train``, from its folder or a checkpoint, and images of a data set.
 
-    ``count`` images of each of ``classes``, or in all, evenly over the classes of the set, where none is named.
+    Takes ``count`` images of each of ``classes``; without ``classes``, ``count`` images in total over all classes.
     """
     run, path = _run_of(checkpoint)
     task, augmentation = _described(run)
@@ -68,7 +68,7 @@ def classifier_samples(
     if len(images.classes) != task.get("classes"):
         raise ValueError(f"{data} has {len(images.classes)} classes, the network was trained on {task.get('classes')}")
     some = images.subset(_of_classes(images, classes, count) if classes else _mixed(images, count))
-    size = augmentation.size if data not in SETS or data == "imagenet" else None  # the others are of one size
+    size = augmentation.size if data not in SETS or data == "imagenet" else None  # other known sets have one size
     chosen = some.decoded(size, len(augmentation.mean)) if isinstance(some, Catalogue) else some
     inputs, targets = next(iter(Batches(chosen, len(chosen), augmentation).evaluation_batches()))
     channels, height, width = inputs.shape[1:]
@@ -87,7 +87,7 @@ def classifier_samples(
 
 
 def trained_by(checkpoint: Path) -> str | None:
-    """Return the command that trained a classifier, as it was typed; None where it is not recorded."""
+    """Return the command that trained a classifier; None if it is not recorded."""
     if is_saliency(checkpoint):
         return None
     typed = read_record(_run_of(checkpoint)[0]).run.get("command")
@@ -95,7 +95,7 @@ def trained_by(checkpoint: Path) -> str | None:
 
 
 def _run_of(checkpoint: Path) -> tuple[Path, Path]:
-    """The folder of a run and the file of a checkpoint, from either of them."""
+    """Return a run's folder and a checkpoint file, given either; of a folder the last checkpoint."""
     if not checkpoint.exists():
         raise FileNotFoundError(f"the checkpoint {checkpoint} is missing; give a run's folder or a checkpoint in it")
     run = checkpoint if checkpoint.is_dir() else checkpoint.resolve().parent.parent
@@ -111,10 +111,10 @@ def _run_of(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def all_different(checkpoints: Sequence[Path]) -> None:
-    """Refuse a run that is given twice: one network is no evidence for two.
+    """Check that no run is given twice, which would count one network as two.
 
     Raises:
-        ValueError: two of them are of one run.
+        ValueError: two checkpoints belong to the same run.
     """
     known: dict[Path, Path] = {}
     for checkpoint in checkpoints:
@@ -125,11 +125,11 @@ def all_different(checkpoints: Sequence[Path]) -> None:
 
 
 def _trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
-    """The network as a checkpoint has it, in evaluation mode, for images of (channels, height, width)."""
+    """Load a checkpoint's network in evaluation mode, for images of ``shape`` (channels, height, width)."""
     model = create(task["model"], int(task["classes"]), shape=shape)
     try:
         load_model(model, state["model"])
-    except RuntimeError:  # torch's, on shapes that differ
+    except RuntimeError:  # mismatched shapes
         raise ValueError(
             f"the weights of {task['model']} do not fit images of {shape[0]} x {shape[1]} x {shape[2]}; "
             "give the images that it was trained on"
@@ -138,7 +138,7 @@ def _trained_network(task: Mapping[str, Any], state: Mapping[str, Any], shape: t
 
 
 def _described(run: Path) -> tuple[Mapping[str, Any], Augmentation]:
-    """The task in a run's record, and what happened to its images."""
+    """Return the task in a run's record, and its augmentation."""
     task = read_record(run).run.get("task") or {}
     described = task.get("augmentation") if isinstance(task, Mapping) else None
     if not isinstance(described, Mapping) or "model" not in task:
@@ -148,15 +148,15 @@ def _described(run: Path) -> tuple[Mapping[str, Any], Augmentation]:
 
 
 def _images(data: str, split: str, folder: Path | None, channels: int) -> LabelledImages | Catalogue:
-    """A set of image files undecoded, since only a few are wanted; one of arrays whole."""
+    """Open a data set: image files undecoded, since only a few are needed; arrays as a whole."""
     try:
         return catalogue(data, split, data=folder)  # type: ignore[arg-type]
-    except ValueError:  # it holds arrays; load reports other errors
+    except ValueError:  # a set of arrays; load_images reports other errors
         return load_images(data, split, None, channels, data=folder)  # type: ignore[arg-type]
 
 
 def _of_classes(images: LabelledImages | Catalogue, classes: Sequence[str], count: int) -> list[int]:
-    """The indices of the first images of each class, class by class in the order given."""
+    """Return the indices of the first ``count`` images of each class, in the order of ``classes``."""
     unknown = [name for name in classes if name not in images.classes]
     if unknown:
         known = ", ".join(images.classes[:12]) + (", ..." if len(images.classes) > 12 else "")
@@ -171,7 +171,7 @@ def _of_classes(images: LabelledImages | Catalogue, classes: Sequence[str], coun
 
 
 def _mixed(images: LabelledImages | Catalogue, count: int) -> list[int]:
-    """The indices of images of all classes, or of as many as fit, class by class."""
+    """Return the indices of ``count`` images spread evenly over the classes, sorted by class."""
     each = -(-count // len(images.classes))
     places = [place for label in range(len(images.classes)) for place in _first(images, label, each)]
     return [places[i] for i in _evenly(len(places), count)]
@@ -183,16 +183,16 @@ def _first(images: LabelledImages | Catalogue, label: int, count: int) -> list[i
 
 
 def _evenly(length: int, count: int) -> list[int]:
-    """At most ``count`` indices from 0 to ``length - 1``, the ends among them."""
+    """Return at most ``count`` evenly spaced indices from 0 to ``length - 1``, including both ends."""
     count = min(count, length)
     return [round(i * (length - 1) / max(1, count - 1)) for i in range(count)]
 
 
 def saliency_samples(checkpoint: Path, data: Path, count: int, *, split: str = "train") -> Samples:
-    """Return a saliency network, and ``count`` images with fixations, evenly chosen from a set.
+    """Load a saliency network, and ``count`` images with fixations, evenly spaced over a data set.
 
-    Images of a folder are resized as those of the network's training. The loss is DINet's, l1; pictures show an image
-    above the density of its fixations.
+    Images of a folder are resized as in the network's training. The loss is DINet's, l1; pictures show an image above
+    its fixation density.
     """
     from congruency.saliency.batches import SaliencyBatches
     from congruency.saliency.data import open_data
@@ -224,13 +224,13 @@ def saliency_samples(checkpoint: Path, data: Path, count: int, *, split: str = "
 
 
 def _with_map(image: Tensor, density: Tensor) -> Tensor:
-    """An image above its map: (3, h, w) bytes and (h, w) in 0..1 -> (3, 2h, w) bytes."""
+    """Stack an image, (3, h, w) uint8, above its map, (h, w) in [0, 1], as (3, 2h, w) uint8."""
     grey = (255 * density.float()).round().to(torch.uint8).expand(3, -1, -1)
     return torch.cat([image, grey], 1)
 
 
 def _png(image: Tensor) -> bytes:
-    """(C, H, W) bytes as a file, C of 1 or 3."""
+    """Encode an image, (C, H, W) uint8 with C of 1 or 3, as PNG."""
     pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")

@@ -1,1 +1,1 @@
-"""Image classification: the paper's recipes and tables, our grids of short runs, and how a run is executed."""
+"""Image classification studies: the paper's tables, grids of short runs, and the runner."""

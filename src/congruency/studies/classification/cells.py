@@ -1,4 +1,4 @@
-"""The cells of a grid of DCL's settings: every combination of their values as a correction, and its name."""
+"""The cells of a grid of DCL settings: one correction per combination of values, and its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from congruency.training.config import LATER_FIELDS, Correction, Scope
 from congruency.training.wording import in_words
 
 MARGINS: dict[Mode, float] = {"concentrate": 0.0, "anchor": 0.5}
-"""The margin of each mode where none is given: the paper's equations, and its published code."""
+"""The default margin of each mode: the paper's equations, and its published code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Axes:
     """The values of the grid; every combination is a cell.
 
     Attributes:
-        windows: None for infinity.
-        margins: of DCL; None takes that of each mode, :data:`MARGINS`.
-        floors: None for the paper's form; of mode concentrate alone, as is returning.
+        windows: None for an infinite window.
+        margins: DCL's margins; None takes each mode's default, :data:`MARGINS`.
+        floors: None for the paper's form; like ``returning`` only for mode concentrate.
     """
 
     windows: tuple[int | None, ...] = (5, 10, 20, 50, None)
@@ -38,9 +38,9 @@ class Axes:
 
 
 def cells(axes: Axes) -> list[Correction]:
-    """Return every combination once: references within windows within scopes, modes, margins and other settings.
+    """Return every combination once; references vary fastest, then windows, then the other settings.
 
-    The anchor records a reference after the step, as the paper's published code does (offset 1).
+    Anchor cells record a reference after the step, as in the paper's published code (offset 1).
     """
     made = []
     for scope, mode in itertools.product(axes.scopes, axes.modes):
@@ -53,23 +53,23 @@ def cells(axes: Axes) -> list[Correction]:
                 Correction(
                     name="dcl", window=window, references=references, mode=mode, margin=margin, scope=scope,
                     floor=floored, returning=returning or floored is None, correct=correct, blocks=blocks,
-                    offset=int(mode == "anchor" and window != 1),  # a window of one step has no room for an offset
+                    offset=int(mode == "anchor" and window != 1),  # a window of one step allows no offset
                 )
             )  # fmt: skip
     return list(dict.fromkeys(made))
 
 
 def cell_name(cell: Correction) -> str:
-    """As the paper writes it, with what it does not say."""
+    """Return a cell's name in the paper's notation, with the settings that the notation lacks."""
     return f"DCL-{window_name(cell.window)}-{cell.references}, {variant_of(cell.settings())}"
 
 
 def window_name(window: int | None) -> str:
-    """As the paper writes it."""
+    """Return a window in the paper's notation."""
     return "inf" if window is None else str(window)
 
 
 def variant_of(settings: Mapping[str, Any]) -> str:
-    """Return what stays the same along a curve: mode, margin, scope, and further settings that are not the paper's."""
+    """Return the settings that are constant along a curve: mode, margin, scope, and any beyond the paper's."""
     others = {name: settings[name] for name in LATER_FIELDS if name in settings}
     return ", ".join([settings["mode"], f"margin {settings['margin']:g}", settings["scope"], *in_words(others)])

@@ -1,4 +1,4 @@
-"""Grids of short runs that show, over many seeds, what DCL does to a classifier."""
+"""Grids of short runs that measure, over many seeds, the effect of DCL on classifiers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONSTRAINT_NOTES = (
     ),
     ("Head, all", "Which parameters are corrected: those of the last layer, as in the paper, or all."),
 )
-"""What the names of DCL's rows mean."""
+"""Explanations of the names of DCL rows."""
 
 CORRECTED_NOTE = ("Corrected", "The share of the steps whose gradient was changed.")
 
@@ -77,7 +77,7 @@ def _cifar100_noisy() -> Study[ImageJob]:
 
 
 def _tiny_subset() -> Study[ImageJob]:
-    """The windows of the paper's ResNet-101 and EfficientNet on this set: 60 and 8."""
+    """Tiny ImageNet with the paper's windows for ResNet-101 and EfficientNet, 60 and 8."""
     data = Data(name="tiny_imagenet", classes=200)
     tuned, scratch = lite_setup(), tiny_scratch_setup()
     rows = (
@@ -95,7 +95,7 @@ def _tiny_subset() -> Study[ImageJob]:
 
 
 def fast_setup(augmentation: Augmentation) -> Setup:
-    """What trains a ResNet-9 well in a few epochs: the usual rate, 0.1 for 128 images, in batches of 512."""
+    """Return a setup that trains ResNet-9 in a few epochs: learning rate 0.1 per 128 images, batches of 512."""
     return Setup(
         model="resnet9_small", augmentation=augmentation, epochs=4, batch_size=512, learning_rate=0.4, nesterov=True,
         schedule="cosine", warmup=1.0, smoothing=0.1, drop_last=True, evaluation_batch_size=2000,
@@ -103,7 +103,7 @@ def fast_setup(augmentation: Augmentation) -> Setup:
 
 
 def lite_setup() -> Setup:
-    """EfficientNet-Lite0 fine-tuned from its ImageNet weights, on images of 128 pixels."""
+    """Return the setup of EfficientNet-Lite0 fine-tuned from ImageNet weights, on images of 128 pixels."""
     lite = AUGMENTATIONS["tiny_imagenet"].normalised_as((127 / 255,) * 3, (128 / 255,) * 3)
     return Setup(
         model="tf_efficientnet_lite0", augmentation=replace(lite, scale=(0.35, 1.0), size=128), epochs=6, batch_size=64,
@@ -113,7 +113,7 @@ def lite_setup() -> Setup:
 
 
 def tiny_scratch_setup() -> Setup:
-    """ResNet-50 from scratch on Tiny ImageNet, on its images of 64 pixels."""
+    """Return the setup of ResNet-50 from scratch on Tiny ImageNet's images of 64 pixels."""
     return replace(
         lite_setup(), model="torchvision/resnet50", epochs=20, batch_size=128, learning_rate=0.1, weight_decay=5e-4,
         augmentation=replace(AUGMENTATIONS["tiny_imagenet"], scale=(0.35, 1.0), size=64), warmup=4, pretrained=None,
@@ -121,7 +121,7 @@ def tiny_scratch_setup() -> Setup:
 
 
 def _methods(axes: Iterable[Axes], windows: tuple[int | None, ...], scopes: Iterable[Scope]) -> dict[str, Correction]:
-    """Baseline, GEM, and DCL in every combination, by name."""
+    """Return the baseline, GEM, and DCL in every combination, by name."""
     found = [
         cell for scope in scopes for each in axes for cell in cells(replace(each, windows=windows, scopes=(scope,)))
     ]

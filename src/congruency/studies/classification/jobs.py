@@ -1,4 +1,4 @@
-"""The runs that fill a classification study: plain data."""
+"""The runs of a classification study as plain data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from congruency.training.config import LATER_FIELDS, Correction
 from congruency.training.task import Build
 
 Measured = Literal["error", "top5_error", "ms", "parameters"]
-"""Figures of a finished run that columns show."""
+"""Figures of a finished run that a column can show."""
 
 ImageSets = tuple[Images, Images | None]
-"""Training images, and test images where something is evaluated."""
+"""Training images, and test images or None if nothing is evaluated."""
 
 
 class TrainingSetup(Protocol):
-    """What is trained but for the correction: :class:`congruency.classification.task.Setup`, or another data class."""
+    """A training setup without the correction: :class:`congruency.classification.task.Setup` or a similar dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -36,10 +36,10 @@ class TrainingSetup(Protocol):
     def accumulate(self) -> int: ...
 
     def check(self) -> None:
-        """Refuse a network that does not exist, before any data is read for it."""
+        """Raise ValueError if the network does not exist, before any data is read."""
 
     def builder(self, images: ImageSets, method: Correction) -> Build:
-        """Return what the training loop trains."""
+        """Return the builder of the task for the training loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class Data:
     """The images of a run.
 
     Attributes:
-        classes: how many the set must have, None for any.
-        per_class: only so many training images of every class; None for all.
-        synthetic: random images of the set's shape instead, for times that do not depend on what images show.
+        classes: number of classes that the set must have; None for any.
+        per_class: number of training images per class; None for all.
+        synthetic: use random images of the set's shape, for measuring times.
         shape: (C, H, W) of synthetic images.
     """
 
@@ -62,15 +62,15 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageJob:
-    """One training run of a row, except for its seed.
+    """A training run of a row, without its seed.
 
     Attributes:
-        setup: network, batches and schedule; its seed is replaced by that of each run.
-        columns: which figure of a finished run fills which column.
-        label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty where there is one.
-        short: keeps no record, and checkpoints only where it takes minutes; evaluated at the end alone but for curves.
-        curves: evaluated after every epoch, and the curves kept with the result.
-        steps: for measurements of time: so many steps are trained, nothing is evaluated.
+        setup: network, batches and schedule; its seed is replaced by the run's.
+        columns: the figure of a finished run that fills each column.
+        label: what distinguishes it from the row's other jobs, such as ``"CIFAR-10"``; empty if it is the only one.
+        short: keep no record, write checkpoints only in runs of minutes, evaluate only at the end unless ``curves``.
+        curves: evaluate after every epoch and store the curves with the result.
+        steps: number of steps of a time measurement, which evaluates nothing; None for a normal run.
     """
 
     setup: TrainingSetup
@@ -83,20 +83,20 @@ class ImageJob:
     curves: bool = False
 
     def digest(self) -> str:
-        """Identify the job by everything that changes its result, but for the seed and the machine."""
+        """Hash everything that changes the result except the seed and the machine."""
         setup = {name: value for name, value in asdict(self.setup).items() if name not in ("seed", "workers")}
-        if setup.get("sample_order") == "seed":  # as it was before there were others: finished runs stay finished
+        if setup.get("sample_order") == "seed":  # the only order in older releases: keeps their digests valid
             del setup["sample_order"], setup["order_seed"]
         if setup.get("optimizer") == SGD_NAME:
             del setup["optimizer"]
-        data = asdict(self.data) | {"test_per_class": None}  # a field of that time, for the same reason
-        data["made_up"] = data.pop("synthetic")  # its first name
+        data = asdict(self.data) | {"test_per_class": None}  # a field of older releases
+        data["made_up"] = data.pop("synthetic")  # its name in older releases
         described = [setup, self.method.settings(), data, dict(self.columns), self.steps]
         return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
-    """Return what the jobs of a row have in common, for :attr:`congruency.studies.plan.Row.settings`."""
+    """Return the settings shared by the jobs of a row, for :attr:`congruency.studies.plan.Row.settings`."""
     described = [{"model": job.setup.model, "data": job.data.name, **correction_settings(job.method)} for job in jobs]
     return {
         name: value
@@ -106,7 +106,7 @@ def settings_of(jobs: Sequence[ImageJob]) -> dict[str, Any]:
 
 
 def correction_settings(method: Correction) -> dict[str, Any]:
-    """Return what of a correction's settings matters to it."""
+    """Return those settings of a correction that its method uses."""
     found: dict[str, Any] = {"method": method.name}
     if method.name != "baseline":
         found |= {"scope": method.scope, "margin": method.effective_margin}
@@ -116,7 +116,7 @@ def correction_settings(method: Correction) -> dict[str, Any]:
 
 
 def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
-    """Return the columns without comparison: the share of corrected steps and the speed, per label of the jobs."""
+    """Return the columns without comparison: share of corrected steps and speed, per job label."""
     return tuple(
         Column(key=f"{label} {key}".strip(), title=f"{label} {title}".strip(), scale=scale, digits=0, speed=scale == 1)
         for label in dict.fromkeys(job.label for row in rows for job in row.jobs)
@@ -125,7 +125,7 @@ def extras(rows: Sequence[Row[ImageJob]]) -> tuple[Column, ...]:
 
 
 def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
-    """Return the study with other settings in all its runs: attributes of the setup, or the images ``per_class``."""
+    """Return the study with changed settings in all runs: attributes of the setup, or ``per_class`` images."""
     if not changes:
         return study
     rows = []
@@ -136,7 +136,7 @@ def changed(study: Study[ImageJob], **changes: Any) -> Study[ImageJob]:
 
 
 def describe_changes(given: Mapping[str, Any]) -> str:
-    """Return what options changed, as a sentence; empty where nothing that changes what a study is about."""
+    """Describe the changed options as a sentence; ``pretrained`` is not mentioned."""
     parts = [
         f"{value} training images per class" if name == "per_class" else f"{name.replace('_', ' ')} {value}"
         for name, value in given.items()
@@ -146,7 +146,10 @@ def describe_changes(given: Mapping[str, Any]) -> str:
 
 
 def changed_job(job: ImageJob, given: Mapping[str, Any]) -> ImageJob:
-    """Milestones and warm-up move with the number of epochs; the weights of one network do not fit another."""
+    """Return the job with changed settings.
+
+    Milestones and warm-up scale with the number of epochs; another model drops the pretrained weights.
+    """
     setup, epochs = job.setup, given.get("epochs")
     if job.steps is not None:  # times depend on none of these
         given = {name: value for name, value in given.items() if name not in ("epochs", "pretrained", "per_class")}

@@ -1,4 +1,4 @@
-"""How a classification run is executed: its images, its training, and its figures from the record."""
+"""Execute classification runs: load the images, train, and read the figures from the record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from congruency.studies.store import RunResult
 from congruency.training import Build, Origin, Place, RunRecord, Task, TrainingConfig, read_record
 from congruency.training.correction import parameters_of
 
-_WARMUP = 0.2  # of the steps of a measurement, which are left out
+_WARMUP = 0.2  # share of a measurement's steps that is discarded
 
 
 def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: int = 0) -> TrainingConfig:
@@ -36,7 +36,7 @@ def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: in
         method=job.method,
         accelerator=how.pop("device"),
         accumulate=job.setup.accumulate,
-        measure="head" if job.steps is None and not job.curves else "none",  # a cost is the method's alone
+        measure="head" if job.steps is None and not job.curves else "none",  # do not time the meter
         evaluate_every=job.setup.epochs if job.short and not job.curves else 1,
         record_steps=record_steps if job.steps is None else 1,
         checkpoint_epochs=0 if job.short else 1,
@@ -46,13 +46,13 @@ def training_config(job: ImageJob, machine: Machine, seed: int, record_steps: in
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """Where images come from; each set is read once per process.
+    """The source of images; each set is read once per process.
 
     Attributes:
-        dataset: another set, a name or a path, instead of the jobs' own.
-        channels: 3 for colour, as all of the paper's sets are; None for as they are.
-        size: the side that images of a path are scaled to when they are read; None for as they are.
-        cache: a folder for decoded images, which the processes that execute the runs read.
+        dataset: name or path of a data set to use instead of the jobs' own.
+        channels: 3 for colour, as in all of the paper's sets; None to keep the images' channels.
+        size: side length to which images of a path are scaled when read; None to keep their size.
+        cache: folder for decoded images, shared by the processes that execute the runs.
     """
 
     data: Path | None = None
@@ -63,7 +63,7 @@ class ImageSource:
     device: str = "cpu"
 
     def name(self, job: ImageJob) -> str:
-        """Return what records call the set, without its place on this machine."""
+        """Return the set's name for records, without its path."""
         return Path(self.dataset).name if self.dataset and not job.data.synthetic else job.data.name
 
     def sets(self, job: ImageJob) -> ImageSets:
@@ -85,7 +85,7 @@ class ImageSource:
         return self._placed(train_set), self._placed(test_set)
 
     def _synthetic(self, data: Data, count: int) -> LabelledImages:
-        """One random image, seen many times: nothing but its shape matters."""
+        """Return one random image repeated ``count`` times; only its shape matters."""
         random = torch.Generator().manual_seed(0)
         image = torch.randint(0, 256, (1, *data.shape), dtype=torch.uint8, generator=random)
         classes = data.classes or 10
@@ -94,7 +94,7 @@ class ImageSource:
         return LabelledImages(many, labels.to(self.device), tuple(map(str, range(classes))))
 
     def _placed(self, images: Images) -> Images:
-        """On the device, but for files."""
+        """Move images to the device; a catalogue of files stays as it is."""
         if isinstance(images, Catalogue):
             return images
         return LabelledImages(images.images.to(self.device), images.labels.to(self.device), images.classes)
@@ -110,7 +110,7 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
     """Executes classification runs.
 
     Attributes:
-        record_steps: keep the line of every n-th step in the records; 0 for none.
+        record_steps: record every n-th step; 0 for none.
     """
 
     images: ImageSource = ImageSource()
@@ -143,7 +143,7 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
         made = _counting(job.setup.builder(images, job.method), job, millions)
         config = training_config(job, self.machine, run.seed, self.record_steps)
         result = train_run(run, made, config, folder, origin, within)
-        gc.freeze()  # what is still there stays: the next collection need not look at it, which would take longer
+        gc.freeze()  # surviving objects are permanent: spares later collections from scanning them
         record = read_record(result.record)
         recording = job.method.offset + job.method.references
         figures = _figures(record) if job.steps is None else _costs(record, millions[0], recording)
@@ -153,14 +153,14 @@ class ClassificationRunner(NetworkRunner[ImageJob]):
 
 
 def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
-    """``made``, which appends the millions of parameters of the network and of what the method stores."""
+    """Wrap ``made`` to append, in millions, the parameters of the network and of the method's copies."""
 
     def make(place: Place) -> Task:
         task = made(place)
         count = sum(parameter.numel() for parameter in task.model.parameters())
         method = job.method
         copies = {"dcl": method.references, "gem": method.memory, "l2sp": 1}.get(method.name, 0)
-        copies += method.correct == "update" or method.cautious or method.name == "cautious"  # the weights before
+        copies += method.correct == "update" or method.cautious or method.name == "cautious"  # the previous weights
         corrected = sum(parameter.numel() for parameter in parameters_of(task.model, method.scope)) if copies else 0
         millions.append((count + copies * corrected) / 1e6)
         return task
@@ -169,7 +169,7 @@ def _counting(made: Build, job: ImageJob, millions: list[float]) -> Build:
 
 
 def _figures(record: RunRecord) -> dict[str, float]:
-    """Errors and losses at the end of a run, and means over it."""
+    """Return errors and losses at the end of a run, and averages over it."""
     last = record.epochs[-1]
     evaluation = last["evaluation"] or {}
     figures = {
@@ -188,9 +188,9 @@ def _figures(record: RunRecord) -> dict[str, float]:
 
 
 def _costs(record: RunRecord, millions: float, recording: int) -> dict[str, float]:
-    """(batch time - data time) / batch size, as the paper measures; not of steps that warm up or record references.
+    """Return (batch time - data time) / batch size, as the paper measures, and the parameters in millions.
 
-    The median over the others: a host that is busy for a moment delays single steps by more than what is measured.
+    Takes the median over the steps after warm-up and recording of references, since a busy host delays single steps.
     """
     steps = record.steps[max(math.ceil(_WARMUP * len(record.steps)), recording) :]
     working = statistics.median((step["seconds"] - step["data_seconds"]) / step["samples"] for step in steps)

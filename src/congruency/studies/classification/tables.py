@@ -1,4 +1,4 @@
-"""The paper's tables of classification errors as studies: every DCL row in both modes, beside the paper's numbers."""
+"""The paper's classification error tables as studies, with every DCL row in both modes and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _SETTINGS: Mapping[str, dict[str, Any]] = {
         "epochs": 90, "batch_size": 512, "learning_rate": 0.2, "milestones": (30, 60), "weight_decay": 1e-4,
     },
 }  # fmt: skip
-"""The paper's hyperparameters (its section 5.1.5), beside the defaults of :class:`Setup`."""
+"""The paper's hyperparameters (section 5.1.5) where they differ from the defaults of :class:`Setup`."""
 
-# What the paper leaves open, and what we chose.
+# Our choices where the paper says nothing.
 _CIFAR_CROPS = "crops of 32 from images padded by 4, and flips"
 _CIFAR_LARGE = "ImageNet weights, and images scaled to 240: from scratch its error is out of reach"
 _FINE_TUNED = "ImageNet weights, as the paper's comparison with training from scratch says"
@@ -69,12 +69,12 @@ _TOP: Mapping[str, Measured] = {"Top-1 error": "error", "Top-5 error": "top5_err
 
 
 def dcl(window: int | None, references: int = 1) -> Correction:
-    """Return DCL on the last layer by the paper's equations; :func:`paper_row` makes both modes of it."""
+    """Return DCL on the last layer by the paper's equations; :func:`paper_row` expands it to both modes."""
     return Correction(name="dcl", window=window, references=references)
 
 
 def paper_setup(data: str, model: str, size: int | None = None, *, pretrained: bool = False) -> Setup:
-    """Return what the paper trains on a set; ``size`` is the side of its images, None for the usual one."""
+    """Return the paper's training setup on a data set; ``size`` is the image side, None for the set's default."""
     augmentation = replace(AUGMENTATIONS[data], size=size or AUGMENTATIONS[data].size)
     if pretrained:
         augmentation = augmentation.normalised_as(*normalisation(model))
@@ -84,7 +84,7 @@ def paper_setup(data: str, model: str, size: int | None = None, *, pretrained: b
 def paper_job(
     data: str, setup: Setup, method: Correction, columns: Mapping[str, Measured], label: str = ""
 ) -> ImageJob:
-    """Return a run of the paper."""
+    """Return a run of one of the paper's tables."""
     held = Data(name=data, classes=_CLASSES[data])
     return ImageJob(setup=setup, method=method, data=held, columns=columns, label=label)
 
@@ -92,7 +92,7 @@ def paper_job(
 def paper_row(
     name: str, jobs: Iterable[ImageJob], paper: Mapping[str, PaperNumber], against: str | None = None
 ) -> Rows:
-    """Return a row of the paper with its numbers by column; one of DCL is two, one per mode."""
+    """Return a row of the paper with its numbers by column; a DCL row becomes two rows, one per mode."""
     jobs = tuple(jobs)
     corrects = any(job.method.name == "dcl" for job in jobs)
     rows = []
@@ -104,7 +104,7 @@ def paper_row(
 
 
 def paper_lead(assumed: Sequence[str]) -> str:
-    """Return how a table is made, with what the paper does not say."""
+    """Describe how a table is made, with our assumptions where the paper says nothing."""
     return f"The paper's hyperparameters (its section 5.1.5). What it does not say: {'; '.join(assumed)}."
 
 
@@ -123,7 +123,7 @@ def _study(name: str, rows: Rows, *assumed: str) -> Study[ImageJob]:
 
 
 def _of_network(network: str, window: int | None) -> list[tuple[str, Correction, str | None]]:
-    """The paper's three rows of a network: plain SGD, GEM, and DCL with its window; what each is compared with."""
+    """Return name, method and ``against`` of a network's three rows in the paper: SGD, GEM, and DCL."""
     plain = f"{network} SGD"
     name = f"{plain} DCL-{'inf' if window is None else window}-1"
     return [(plain, PLAIN, None), (f"{plain} GEM", GEM, plain), (name, dcl(window), plain)]

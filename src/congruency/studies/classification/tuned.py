@@ -1,4 +1,4 @@
-"""Methods at their best learning rates on image classifiers, as plain data: trained from scratch, and fine-tuned."""
+"""Tuned comparisons on image classifiers as plain data: training from scratch, and fine-tuning."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from congruency.studies.tuned import Methods, TunedStudy
 from congruency.training.config import Correction
 
 ROWS = ("cautious", "dcl-50", "floor-50", "paper-50", "update-50", "anchor-50")
-"""The methods that are compared with the baseline where a table names no others."""
+"""The default methods that a table compares with the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedTable:
-    """What a table trains, except for method, learning rate and seed.
+    """The runs of a table, without method, learning rate and seed.
 
     Attributes:
-        rates: The grid of learning rates, the same for every method.
-        seeds: How many it is meant to have.
-        rows: The methods that are compared with the baseline where no others are chosen.
-        families: The families of :data:`congruency.training.FAMILIES` that are, where variants are tuned too.
+        rates: Grid of learning rates.
+        seeds: Default number of seeds.
+        rows: Methods compared with the baseline by default.
+        families: Families of :data:`congruency.training.FAMILIES` compared if variants are tuned too.
     """
 
     title: str
@@ -63,12 +63,12 @@ _FINE_TUNING = ("cautious", "concentrate", "anchor-start", "l2sp")
 
 
 def _paper_rows(window: str) -> tuple[str, ...]:
-    """GEM and both forms of DCL on the last layer, as in the paper's tables; beside them DCL on all, and Cautious."""
+    """Return GEM and both forms of DCL on the last layer, as in the paper, DCL on all layers, and Cautious."""
     return ("gem", f"head-{window}", f"head-anchor-{window}", "paper-50", "cautious")
 
 
 def _large(network: str, model: str, window: str) -> TunedTable:
-    """A network of the paper on CIFAR-10, with the window that it has there."""
+    """Return the table of one of the paper's networks on CIFAR-10, with the paper's window."""
     return TunedTable(
         title=f"CIFAR-10, {network}",
         lead=_CIFAR.format(network=network, batch=128, rise="a sixth", smoothing=0.1),
@@ -83,12 +83,12 @@ def _large(network: str, model: str, window: str) -> TunedTable:
 def _tiny(
     network: str, model: str, window: str, *, seeds: int, pretrained: str | bool = False, optimizer: str = SGD_NAME
 ) -> TunedTable:
-    """A network of the paper on Tiny ImageNet, with the window that it has there."""
+    """Return the table of a network on Tiny ImageNet, with the paper's window."""
     sgd = optimizer == SGD_NAME
     setup = replace(lite_setup(), optimizer=optimizer, weight_decay=1e-4 if sgd else 0.05)
     setup = replace(setup if pretrained else tiny_scratch_setup(), model=model, pretrained=pretrained or None)
     if model != lite_setup().model:
-        usual = AUGMENTATIONS["tiny_imagenet"]  # Lite0's weights alone want another normalisation
+        usual = AUGMENTATIONS["tiny_imagenet"]  # only Lite0's weights need another normalisation
         setup = replace(setup, augmentation=setup.augmentation.normalised_as(usual.mean, usual.std))
     rates = (0.0025, 0.005, 0.01, 0.02, 0.04) if pretrained else (0.025, 0.05, 0.1, 0.2, 0.4)
     return TunedTable(
@@ -147,7 +147,7 @@ def tuned_study(
     rates: Sequence[float] = (),
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> TunedStudy[ImageJob]:
-    """Return a table of :data:`TUNED`; ``changes`` are other attributes of its setup, by option."""
+    """Return the study of a table in :data:`TUNED`; ``changes`` are changed attributes of its setup."""
     table = TUNED[name]
 
     def job(method: Correction, rate: float) -> ImageJob:

@@ -1,1 +1,1 @@
-"""The study of language models: every method at its own best learning rate, then compared on fresh seeds."""
+"""The language model study: tune every method's learning rate, then compare the methods on new seeds."""

@@ -1,4 +1,4 @@
-"""Executing runs of language models."""
+"""Execute runs of language models."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LanguageRunner(NetworkRunner[LanguageJob]):
     """Executes runs of language models.
 
     Attributes:
-        corpus: What :func:`congruency.language.read_corpus` reads.
-        corpus_hash: That the text must have, whichever machine reads it; None for any.
+        corpus: Source for :func:`congruency.language.read_corpus`.
+        corpus_hash: Expected hash of the text on every machine; None for any.
     """
 
     corpus: str = "stdlib"
@@ -31,14 +31,14 @@ class LanguageRunner(NetworkRunner[LanguageJob]):
 
     @property
     def computing(self) -> dict[str, Any]:
-        """How runs are computed, whatever the device: fields of the loop's configuration, and of ``settings.json``."""
+        """Machine settings without the device, for the training configuration and ``settings.json``."""
         return {name: getattr(self.machine, name) for name in ("precision", "compile", "capture", "tf32")}
 
     def text(self) -> Corpus:
         """Return the corpus, read once per process.
 
         Raises:
-            ValueError: It is not the one that the study began with.
+            ValueError: Its hash differs from ``corpus_hash``.
         """
         corpus = _read(self.corpus)
         if self.corpus_hash not in (None, corpus.digest):

@@ -1,4 +1,4 @@
-"""The study of language models as plain data: its sizes, grids, jobs and texts."""
+"""The language model study as plain data: sizes, grids, jobs and texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETUPS: dict[str, LanguageSetup] = {
     "10m": LanguageSetup(shape=PRESETS["10m"]),
     "100m": LanguageSetup(shape=PRESETS["100m"], steps=2000, batch_size=32, warmup=200, evaluation_batches=16),
 }
-"""The runs of each size, except for learning rate and seed."""
+"""The setup of each size, without learning rate and seed."""
 
 RATES: dict[str, tuple[float, ...]] = {
     "tiny": (0.001, 0.002, 0.004, 0.008, 0.016),
@@ -39,14 +39,14 @@ _NOTES = (("Validation loss", "Cross entropy of the next byte on fixed windows o
 
 
 def shared_settings(setup: LanguageSetup) -> dict[str, Any]:
-    """Return what all runs of a study have in common, as JSON has it."""
+    """Return the settings shared by all runs of a study, in JSON types."""
     shared = {name: value for name, value in asdict(setup).items() if name not in ("seed", "learning_rate")}
     return {**shared, "betas": list(setup.betas)}
 
 
 @dataclass(frozen=True)
 class LanguageJob:
-    """One model of the study, except for its seed."""
+    """A run of the study, without its seed."""
 
     setup: LanguageSetup
     method: Correction
@@ -60,7 +60,7 @@ class LanguageJob:
         return {VALIDATION_LOSS.key: "validation_loss"}
 
     def digest(self) -> str:
-        """Settings of the method at their defaults are left out, so that new ones leave finished runs finished."""
+        """Hash the setup and the method's non-default settings, so that new settings keep old digests valid."""
         setup = {name: value for name, value in asdict(self.setup).items() if name != "seed"}
         usual = asdict(Correction())
         method = {name: value for name, value in asdict(self.method).items() if value != usual.get(name)}
@@ -70,7 +70,7 @@ class LanguageJob:
 def language_study(
     size: str, setup: LanguageSetup, methods: Mapping[str, Correction], rates: Sequence[float]
 ) -> TunedStudy[LanguageJob]:
-    """Return the study of a size: AdamW with each method, every one at its best learning rate."""
+    """Return the study of one model size: AdamW with each method at its best learning rate."""
     shape = setup.shape
     return TunedStudy(
         name="language",

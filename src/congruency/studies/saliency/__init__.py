@@ -1,1 +1,1 @@
-"""The saliency comparison: its recipes, its runs, its commands."""
+"""The saliency studies: recipes, runner, pages."""

@@ -1,4 +1,4 @@
-"""A page to look through predictions: image, truth, prediction, error and scores of every image, sortable."""
+"""A sortable page of predictions: image, ground truth, prediction, error and scores of every image."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from congruency.studies.page import provenance
 
 __all__ = ["error_map", "write_gallery"]
 
-_NONE, _MORE, _LESS = np.array([24, 33, 43]), np.array([255, 110, 80]), np.array([80, 160, 255])  # of errors
+_NONE, _MORE, _LESS = np.array([24, 33, 43]), np.array([255, 110, 80]), np.array([80, 160, 255])  # colours of errors
 _PANELS = ("image", "people", "prediction", "error")
-_WIDTH = 240  # pixels of a panel
+_WIDTH = 240  # panel width in pixels
 
 
 def write_gallery(
@@ -43,8 +43,8 @@ def write_gallery(
 ) -> Path:
     """Write ``out/index.html`` and its pictures, ``out/pictures``, from a folder of maps and their scores.
 
-    ``scores`` are those of :func:`congruency.saliency.score_maps.score_maps` for the same maps and data; ``sigma`` is
-    the blur of the density shown, by default the data set's.
+    ``scores`` are from :func:`congruency.saliency.score_maps.score_maps` for the same maps and data; ``sigma`` is the
+    blur of the density shown, by default the data set's.
     """
     out, files = Path(out), map_files(Path(maps))
     rows = []
@@ -81,9 +81,9 @@ def write_gallery(
 
 
 def error_map(saliency: Tensor, truth: Tensor) -> Tensor:
-    """(H, W) in [-1, 1]: ``p - q`` of the maps divided by their sums, relative to its largest value; 0 for q = 0.
+    """Return ``p - q`` of the maps normalised to sum 1, scaled to [-1, 1]; (H, W), all zero if the truth is.
 
-    Positive where too much was predicted, negative where too little. Saliency below 0 counts as 0, an all-zero map as
+    Positive where too much was predicted, negative where too little. Negative saliency counts as 0, an all-zero map as
     uniform.
     """
     saliency = saliency.clamp(min=0)
@@ -108,7 +108,7 @@ def _panels(viewing: Viewing, saliency: Tensor, sigma: float | None) -> dict[str
 
 
 def _write_picture(path: Path, pixels: np.ndarray) -> tuple[int, int]:
-    """Write a small JPEG; its (height, width)."""
+    """Write a small JPEG and return its (height, width)."""
     picture = Image.fromarray(pixels)
     picture.thumbnail((_WIDTH, 2 * _WIDTH))
     buffer = io.BytesIO()

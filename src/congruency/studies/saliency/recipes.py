@@ -1,4 +1,4 @@
-"""The rows of the saliency studies: the paper's two tables with its numbers, and our comparison on OSIE alone."""
+"""Recipes of the saliency studies: the paper's two tables with its numbers, and our comparison on OSIE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Table = Literal["salicon", "osie"]
 Printed = tuple[float, float]
 
 PRINTED = ("NSS", "sAUC", "AUC", "CC")
-"""The metrics that the paper prints."""
+"""The metrics in the paper's tables."""
 
 PAPER: dict[str, dict[str, tuple[Printed, Printed, Printed, Printed]]] = {
     "salicon": {
@@ -45,11 +45,11 @@ PAPER: dict[str, dict[str, tuple[Printed, Printed, Printed, Printed]]] = {
         "DINet Adam DCL-120-1": ((2.4566, 0.0007), (0.7611, 0.0011), (0.8476, 0.0008), (0.7597, 0.0008)),
     },
 }
-"""The paper's numbers, row by row: of each metric the mean and the standard deviation over its three runs."""
+"""The paper's numbers by row: for each metric the mean and standard deviation over its three runs."""
 
 
 def paper_numbers(table: str, recipe: Recipe) -> dict[str, Printed]:
-    """Return the paper's numbers for a recipe by metric: the same for both modes of DCL; empty where it has none."""
+    """Return the paper's numbers for a recipe by metric, the same for both modes of DCL; empty if it has none."""
     correction = recipe.correction
     if correction.name == "dcl":
         recipe = replace(recipe, method=f"DCL-{correction.window or 'inf'}-{correction.references}")
@@ -57,7 +57,7 @@ def paper_numbers(table: str, recipe: Recipe) -> dict[str, Printed]:
 
 
 def paper_recipes(table: Table) -> list[Recipe]:
-    """Return the rows of one of the paper's saliency tables, DCL in both modes.
+    """Return the recipes of one of the paper's saliency tables, with DCL in both modes.
 
     ``"salicon"`` trains on SALICON 2017's training set and is scored on its validation set; ``"osie"`` trains on OSIE
     and is scored on MIT1003. The backbones start from timm's ImageNet weights.
@@ -85,10 +85,10 @@ def table_recipes(
     pretrained: bool = True,
     **changes: Any,
 ) -> list[Recipe]:
-    """Return rows of one of the paper's saliency tables, by their names or beginnings, all where none is given.
+    """Return recipes of one of the paper's saliency tables, selected by row name or prefix; all if none is given.
 
-    The backbone starts from a file of ``weights``, timm's (``pretrained``), or from scratch, which the paper did not.
-    ``changes`` are other attributes of :class:`Recipe`, such as ``epochs``.
+    The backbone starts from a file of ``weights``, from timm's (``pretrained``), or, unlike the paper, from scratch.
+    ``changes`` are changed attributes of :class:`Recipe`, such as ``epochs``.
     """
     start: dict[str, Any] = {"weights": None if weights is None else str(weights)}
     start["pretrained"] = pretrained and weights is None
@@ -117,11 +117,10 @@ def osie_recipes(
     sample_order: SampleOrder = "seed",
     order_seed: int = 0,
 ) -> list[Recipe]:
-    """Return every model, optimizer and method, on a pretrained EfficientNet-Lite0 and on a backbone from scratch.
+    """Return all combinations of model, optimizer and method, on pretrained EfficientNet-Lite0 and from scratch.
 
-    That backbone is each model's own where None: DINet's ResNet-50, SALICON's VGG-16.
-
-    The learning rate is halved every epoch, as in the paper; in longer runs every tenth of them.
+    ``backbone`` is the one trained from scratch; None is each model's default, DINet's ResNet-50, SALICON's VGG-16.
+    The learning rate is halved every epoch, as in the paper, or every ``epochs // 10`` epochs in longer runs.
     """
     starts: list[dict[str, Any]] = []
     if lite is not None:
@@ -147,4 +146,4 @@ NETWORK_METHODS = (
     "DCL-120-1", "DCL-500-1", "DCL-inf-5", "DCL-inf-10", "DCL-20-1 anchor", "DCL-120-1 anchor", "DCL-500-1 anchor",
     "DCL-inf-5 anchor", "DCL-inf-10 anchor",
 )  # fmt: skip
-"""Gradients and updates corrected, then the window and the number of references (the paper's Figure 9)."""
+"""Corrections of gradient and update, then varied windows and numbers of references (the paper's Figure 9)."""

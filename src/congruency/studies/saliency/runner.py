@@ -1,4 +1,4 @@
-"""Executing the saliency studies: the data sets, the runner, floor and ceiling, and everything from data to page."""
+"""Execute the saliency studies: data sets, runner, floor and ceiling scores, page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 DATA_SETS: dict[StudyName, tuple[str, ...]] = {"salicon": ("SALICON",), "osie": ("OSIE", "MIT1003")}
 """The data sets of the paper's tables."""
 
-_LAYOUTS: dict[str, tuple[str, Callable[[Path], bool], str]] = {  # the folder's name, and what is in it
+_LAYOUTS: dict[str, tuple[str, Callable[[Path], bool], str]] = {  # folder name, test of its layout, expected content
     "SALICON": ("salicon", is_salicon, "fixations or annotations"),
     "OSIE": ("osie", is_osie, "stimuli, with fixations.mat"),
     "MIT1003": ("mit1003", lambda place: (place / "ALLSTIMULI").is_dir(), "ALLSTIMULI"),
@@ -53,15 +53,15 @@ _LAYOUTS: dict[str, tuple[str, Callable[[Path], bool], str]] = {  # the folder's
 _BOUNDS = "bounds.json"
 EXAMPLES = "examples.jpg"
 EXAMPLES_CAPTION = "Test images, where people looked, and what networks predict"
-_NETWORKS = 5  # columns of the page
+_NETWORKS = 5  # columns of the example page
 
 
 def find_set(name: str, data: Path | None) -> Path:
-    """Return the folder of a saliency set: one of its own name in the data folder, or the data folder itself.
+    """Return the folder of a saliency set: a folder with its name in the data folder, or the data folder itself.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: no data folder was given, and CONGRUENCY_DATA is not set.
+        FileNotFoundError: it does not exist.
+        ValueError: no data folder was given and CONGRUENCY_DATA is not set.
     """
     folder, known, inside = _LAYOUTS[name]
     given = data if data is not None else os.environ.get("CONGRUENCY_DATA")
@@ -76,14 +76,14 @@ def find_set(name: str, data: Path | None) -> Path:
 
 @dataclass(frozen=True)
 class Sets:
-    """Where a study's images are.
+    """The data sets of a study.
 
     Attributes:
         study: ``"salicon"`` trains on SALICON's training set and scores its validation set; ``"osie"`` trains on OSIE
-            and scores MIT1003; ``"osie_study"`` divides OSIE.
-        places: the folders of these sets; for ``"osie_study"`` also the file that ``congruency saliency prepare``
-            wrote, whose images all networks see at that file's size.
-        train: images to train on, where OSIE is divided.
+            and scores MIT1003; ``"osie_study"`` splits OSIE.
+        places: the folders of these sets; for ``"osie_study"`` possibly a file from ``congruency saliency prepare``,
+            which fixes the image size of all networks.
+        train: number of training images if OSIE is split.
     """
 
     study: StudyName
@@ -92,17 +92,17 @@ class Sets:
 
     @property
     def prepared(self) -> Preprocessing | None:
-        """How the images of a prepared file were resized; None for folders, which are read at any size."""
+        """The preprocessing of a prepared file; None for folders, which can be read at any size."""
         return _read_file(self.places[0]).preprocessing if self.places[0].suffix == ".pt" else None
 
     def data(self) -> tuple[SaliencyData, SaliencyData]:
-        """Return the sets that networks are trained on and scored on, without their images."""
+        """Return the training set and the test set, without their images."""
         return _open(self)
 
     def read(self, preprocessing: Preprocessing) -> tuple[Prepared, Prepared]:
-        """Return what networks are trained on and what they are scored on, read once per process and size.
+        """Return the training set and the test set with images, read once per process and size.
 
-        Scores are at the images' own sizes.
+        Scores are computed at the images' original sizes.
         """
         if self.prepared is None:
             return _read(self, preprocessing)
@@ -134,19 +134,19 @@ def _read(sets: Sets, preprocessing: Preprocessing) -> tuple[Prepared, Prepared]
 
 
 def run_folder(out: Path, job: SaliencyJob, seed: int) -> Path:
-    """Return where a run keeps its record, its scores and its network."""
+    """Return the folder for a run's record, scores and network."""
     return out / "runs" / job.recipe.folder / f"seed-{seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaliencyRunner:
-    """Trains and scores one network per run; each has a folder of its own and continues from its checkpoint.
+    """Trains and scores one network per run, each in its own folder; interrupted runs resume from a checkpoint.
 
     Attributes:
-        accelerator: ``"auto"`` takes a GPU where there is one.
+        accelerator: ``"auto"`` uses a GPU if there is one.
         capture: see :func:`congruency.saliency.task.train_network`.
-        keep_models: the seeds whose networks are kept, as ``model.pt``.
-        origin: what the records of the runs say about where they come from; the row is filled in.
+        keep_models: seeds whose networks are saved as ``model.pt``.
+        origin: the provenance written to the run records; the row is filled in.
     """
 
     sets: Sets
@@ -167,7 +167,7 @@ class SaliencyRunner:
         for weights in {recipe.weights for recipe in recipes if recipe.weights is not None}:
             if not Path(weights).is_file():
                 raise FileNotFoundError(f"the file of weights {weights} is missing")
-        with torch.device("meta"):  # a network that cannot be a backbone is refused here, without its memory
+        with torch.device("meta"):  # raises for an unusable backbone without allocating memory
             for model, backbone in {(recipe.model, recipe.backbone) for recipe in recipes}:
                 create(model, backbone)
 
@@ -186,10 +186,10 @@ class SaliencyRunner:
             recipe, run.seed, *self.sets.read(recipe.preprocessing), run_folder(self.out, run.job, run.seed),
             device=self.accelerator, precision=self.precision, capture=self.capture,
             keep_model=run.seed in self.keep_models, notice=notice,
-            evaluate_every=recipe.epochs if self.sets.study == "osie_study" else 1,  # by epoch: the paper's Figure 14
+            evaluate_every=recipe.epochs if self.sets.study == "osie_study" else 1,  # per epoch: the paper's Figure 14
             origin=replace(self.origin, row=recipe.paper_row if self.origin.table else recipe.name),
         )  # fmt: skip
-        gc.collect()  # hooks and graphs refer to each other, and hold a network's memory
+        gc.collect()  # reference cycles of hooks and graphs keep the network's memory alive
         if trained.scores is not None:
             seconds = _training_seconds(run_folder(self.out, run.job, run.seed))
             yield run, RunResult({**trained.scores, TRAINING_TIME: seconds})
@@ -198,7 +198,7 @@ class SaliencyRunner:
 
 
 def bounds(sets: Sets, out: Path, device: str) -> Results:
-    """Return floor and ceiling as rows with one value each, computed once per folder."""
+    """Return floor and ceiling scores as rows with one value each, computed once per folder."""
     path = out / _BOUNDS
     if not path.is_file():
         Console(stderr=True).print("scoring floors and people to compare with, once per folder", highlight=False)
@@ -217,10 +217,10 @@ def conduct_saliency(
     examples: int = 0,
     console: Console | None = None,
 ) -> int:
-    """Execute a study's runs, and write its table, its page and examples.jpg; return the exit code.
+    """Execute a study's runs and write its table, page and examples.jpg; return the exit code.
 
     Args:
-        examples: Test images on examples.jpg, which needs the networks of seed 0; 0 for none.
+        examples: Number of test images in examples.jpg, which needs the networks of seed 0; 0 for none.
     """
     console, out = console or Console(), runner.out
     parts = runner.sets.data()
@@ -248,12 +248,12 @@ def conduct_saliency(
 
 
 def remarks(results: Results) -> list[str]:
-    """Return the study's further findings: runs that diverged, and rows below the centre bias."""
+    """Return further findings: diverged runs, and rows below the centre bias."""
     return [*diverged(results), *below_floor(results)]
 
 
 def diverged(results: Results) -> list[str]:
-    """Return a sentence for every row with runs whose networks predict nan, which leaves it without means."""
+    """Return a sentence per row with runs whose maps are nan, which makes its means nan."""
     sentences = []
     for name, row in results.items():
         seeds = [f"{seed:.0f}" for seed, nss in zip(row.get("seed", ()), row["NSS"], strict=False) if math.isnan(nss)]
@@ -266,7 +266,7 @@ def diverged(results: Results) -> list[str]:
 
 
 def below_floor(results: Results) -> list[str]:
-    """Return a sentence for every row whose mean scores are worse than the centre bias."""
+    """Return a sentence per row whose mean scores are worse than the centre bias."""
     means = {
         name: {metric: fmean(values) for metric, values in row.items() if metric in METRICS and values}
         for name, row in results.items()
@@ -276,10 +276,10 @@ def below_floor(results: Results) -> list[str]:
 
 
 def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared | SaliencyData, count: int) -> Path:
-    """Write a page of evenly spaced test images: where people looked, and the maps of the first few networks.
+    """Write a picture of evenly spaced test images with human fixations and the maps of the first few networks.
 
-    ``networks`` are files of trained networks by the title of their column. Images are read from their files, or are
-    those of a prepared set.
+    ``networks`` maps column titles to files of trained networks. Images are read from their files or from a prepared
+    set.
     """
     data = test_set.data if isinstance(test_set, Prepared) else test_set
     chosen = torch.linspace(0, len(data) - 1, min(count, len(data))).round().long().tolist()
@@ -300,13 +300,13 @@ def write_examples(out: Path, networks: Mapping[str, Path], test_set: Prepared |
 
 
 def _people(viewing: Viewing, size: tuple[int, int]) -> Tensor:
-    """The density of the fixations on an image, at another size."""
+    """Return the fixation density of an image at the given size."""
     counts = fixation_counts([viewing.points], size, frames=[(viewing.height, viewing.width)])
     return blurred(counts, [viewing])[0]
 
 
 def _made(study: Study[SaliencyJob], out: Path) -> str:
-    """On what the study's runs were computed, as their records say."""
+    """Describe the devices, precision and PyTorch versions of the study's runs, from their records."""
     found = set()
     for row in study.rows:
         for job in row.jobs:
@@ -319,7 +319,7 @@ def _made(study: Study[SaliencyJob], out: Path) -> str:
 
 
 def _training_seconds(folder: Path) -> float:
-    """How long the epochs of a run took in all, without its scores."""
+    """Return the total time of a run's epochs in seconds, without scoring."""
     if not (folder / "record.jsonl").is_file():
         return math.nan
     return sum(float(epoch["seconds"]) for epoch in read_record(folder).epochs)

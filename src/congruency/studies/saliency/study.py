@@ -1,4 +1,4 @@
-"""The saliency studies as plain data: one row per recipe, compared with the same network without a correction."""
+"""The saliency studies as plain data: one row per recipe, compared with the same network without correction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLES: dict[StudyName, str] = {
     "osie_study": "Saliency: networks trained on 500 images of OSIE, scored on the other 200",
 }
 TRAINING_TIME = "training time"
-"""Seconds of a run's epochs, without its scores."""
+"""Column key of the seconds of a run's epochs, without scoring."""
 
 _NOTES = (
     (
@@ -75,7 +75,7 @@ _PAPER_EPOCHS = 10
 
 @dataclass(frozen=True)
 class SaliencyJob:
-    """One network of a study, except for its seed."""
+    """A run of a saliency study, without its seed."""
 
     recipe: Recipe
 
@@ -88,12 +88,12 @@ class SaliencyJob:
         return {metric: metric for metric in PRINTED}
 
     def digest(self) -> str:
-        """The folder of its runs, which was all that identified them before there was one store."""
+        """Return the folder name of the recipe's runs, which identified runs in older releases."""
         return self.recipe.folder
 
 
 def saliency_study(name: StudyName, recipes: Sequence[Recipe]) -> Study[SaliencyJob]:
-    """Return the study of these recipes; the paper's tables have its numbers."""
+    """Return the study of these recipes, with the paper's numbers if it has them."""
     in_paper = any(paper_numbers(name, recipe) for recipe in recipes)
     further = [note for word, note in _FURTHER.items() if any(recipe.method.endswith(word) for recipe in recipes)]
     return Study(
@@ -126,7 +126,7 @@ def _row(study: StudyName, recipe: Recipe) -> Row[SaliencyJob]:
 
 
 def _training(recipes: Sequence[Recipe]) -> str:
-    """How each backbone was trained, one sentence each."""
+    """Describe how each backbone was trained, one sentence per backbone."""
     sentences = {}
     for recipe in recipes:
         start = "from scratch" if recipe.from_scratch else "from ImageNet weights"
@@ -140,6 +140,6 @@ def _training(recipes: Sequence[Recipe]) -> str:
     seen = dict.fromkeys(
         f"{recipe.network}: images of {recipe.preprocessing}, loss {recipe.effective_loss}."
         for recipe in recipes
-        if recipe.model != "dinet4"  # whose size was not stated when its results were made
+        if recipe.model != "dinet4"  # older results do not state its size
     )
     return " ".join([*sentences.values(), *seen])
