@@ -1,4 +1,4 @@
-"""Checks of arguments and of saved states: each raises with what was wrong, what was expected and what to do."""
+"""Checks of arguments and of saved states. Errors say what was wrong, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer
 
 
 def warn(message: str) -> None:
-    """Warn at the line that led here of a program that uses the package: neither ours nor torch's.
+    """Issue a UserWarning located at the innermost caller outside of congruency and torch.
 
-    For filters it is a warning of the module that calls this.
+    For warning filters, its module is the one that calls this function.
     """
     frame = sys._getframe(1)
     module: str = frame.f_globals["__name__"]
@@ -35,7 +35,7 @@ def warn(message: str) -> None:
 
 
 def installing(extra: str) -> str:
-    """Return how an extra is installed, for errors: the package is on no index yet."""
+    """Return how to install an extra, for error messages: the package is on no index yet."""
     return f"pip install '.[{extra}]' in a checkout of congruency, or 'FILE.whl[{extra}]' of its wheel"
 
 
@@ -47,14 +47,14 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
 
 
 def check_flag(name: str, value: bool, hint: str = "") -> bool:
-    """Validate and return True or False; any other value would silently count as one of them."""
+    """Validate and return a bool; any other value would silently count as True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}{hint}")
     return value
 
 
 def check_whole(name: str, value: int, expected: str = "", *, least: int) -> int:
-    """Validate and return a whole number of at least ``least``; ``expected`` says so in the caller's words."""
+    """Validate and return a whole number of at least ``least``; ``expected`` describes it in error messages."""
     expected = expected or f"a whole number of at least {least}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be {expected}, got {value!r}")
@@ -73,7 +73,7 @@ def check_margin(margin: float) -> float:
 
 
 def check_floor(floor: float | None) -> float | None:
-    """Validate and return a floor of congruency."""
+    """Validate and return a floor on congruency, or None."""
     if floor is None:
         return None
     if isinstance(floor, bool) or not isinstance(floor, (int, float)):
@@ -109,7 +109,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             f"inside ({names})"
         )
     for name, inner in wrapped.items():
-        # torch's optimizer of sharded states is stepped itself, and the one inside has a part of the parameters
+        # ZeroRedundancyOptimizer is stepped itself, and the optimizer inside has only a part of the parameters
         if type(optimizer).__name__ != "ZeroRedundancyOptimizer":
             warn(
                 f"{type(optimizer).__name__} wraps another optimizer, {type(inner).__name__}, and what is attached to "
@@ -155,7 +155,7 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
                 "not named_parameters() or parameter groups"
             )
     owned = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    chosen = [parameter for parameter in chosen if parameter in owned or parameter.requires_grad]  # not the frozen
+    chosen = [parameter for parameter in chosen if parameter in owned or parameter.requires_grad]  # skip frozen
     if not chosen:
         raise ValueError(
             "params are all frozen (requires_grad=False) and not in the optimizer; choose parameters that train, such "
@@ -171,7 +171,7 @@ def check_params(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> 
 
 
 def check_parameter(parameter: Tensor, position: int) -> None:
-    """Refuse parameters that have no inner products in floating point, or only a part of them without saying so."""
+    """Raise TypeError for a parameter whose inner products cannot be computed: nested, FSDP1, complex or integer."""
     if parameter.is_nested:
         raise TypeError(f"parameter {position} is a nested tensor; leave it out of params, or use padded parameters")
     if getattr(parameter, "_is_flat_param", False) or getattr(parameter, "_fsdp_flattened", False):
@@ -194,7 +194,7 @@ def are_strided(gradients: Sequence[Tensor]) -> bool:
 
 
 def check_gradients(gradients: Sequence[Tensor]) -> None:
-    """Refuse sparse gradients."""
+    """Raise TypeError if a gradient is sparse."""
     if are_strided(gradients):
         return
     sparse = next(gradient for gradient in gradients if gradient.layout is not torch.strided)
@@ -205,7 +205,7 @@ def check_gradients(gradients: Sequence[Tensor]) -> None:
 
 
 def check_parts(state: object, parts: Mapping[str, type | tuple[type, ...]], what: str) -> None:
-    """Refuse a saved state unless it is a dict that has these parts, of these types."""
+    """Raise ValueError unless a saved state is a dict with these parts, of these types."""
     if not isinstance(state, Mapping):
         raise ValueError(f"this is not {what}: it must be a dict, got {type(state).__name__}")
     missing = [name for name in parts if name not in state]
@@ -222,7 +222,7 @@ def is_count(value: object) -> bool:
 
 
 def changes(saved: Mapping[str, object], here: Mapping[str, object], within: str = "") -> list[str]:
-    """What is not as it was, one line per setting: ``method.window was 50 and is 20``."""
+    """Return the settings that differ from saved ones, one line each: ``method.window was 50 and is 20``."""
     found = []
     for name in here:
         before, now = saved.get(name), here[name]
@@ -234,5 +234,5 @@ def changes(saved: Mapping[str, object], here: Mapping[str, object], within: str
 
 
 def differs(saved: object, here: object) -> bool:
-    """Whether a saved setting is another one than that here; a tensor, which is no setting, has no one truth value."""
+    """Whether a saved setting differs from the current one; a tensor, which is no setting and has no bool, does."""
     return isinstance(saved, Tensor) or bool(saved != here)

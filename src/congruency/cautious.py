@@ -1,4 +1,4 @@
-"""Cautious optimizers: the name users type."""
+"""The Cautious corrector: cautious optimizers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _UNUSED = (
 class Cautious(Corrector):
     """Make an optimizer cautious (Liang et al., 2024): remove from each update what opposes the current gradient.
 
-    Of the step that the optimizer makes, after momentum and preconditioning, only the elements whose sign agrees with
-    that of the gradient are applied. This is the projection of the update onto ``g_j x_j >= 0`` for each element j.
-    The kept elements of a tensor are divided by their share of the tensor, so that the step keeps its size.
+    The elements of the optimizer's step, after momentum and preconditioning, are applied only if their sign agrees with
+    that of the gradient. This is the projection of the update onto ``g_j x_j >= 0`` for each element j. The kept
+    elements of a tensor are divided by their share of the tensor, so that the step keeps its size.
 
     Args:
         optimizer: Any ``torch.optim``-style optimizer except LBFGS and SparseAdam.

@@ -11,14 +11,14 @@ With unit rows, h = g + C' margin and u = v - margin this is least squares over 
 
     min 1/2 |h + C'u|^2,   slope y = C (h + C'u) = q + Ku,   solved where u >= 0, y >= 0 and u'y = 0.
 
-`solve_dual` knows K and q, `project` the rows themselves. A Gram matrix holds the squares of small angles, so that rows
-closer than 3e-7 are one row to `solve_dual`; `project` works by orthogonal factorisation and tells them apart.
+`solve_dual` has K and q, `project` has the rows themselves. A Gram matrix contains the squares of small angles, so that
+`solve_dual` cannot distinguish rows closer than 3e-7; `project`, which uses an orthogonal factorization, can.
 
 Accuracy of `solve_dual`, in every backend: the conditions above hold to within rho = 4 n eps (|h| + sum u), so that x
 is within sqrt(n) rho / sigma of the exact answer, where sigma is the least singular value of the rows involved.
 docs/mathematics.md has the proof and what holds for rows closer than 3e-7.
 
-Everything is computed in float64, and nothing waits for a GPU: values are read on the host only where they live there.
+Everything is computed in float64, without synchronizing with a GPU: only values of CPU tensors are read.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from torch.nn.functional import pad
 
 __all__ = ["project", "solve_dual"]
 
-_ROUNDING = 4 * torch.finfo(torch.float64).eps  # a slope between unit vectors this little below 0 counts as 0
-_PIVOT = 450  # squared distance of a unit row from a span that a Gram matrix cannot tell from 0, in roundings of it
+_ROUNDING = 4 * torch.finfo(torch.float64).eps  # a slope between unit vectors above -_ROUNDING counts as 0
+_PIVOT = 450  # a squared distance of a unit row from a span below this many roundings of a Gram matrix counts as 0
 
 
 def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> Tensor:
     """Return the multipliers v = argmin 1/2 v'Kv + p'v subject to v >= margin, the dual of equations 4 and 9.
 
     Args:
-        gram: K = CC', shape (..., n, n), symmetric and, up to the rounding of its dtype, positive semidefinite. Sum it
-            up in float64: rows at an angle a to each other's opposites lose a factor 1/a^2 of its precision.
+        gram: K = CC', shape (..., n, n), symmetric and, up to the rounding of its dtype, positive semidefinite. Compute
+            it in float64: for rows at an angle a to each other's opposites, a factor 1/a^2 of its precision is lost.
         products: p = Cg, shape (..., n).
         margin: lower bound of the multipliers, finite and >= 0: a number, or a tensor that broadcasts to (..., n).
 
@@ -69,7 +69,7 @@ def solve_dual(gram: Tensor, products: Tensor, margin: float | Tensor = 0.0) -> 
         v = torch.maximum(torch.where(k > 0, -p.unsqueeze(-1) / k, 0.0).squeeze(-1), floor)
     else:
         v = _solve_tensors(k, p, floor, grain)
-    # Products that no gradient can have leave the problem without a minimum: v is large then, but finite.
+    # Products that no gradient can have make the problem unbounded: v is then large, but finite.
     return v.clamp(max=torch.finfo(products.dtype).max).to(products.dtype)
 
 
@@ -80,7 +80,8 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
         gradient: g, shape (..., p).
         constraints: C, one constraint per row, shape (..., n, p); n may exceed p, zero rows are ignored.
         margin: lower bound of the multipliers, finite and >= 0: a number, or a tensor that broadcasts to (..., n).
-            With 0, x is the projection onto the cone; with more, x moves on into it (GEM's memory strength).
+            With 0, x is the projection onto the cone; a positive margin moves x further into it (GEM's memory
+            strength).
 
     Returns:
         x, shape (..., p), with the dtype and device of `gradient`; g bit for bit where it is feasible and margin is 0.
@@ -110,7 +111,7 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
     if n == 1:
         x = h - q.clamp(max=0) * scale * rows.squeeze(-2)
     else:
-        # Solve within the span of the rows, where the problem has at most n dimensions, and turn the step back.
+        # Solve within the span of the rows, where the problem has at most n dimensions, and map the step back.
         basis, columns = torch.linalg.qr(rows.mT)
         point = _times(basis.mT, unit_h)
         problem = _Rows.of(columns.expand(*batch, *columns.shape[-2:]), point)
@@ -122,7 +123,7 @@ def project(gradient: Tensor, constraints: Tensor, margin: float | Tensor = 0.0)
 
 def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) -> Tensor:
     """Solve a batch of problems of `solve_dual`, on any device."""
-    inverse = gram.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(0.0, 0.0, 0.0)  # 0 takes a zero row out
+    inverse = gram.diagonal(dim1=-2, dim2=-1).rsqrt().nan_to_num(0.0, 0.0, 0.0)  # 0 removes a zero row
     q = (products + _times(gram, floor)) * inverse
     scale = _or_one(q.abs().amax(-1, keepdim=True))
     q = q / scale
@@ -131,7 +132,7 @@ def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) 
     if host and not violated.any():
         return torch.zeros_like(q) + floor
     problem = _Gram((gram * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)).clamp(-1, 1), q, grain)
-    # A GPU fits the 256 sets of 8 rows in the time of one; a search takes it many launches.
+    # A GPU fits all 256 sets of 8 rows in the time of one set; a search takes many kernel launches.
     few = q.shape[-1] <= (4 if host else 8)
     u, _ = _enumerate(problem, q) if few else _descend(problem.ridged(), q)
     return u * violated * scale * inverse + floor
@@ -140,12 +141,12 @@ def _solve_tensors(gram: Tensor, products: Tensor, floor: Tensor, grain: float) 
 class _Problem(Protocol):
     """min 1/2 |h + C'u|^2 + 1/2 ridge |u - centre|^2 over u >= 0, with unit rows and |h| about 1.
 
-    A point is given by u together with its image: what the problem keeps to know the objective and its slope there.
+    A point is given by u together with its image, from which the problem computes the objective and its slope.
     """
 
     @property
     def resolution(self) -> float:
-        """The distance of a row from the span of others distinguishable from 0."""
+        """The smallest distance of a row from the span of others that is distinguishable from 0."""
 
     @property
     def ridge(self) -> float | Tensor:
@@ -167,15 +168,15 @@ class _Problem(Protocol):
         """Return the gradient of the objective at a point, shape (..., n)."""
 
     def rounding(self, u: Tensor) -> float | Tensor:
-        """Return the size of a slope that is 0 but for rounding."""
+        """Return the size up to which a slope counts as 0, given rounding."""
 
     def gain(self, u: Tensor, image: Tensor, new_u: Tensor, new_image: Tensor) -> Tensor:
         """Return by how much the objective falls from one point to another, times 2, shape (..., 1)."""
 
     def fit(self, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Minimise over the entries of u marked free, with the others 0 and any sign allowed.
+        """Minimize over the entries of u marked free, with the others 0 and any sign allowed.
 
-        Returns the minimiser, its image, and the distance of each free row from the span of those before it.
+        Returns the minimizer, its image, and the distance of each free row from the span of those before it.
         """
 
 
@@ -196,10 +197,10 @@ class _Gram:
         return _Gram(self.gram.unsqueeze(-3), self.offset.unsqueeze(-2), self.grain)
 
     def ridged(self) -> _Gram:
-        """Take a ridge of rounding size or, where K is further from semidefinite than that, the least that suffices."""
+        """Add a ridge of rounding size or, if K is further from semidefinite than that, the smallest that suffices."""
         n = self.gram.shape[-1]
         eye = torch.eye(n, dtype=self.gram.dtype, device=self.gram.device)
-        # The last rung always holds: with unit rows K + nI is diagonally dominant. Twice a rung is clear of the edge.
+        # The last candidate always suffices: with unit rows K + nI is diagonally dominant. The factor 2 is for safety.
         ladder = n * torch.pow(10.0, torch.arange(-14, 1, dtype=self.gram.dtype, device=self.gram.device))
         ladder = ladder.clamp(min=n * _PIVOT * self.grain / 10)
         if _on_host(self.gram) and not torch.linalg.cholesky_ex(self.gram + ladder[0] * eye).info.any():
@@ -236,9 +237,9 @@ class _Gram:
 class _Rows:
     """The problem given by C' and h over n rows for the ridge, (..., k + n, n) and (..., k + n), fitted by QR.
 
-    The image is the corrected point h + C'u over the ridge's share. The multipliers of rows nearly opposite are as
-    large as the angle is small, and h + C'u loses as many digits to them; a fit takes the point from its factorisation
-    instead, where it keeps them all.
+    The image is the corrected point h + C'u stacked on the ridge's part. For nearly opposite rows, multipliers grow as
+    the angle shrinks, and computing h + C'u would lose as much precision; a fit takes the point from its factorization
+    instead, without this loss.
     """
 
     columns: Tensor
@@ -262,7 +263,7 @@ class _Rows:
         return _Rows(self.columns.unsqueeze(-3), self.point.unsqueeze(-2))
 
     def ridged(self) -> _Rows:
-        """Take a ridge between the angles that matter: those of rounding, 1e-16, and the least we resolve, 1e-7."""
+        """Add a ridge between the angles of rounding, 1e-16, and the smallest that are resolved, 1e-7."""
         columns = self.columns.clone()
         _lowest_diagonal(columns).fill_(1e-9)
         return _Rows(columns, self.point, 1e-9)
@@ -292,7 +293,7 @@ class _Rows:
         corner = factor[..., :n, :n]
         z = torch.linalg.solve_triangular(corner, -factor[..., :n, n:], upper=True).squeeze(-1) * free
         residual = basis[..., n] * factor[..., n, n:]
-        held = pad(point[..., -n:] * ~free, (point.shape[-1] - n, 0))  # the fit does not see the ridge of u held at 0
+        held = pad(point[..., -n:] * ~free, (point.shape[-1] - n, 0))  # ridge of the u held at 0, not part of the fit
         return z, residual + held, corner.diagonal(dim1=-2, dim2=-1).abs()
 
 
@@ -303,8 +304,8 @@ def _lowest_diagonal(columns: Tensor) -> Tensor:
 def _enumerate(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     """Fit all 2^n sets of free multipliers at once and return the best fit and its image.
 
-    A set solves the problem where neither its multipliers nor its slopes are negative. Some set of independent rows
-    does (Caratheodory), so that dependent ones can be passed over.
+    A set solves the problem if neither its multipliers nor its slopes are negative. Some set of independent rows does
+    (Caratheodory), so that dependent ones can be skipped.
     """
     n = q.shape[-1]
     problem = problem.stacked()
@@ -318,20 +319,20 @@ def _enumerate(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
 def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
     """Search for the right set of free multipliers, fit by fit, and return the solution and its image.
 
-    A projected Newton method (Bertsekas 1982): fit the free multipliers, clip the fit at 0, and free those next that
-    the slope there asks for. Where clipping does not lower the objective, go towards the fit only until the first
-    multiplier is 0, and hold that one. It ends: a clipped fit depends on its set alone and each lowers the objective,
-    so no set comes twice, and at most n shortened steps come between two of them. Block pivoting (Judice and Pires
-    1994) is as fast on random rows, but takes hundreds of fits on dependent ones, where it falls back to one by one.
+    A projected Newton method (Bertsekas 1982): fit the free multipliers, clip the fit at 0, and free those with a
+    negative slope there. If clipping does not lower the objective, move towards the fit only until the first multiplier
+    is 0, and hold it there. It terminates: a clipped fit depends on its set alone and each lowers the objective, so no
+    set occurs twice, and at most n shortened steps come between two of them. Block pivoting (Judice and Pires 1994) is
+    as fast on random rows, but takes hundreds of fits on dependent ones, where it falls back to single exchanges.
 
-    The first set is the worst multiplier alone: rows of consecutive steps are alike, so correcting one corrects all.
+    The first set is the worst multiplier alone: rows of consecutive steps are similar, so correcting one corrects all.
 
-    Dependent rows need a ridge to be fitted. The proximal point method takes its effect out again: move its centre to
-    the solution and continue, until the ridge pulls less than rounding does.
+    Dependent rows need a ridge to be fitted. The proximal point method removes its effect: move its center to the
+    solution and continue until the pull of the ridge is below rounding.
 
-    A GPU cannot tell when it is done, so it takes a fixed number of fits, and problems that are done stay as they are.
-    The number is above what any problem of tests/test_cone.py takes, which counts them. A problem cut short has u >= 0
-    and a lower objective.
+    On a GPU, convergence cannot be tested without synchronizing, so the number of fits is fixed and solved problems
+    stay unchanged. The number is above what any problem of tests/test_cone.py takes, which counts them. A problem that
+    needs more ends with u >= 0 and a lower objective.
     """
     n, host = q.shape[-1], _on_host(q)
     u = centre = torch.zeros_like(q)
@@ -346,7 +347,7 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
         landed = torch.where(inside, fitted, problem.image(clipped))
         lower = problem.gain(u, image, clipped, landed) > 0
         entering = _steepest(problem, clipped, landed, 0.7)
-        # A fit that lowers nothing differs from the last one by rounding, and so does what it asks for.
+        # A fit that does not lower the objective differs from the last only by rounding, and so do its slopes.
         settled = inside & ~(lower & entering.any(-1, keepdim=True))
         accepted = inside | lower
         ratio = torch.where(z < 0, u / (u - z), math.inf)
@@ -358,7 +359,7 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
         image = torch.where(active, torch.where(accepted, landed, image.lerp(fitted, way)), image)
         step = torch.where(active & settled, u - centre, 0.0)
         last, pull = pull, torch.where(settled, (problem.ridge * step).abs().amax(-1, keepdim=True), pull)
-        # Rows that only the ridge keeps apart would be pulled for ever, so a pass has to halve the pull of the last.
+        # Rows that only the ridge separates would be pulled forever, so each pass has to halve the last pull.
         active = active & ~(settled & ((pull <= problem.rounding(u) / 1000) | (pull > last / 2)))
         if host and not active.any():
             break
@@ -368,13 +369,13 @@ def _descend(problem: _Problem, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _steepest(problem: _Problem, u: Tensor, image: Tensor, share: float) -> Tensor:
-    """Mark the multipliers whose slope is negative, and at least a share of the most negative one."""
+    """Mark the multipliers whose slope is negative, and at least a given share of the most negative one."""
     slope = problem.slope(image)
     return slope <= (share * slope.amin(-1, keepdim=True)).clamp(max=-problem.rounding(u))
 
 
 def _on_host(tensor: Tensor) -> bool:
-    """Whether reading a value costs nothing."""
+    """Whether values can be read without synchronizing with a device."""
     return tensor.device.type == "cpu"
 
 
@@ -383,14 +384,14 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _or_one(size: Tensor) -> Tensor:
-    """Return the size, and 1 for 0, to divide by."""
+    """Return the size, with 0 replaced by 1, as a divisor."""
     return size + (size == 0)
 
 
 def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return vectors of length 1, zero ones as they are, and their lengths (..., 1).
+    """Return the vectors scaled to length 1, zero vectors unchanged, and their lengths, (..., 1).
 
-    The largest entry is taken out first: the squares of entries beyond 1e154 or below 1e-154 are out of range.
+    The largest entry is divided out first: the squares of entries above 1e154 or below 1e-154 are out of range.
     """
     largest = torch.linalg.vector_norm(vectors, ord=math.inf, dim=-1, keepdim=True)
     vectors = vectors / _or_one(largest)
@@ -433,7 +434,7 @@ def _lower_bound(margin: float | Tensor, n: int, other: str, like: Tensor) -> Te
     _check_device("margin", margin, other, like)
     if margin.ndim and margin.shape[-1] not in (1, n):
         raise ValueError(f"margin must broadcast to shape (..., n) with n = {n}, got {tuple(margin.shape)}")
-    # Looking at the values of a tensor on a GPU would wait for it.
+    # Reading the values of a tensor on a GPU would synchronize.
     if _on_host(margin) and not ((margin >= 0) & margin.isfinite()).all():
         raise ValueError(f"margin must be finite and >= 0, got {margin.tolist()}")
     return margin.detach().double().expand(*margin.shape[:-1], n)
@@ -442,7 +443,7 @@ def _lower_bound(margin: float | Tensor, n: int, other: str, like: Tensor) -> Te
 def _batch(**shapes: torch.Size) -> torch.Size:
     """Return the shape that all batch dimensions broadcast to."""
     given = list(shapes.values())
-    if given.count(given[0]) == len(given):  # broadcast_shapes alone takes longer than one row
+    if given.count(given[0]) == len(given):  # broadcast_shapes takes longer than solving for one row
         return given[0]
     try:
         return torch.Size(torch.broadcast_shapes(*given))

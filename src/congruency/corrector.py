@@ -1,4 +1,8 @@
-"""One step, top to bottom: which parameters, which constraints, gram, solve, apply."""
+"""The corrector: projects gradients or updates inside ``optimizer.step()``.
+
+One step reads top to bottom in :meth:`Corrector._begin` and :meth:`Corrector._finish`: select the parameters and the
+active constraints, compute the Gram matrix, solve the dual problem, apply its solution.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +70,11 @@ class Corrector:
         constraints: The constraint sources: :class:`~congruency.References`, :class:`~congruency.EpisodicMemory`,
             :class:`~congruency.Descent`, :class:`~congruency.Directions`, or your own
             :class:`~congruency.ConstraintSource`. Each has its own margin.
-        correct: What y is. ``"gradient"``: the gradient, before the optimizer uses it. ``"update"``: the step that the
-            optimizer made, ``y = w_before - w_after``, after momentum and preconditioning and without decoupled weight
-            decay. The momentum buffer is projected too (except with ``blocks="element"``), and margins are multiplied
-            by the learning rate, so that both choices agree under plain SGD. ``"update"`` needs one copy of the
-            parameters.
+        correct: The vector y to correct. ``"gradient"``: the gradient, before the optimizer uses it. ``"update"``: the
+            step that the optimizer made, ``y = w_before - w_after``, after momentum and preconditioning and without
+            decoupled weight decay. The momentum buffer is projected too (except with ``blocks="element"``), and
+            margins are multiplied by the learning rate, so that both choices agree under plain SGD. ``"update"`` needs
+            one copy of the parameters.
         trigger: ``"always"`` solves at every step; ``"violated"`` changes the gradient only if some
             ``<c_i, g> < 0``. They differ only if a margin is positive.
         blocks: ``"joint"``: one problem over all parameters; ``"group"``, ``"tensor"``, ``"row"`` or ``"element"``: one
@@ -129,7 +133,7 @@ class Corrector:
         if self.target == "update":
             check_rates(optimizer, margins=any(source.margin for source in self.sources))
         self._selector = Selector(optimizer, self._chosen, self.blocks, type(self).__name__)
-        self._selector.select()  # reports parameters that cannot be corrected now, not at the first step
+        self._selector.select()  # raise here, not at the first step, if a parameter cannot be corrected
         self._counts, self._means = Counts(), RunningMeans()
         self._problems = Problems(self.trigger == "violated", self._counts, self._means)
         self._before = WeightsBefore() if self.target == "update" else None
@@ -140,29 +144,29 @@ class Corrector:
             self._gather = ElementGather(self._before, optimizer, only_violated, self._masking)
         else:
             self._gather = Gather(self._before, rows=self.blocks == "row")
-        self._sizes = sizes_of(self.sources)  # at the last step; sources may have changed since
+        self._sizes = sizes_of(self.sources)  # of the last step; sources may have changed since
         self._solution: Solution | None = None
         self._agreement: Tensor | None = None
-        self._elements = 0  # how many elements the agreement is of
-        self._plan: _Plan | None = None  # of the step before, if it corrected gradients
-        self._checked: Selection | None = None  # whose gradients could be corrected when all were first there
-        self._under_way = False  # between the beginning of a step and its correction
+        self._elements = 0  # number of elements that the agreement covers
+        self._plan: _Plan | None = None  # plan of the previous step, if it can be reused
+        self._checked: Selection | None = None  # selection whose gradients were all present and passed their check
+        self._under_way = False  # True between _begin and _finish
         self._nests, self._in_step = _overrides_step(self.optimizer), False
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
         self._watch: Watch | None = correction_watch(concentrates[0].period) if watched else None
         self._finite_watch: Watch | None = finite_watch()
-        self._read_counts = (0, 0)  # steps and corrected steps when the means were last read
-        self._idle = 0  # steps in a row without any gradient
-        self._idle_means = 0  # how often means were asked for before there was a step
-        self._stepped = False  # since it was made, reset or loaded
+        self._read_counts = (0, 0)  # steps and corrected steps at the last call of means()
+        self._idle = 0  # consecutive steps without any gradient
+        self._idle_means = 0  # calls of means() before the first step
+        self._stepped = False  # whether a step was taken since creation, reset() or load_state_dict()
         self._optimizer_loaded = False
         self._handles: list[RemovableHandle] = []
         if attach:
             self._warn_of_another()
             self._attach()
 
-    _masking = Masking()  # how blocks of one element are corrected
+    _masking = Masking()  # options for blocks="element"; Cautious sets its own
 
     # ---- the step ----
 
@@ -178,18 +182,18 @@ class Corrector:
         self._correct()
 
     def _correct(self) -> None:
-        with torch.set_grad_enabled(False):  # takes less time than no_grad(), of which every step would see some
+        with torch.set_grad_enabled(False):  # cheaper than no_grad(), noticeably so at every step
             self._finish(self._begin())
 
     def _begin(self) -> Selection:
-        """Before the step: which parameters, and the sources record what they need of them."""
+        """Select the parameters and let the sources record what they need, before the optimizer's step."""
         selection = self._selector.select()
         if self._optimizer_loaded:
             self._warn_of_old_references()
         self._stepped = self._under_way = True
         self._solution = self._agreement = None
         if self._before is not None:
-            if selection is not self._checked:  # before the optimizer makes a step that cannot be corrected
+            if selection is not self._checked:  # raise before the optimizer makes a step that cannot be corrected
                 gradients = [g for parameter in selection.parameters if (g := parameter.grad) is not None]
                 check_gradients(gradients)
                 self._checked = selection if len(gradients) == len(selection.parameters) else None
@@ -200,16 +204,16 @@ class Corrector:
         return selection
 
     def _finish(self, selection: Selection) -> None:
-        """Which constraints, gram, solve, apply; on the gradients, or on the step that the optimizer has made."""
+        """Correct the gradients, or the update that the optimizer has made: constraints, gram, solve, apply."""
         self._under_way = False
         plan, self._plan = self._plan, None
 
-        # which parameters
+        # parameters that have a gradient in this step
         trained, gradients, addresses = selection.trained()
         self._gather.begin(selection)
         self._problems.distances.begin(selection.entries)
 
-        # which constraints
+        # constraints that are active in this step
         active = [source for source in self.sources if source.active]
         self._sizes = sizes_of(self.sources)
 
@@ -219,7 +223,7 @@ class Corrector:
         if not gradients:
             self._problems.distances.pause(self.sources)
             self._warn_of_no_gradients(len(selection.entries))
-        elif not active:  # but sources may add up gradients
+        elif not active:  # nothing to correct, but sources may accumulate gradients and need to know if they are finite
             self._problems.distances.forget()
             finite = self._all_finite(trained, gradients, addresses)
         else:
@@ -233,17 +237,17 @@ class Corrector:
         if gradients:
             self._idle = 0
 
-        # done
+        # counts, warnings and the sources' state
         all_finite = self._noted(finite)
-        for source in self.sources:  # a fused optimizer has divided the gradients by the scale in its step
+        for source in self.sources:  # after the step of a fused optimizer the gradients are unscaled
             source.finish(trained.parameters, scale if self._before is None else None, all_finite)
         gated = [source for source in active if source.gate is not None]
         self._counts.add_step(solved=self._solution is not None, gated=bool(gated))
 
     def _all_finite(self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]) -> Tensor:
-        """Whether the gradients of a step without constraints are finite, ()."""
+        """Return whether the gradients of a step without constraints are finite, a bool tensor of shape ()."""
         finite = torch.isfinite(self._gather.gradients(trained, gradients, addresses).gram()).all()
-        if self._counts.tally(finite.device) is not None:  # no kernel has counted it
+        if self._counts.tally(finite.device) is not None:  # the solver, which would count it, does not run
             self._counts.nonfinite += ~finite
         return finite
 
@@ -251,23 +255,23 @@ class Corrector:
         self, plan: _Plan | None, selection: Selection, trained: Selection, gathered: Gathered,
         active: Sequence[ConstraintSource], scale: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Gram, solve, apply on the gradients, as in the step before if its plan fits; whether all was finite."""
+        """Gram, solve, apply on the gradients, by the previous step's plan if it still fits; return whether finite."""
         state = [(one.recorded, settings_of(one)) for one in self.sources]
         if plan is None or plan.gathered is not gathered or plan.scale is not scale or plan.state != state:
             passes, known = gathered.passes, self._gather.known(gathered, trained, active)
             problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
             program = passes.program(problem, scale, known) or partial(_gram_solve_apply, passes, problem, scale, known)
             plan = _Plan(gathered, scale, state, program)
-        if not gathered.slices and not [one for one in active if one.gate is not None]:  # which may change by itself
-            self._plan = plan  # it holds no gradient
+        if not gathered.slices and not [one for one in active if one.gate is not None]:  # gates are read at every step
+            self._plan = plan  # without slices it keeps no gradient alive
         return self._solved(plan.program(), trained)
 
     def _correct_update(
         self, before: WeightsBefore, selection: Selection, trained: Selection, gathered: Gathered,
         active: Sequence[ConstraintSource],
     ) -> Tensor:  # fmt: skip
-        """Gram, solve, apply on the step from the weights ``before`` it, and on the optimizer's momentum."""
-        if self.blocks != "element" or not all(source.needs_update for source in active):  # masks take it into account
+        """Gram, solve, apply on the update ``before - w`` and on the momentum; return whether all was finite."""
+        if self.blocks != "element" or not all(source.needs_update for source in active):  # else the mask handles decay
             factors = group_factors(self.optimizer)
             before.decay(trained.parameters, [factors[entry.group] for entry in trained.entries])
         if self.blocks == "element":
@@ -276,8 +280,8 @@ class Corrector:
         problem = self._problems.of(self.sources, selection.left_out(trained), trained.blocks, gathered.device)
         gram = passes.gram(known=known)
         momentum = self._gather.momentum(self.optimizer, trained, active, known)
-        if momentum is not None:  # what a step may not do, the next must not have stored up
-            previous = None if problem.previous is None else problem.previous.clone()  # the step itself needs it still
+        if momentum is not None:  # otherwise the next step would repeat what is removed from this one
+            previous = None if problem.previous is None else problem.previous.clone()  # solving overwrites it
             exact = replace(
                 problem, margins=torch.zeros_like(problem.margins), previous=previous, counts=None, means=None
             )
@@ -290,13 +294,13 @@ class Corrector:
         if any(source.margin for source in active):
             rates = block_rates(self.optimizer, trained, self.blocks == "row", gathered.device)
             problem = replace(problem, margins=problem.margins * rates.unsqueeze(-1))
-        # the first basis vector is the step itself: its inner products take the place of a gradient's
+        # drop the weights' row and column: the update, the first basis vector, takes the gradient's place
         solution = passes.solve(gram[:, 1:, 1:].contiguous(), problem, None)
         passes.apply(solution.for_update())
         return self._solved(solution, trained)
 
     def _solved(self, solution: Solution, trained: Selection) -> Tensor:
-        """Keep the solution for the numbers that users read, and count; whether all was finite."""
+        """Store the solution for the statistics, count the correction, and return whether all was finite."""
         self._solution = solution
         if solution.applied.device.type == "cpu" and any(solution.applied.tolist()):
             self._counts.corrected += 1
@@ -305,7 +309,7 @@ class Corrector:
         return solution.finite
 
     def _mask(self, trained: Selection, gathered: Gathered, active: Sequence[ConstraintSource]) -> Tensor:
-        """Blocks of one element, one pass without a gram: keep what opposes no constraint; whether all was finite."""
+        """Correct blocks of one element by a mask, without a Gram matrix; return whether all was finite."""
         gather = self._gather
         assert isinstance(gather, ElementGather)
         assert isinstance(gathered, GatheredElements)
@@ -330,12 +334,12 @@ class Corrector:
             self._watch.note(self._counts.corrected)
 
     def _mark_written(self, trained: Selection) -> None:
-        """Have autograd know what the compiled passes wrote: a graph that saved one of these must not be used again."""
+        """Increment the version counters of the tensors written by compiled code, so that autograd sees the change."""
         written = trained.parameters if self._before is not None else [p.grad for p in trained.parameters]
         torch.autograd.graph.increment_version([local(tensor) for tensor in written if tensor is not None])
 
     def _noted(self, finite: Tensor | None) -> Tensor | bool:
-        """Whether the step's numbers were all finite, for the sources; counted, and watched."""
+        """Return whether the step was finite, for the sources, and count it if it was not."""
         all_finite: Tensor | bool = True
         if finite is not None:
             if finite.device.type == "cpu":
@@ -346,11 +350,11 @@ class Corrector:
             if self._finite_watch is not None:
                 self._finite_watch.note(self._counts.nonfinite)
         skipped = skipped_step(self.optimizer)
-        if skipped is not None:  # for the gradient of any parameter, and an update does not show it
+        if skipped is not None:  # covers all gradients, and the update of a skipped step is finite
             all_finite = (skipped == 0) & all_finite if skipped.device.type != "cpu" else not skipped and all_finite
         return all_finite
 
-    # ---- when the step is taken ----
+    # ---- optimizer hooks ----
 
     def _attach(self) -> None:
         self._handles = [
@@ -369,7 +373,7 @@ class Corrector:
 
     @_disable_dynamo
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Correct now, or, where a closure will make the gradients, right after the closure."""
+        """Correct the gradients now, or after the closure if there is one. For updates, save the weights."""
         if self.target == "update":
             with torch.no_grad():
                 self._begin()
@@ -386,7 +390,7 @@ class Corrector:
 
     @_disable_dynamo
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Correct the step that has just been made, if its beginning was seen."""
+        """Correct the update that was just made, if :meth:`_before_step` ran before it."""
         self._in_step = False
         if self._under_way and self._before is not None:
             selection = self._selector.select()
@@ -404,12 +408,12 @@ class Corrector:
         return corrected
 
     def _after_load(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer_loaded = self._stepped  # not where this corrector was reset or loaded before the optimizer
+        self._optimizer_loaded = self._stepped  # False if this corrector was reset or loaded before the optimizer
 
-    # ---- what is probably a mistake ----
+    # ---- warnings about likely mistakes ----
 
     def _warn_of_another(self) -> None:
-        """Two of a kind on the same parameters: a notebook's cell that was run twice."""
+        """Warn if a corrector of the same class is attached to some of these parameters (a cell that was run twice)."""
         mine = set(self._selector.select().parameters)
         for hook in self.optimizer._optimizer_step_pre_hooks.values():
             other = getattr(hook, "__self__", None)
@@ -423,7 +427,7 @@ class Corrector:
                 return
 
     def _warn_of_old_references(self) -> None:
-        """The optimizer went back to a checkpoint and the references did not."""
+        """Warn if the optimizer was loaded from a checkpoint and the references were not."""
         self._optimizer_loaded = False
         if any(isinstance(source, References) for source in self.sources):
             warn(
@@ -433,7 +437,7 @@ class Corrector:
             )
 
     def _warn_of_no_gradients(self, count: int) -> None:
-        """Nothing to correct, many times in a row: the optimizer's parameters are not those that are trained."""
+        """Warn after many steps in a row without a gradient: probably other parameters than these are trained."""
         self._idle += 1
         if self._idle == _IDLE_STEPS:
             warn(
@@ -445,7 +449,7 @@ class Corrector:
             )
 
     def _warn_of_no_steps(self) -> None:
-        """Means are asked for again and again, and no step was seen: another optimizer's are taken, say."""
+        """Warn if means() is called repeatedly before the first step, for example if another optimizer steps."""
         self._idle_means += 1
         if self._idle_means == _IDLE_MEANS:
             name = type(self).__name__
@@ -458,11 +462,11 @@ class Corrector:
                 )
             )
 
-    # ---- what it knows ----
+    # ---- statistics and state ----
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the last step, and counts since the start. Reading this property costs no extra pass."""
+        """Statistics of the last step, and counts since the start. Needs no extra pass over the parameters."""
         selection = self._selector.select()
         device = local(selection.parameters[0]).device
         blocks = None if self.blocks in ("joint", "element") else selection.blocks
@@ -470,7 +474,7 @@ class Corrector:
         return stats_of(self._solution, self._agreement, self._elements, spans, self._counts, blocks, device)
 
     def differs_from_start(self, params: Sequence[Tensor]) -> str | None:
-        """Why :meth:`measured` is not the agreement of these gradients with the displacement from the start, if so."""
+        """Return why :meth:`measured` does not give the congruency of ``params`` since the start; None if it does."""
         (source, *others), mine = self.sources, self._selector.select().parameters
         settings = source.settings()
         wanted = {"source": "references", "references": 1, "window": None, "offset": 0, "accumulate": "weights"}
@@ -483,9 +487,9 @@ class Corrector:
         return None
 
     def measured(self) -> tuple[Tensor, Tensor, Tensor]:
-        """|g|^2, <a, g> and |a|^2 of the last step, before its correction, with the first accumulated gradient a.
+        """Return |g|^2, <a, g> and |a|^2 of the last step before its correction, a the first accumulated gradient.
 
-        nan where it was not finite; while references are recorded, a is 0 and the rest is not known, which is 0 too.
+        All are nan if the step was not finite, and 0 if nothing was solved (while references are recorded).
         """
         solution = self._solution
         if solution is None:
@@ -498,10 +502,10 @@ class Corrector:
     def means(self) -> dict[str, float]:
         """Return means over the steps since the last call, as plain numbers by name, for a logger.
 
-        The entries are congruency before and after the correction, magnitude and the share of elements that were kept,
-        each averaged over constraints, blocks and the steps in which it is defined (omitted if there are none), the
-        number of ``steps``, and ``corrected_share``, the share of steps that were corrected. Only this call waits for
-        the device; the sums of single steps, including those replayed by a CUDA graph, stay on it.
+        The entries are congruency before and after the correction, magnitude and the share of kept elements, each
+        averaged over constraints, blocks and the steps in which it is defined (omitted if there are none); the number
+        of ``steps``; and ``corrected_share``, the share of steps that were corrected. Sums are kept on the device, also
+        for steps replayed by a CUDA graph; only this call synchronizes with it.
         """
         steps, corrected = int(self._counts.steps), int(self._counts.corrected)
         if not steps:
@@ -592,7 +596,7 @@ class Corrector:
         return f"{type(self).__name__}(constraints={self.sources}, {self._shown()})"
 
     def _shown(self) -> str:
-        """What every corrector's ``repr`` ends with; reading the counts waits for the device."""
+        """Return the end of every corrector's ``repr``; reading the counts synchronizes with the device."""
         steps, corrected = int(self._counts.steps), int(self._counts.corrected)
         settings = f"correct={self.target!r}, trigger={self.trigger!r}, blocks={self.blocks!r}"
         return f"{settings}, step {steps}, {corrected} corrected"
@@ -604,17 +608,17 @@ class Corrector:
     def __setstate__(self, state: dict[str, Any]) -> None:
         attached = state.pop("_attached")
         self.__dict__.update(state)
-        if attached:  # a copy made together with its optimizer corrects the copy
+        if attached:  # attach to the copy of the optimizer that was made together with this one
             self._attach()
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How gradients were corrected in the step before, to be repeated while nothing but their numbers changes."""
+    """The program of a step on gradients, repeated in later steps while only the tensors' values change."""
 
     gathered: Gathered
     scale: Tensor | None
-    state: Sequence[tuple[object, ...]]  # of all sources
+    state: Sequence[tuple[object, ...]]  # ``recorded`` and settings of all sources
     program: Callable[[], Solution]
 
 
@@ -627,7 +631,7 @@ def _gram_solve_apply(
 
 
 def _overrides_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the class overrides another optimizer's ``step()``; if it calls that, torch calls all hooks twice."""
+    """Whether the class overrides another optimizer's ``step()``; calling that one too makes torch run hooks twice."""
     return sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) > 1
 
 

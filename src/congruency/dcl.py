@@ -1,4 +1,4 @@
-"""Direction Concentration Learning: the name users type."""
+"""The DCL corrector: Direction Concentration Learning."""
 
 from __future__ import annotations
 

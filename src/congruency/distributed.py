@@ -1,4 +1,4 @@
-"""Plain parameters and those sharded over processes (DTensor: FSDP2, tensor parallel), handled alike."""
+"""Helpers that treat plain parameters and sharded ones (DTensor: FSDP2, tensor parallel) alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = {Tensor, torch.nn.Parameter}
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether ``tensor`` is a DTensor; where nobody has imported them, which takes a second, nothing is."""
+    """Whether ``tensor`` is a DTensor, without importing that module, which takes a second."""
     if type(tensor) in PLAIN:
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -31,14 +31,14 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of ``tensor`` that this process holds, sharing its memory."""
+    """Return the part of ``tensor`` that this process holds, sharing its memory."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def reduction_groups(tensor: Tensor) -> Groups:
-    """The process groups over which a sum over local elements becomes a sum over the whole tensor.
+    """Return the process groups over which sums of local elements must be reduced to sums over the whole tensor.
 
-    One group for each mesh dimension that ``tensor`` is sharded over; none for a plain or replicated tensor.
+    One group per mesh dimension that ``tensor`` is sharded over; none for a plain or replicated tensor.
     """
     if not is_sharded(tensor):
         return ()
@@ -66,17 +66,17 @@ def reduce_sum(values: Tensor, groups: Groups) -> Tensor:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """The whole tensor on every process (a collective where it is sharded)."""
+    """Return the whole tensor on every process (a collective call if it is sharded)."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def whole(state: Any) -> Any:
-    """A state with its sharded tensors gathered on the host, one at a time (then a collective call)."""
+    """Return a state with its sharded tensors gathered on the host, one at a time (then a collective call)."""
     return pytree.tree_map_only(Tensor, lambda tensor: full(tensor).cpu() if is_sharded(tensor) else tensor, state)
 
 
 def like(tensor: Tensor, model: Tensor) -> Tensor:
-    """``tensor`` laid out as ``model`` is: a whole tensor is cut to this process's shard, without communication."""
+    """Return ``tensor`` with the layout of ``model``: a whole tensor is sharded locally, without communication."""
     if not is_sharded(model) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,6 +1,6 @@
 """Atomic writes of files and of groups of files: a reader finds the old or the new content, never a part of it.
 
-Beside them what JSON needs: numbers that are finite.
+Also conversions of non-finite numbers, which JSON does not have.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def finite(value: Any) -> Any:
 
 
 def undefined(value: Any) -> Any:
-    """Put nan in place of None, the inverse of :func:`finite`."""
+    """Replace None by nan, the inverse of :func:`finite`."""
     if isinstance(value, Mapping):
         return {name: undefined(item) for name, item in value.items()}
     return [undefined(item) for item in value] if isinstance(value, list) else math.nan if value is None else value
@@ -44,17 +44,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         if os.name == "posix":
             handle = os.open(path.parent, os.O_RDONLY)
             try:
-                os.fsync(handle)  # the new name
+                os.fsync(handle)  # makes the rename durable
             finally:
                 os.close(handle)
 
 
 @contextlib.contextmanager
 def _temporary(parent: Path) -> Iterator[Path]:
-    """A new folder in ``parent`` (created if missing), without those that killed processes left there."""
+    """Create a temporary folder in ``parent`` (created if missing), and remove those left by killed processes."""
     parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        with _locked(parent, wait=True):  # or another process might take a new folder, not yet locked, for abandoned
+        with _locked(parent, wait=True):  # or another process might remove a new folder that is not yet locked
             for left in parent.glob(f"{_PREFIX}*"):
                 with _locked(left) as abandoned:
                     if abandoned:
@@ -65,11 +65,11 @@ def _temporary(parent: Path) -> Iterator[Path]:
 
 
 def lock(handle: int, *, wait: bool = False) -> bool | None:
-    """Lock an open file or folder until it is closed, or the process ends.
+    """Lock an open file or folder until it is closed or the process ends.
 
     Returns:
-        False where another process has locked it, None where nothing can be locked: on Windows, and on some file
-        systems.
+        True if it was locked, False if another process holds the lock, None if locks are not supported: on Windows, and
+        on some file systems.
     """
     try:
         import fcntl
@@ -84,9 +84,9 @@ def lock(handle: int, *, wait: bool = False) -> bool | None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Lock a folder, until the block or the process ends; False where it is locked, or nothing can be."""
+    """Lock a folder until the block or the process ends; yield False if it is locked or locks are not supported."""
     handle = None
-    with contextlib.suppress(OSError):  # Windows opens no folders
+    with contextlib.suppress(OSError):  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
     try:
         yield handle is not None and bool(lock(handle, wait=wait))

@@ -1,4 +1,4 @@
-"""Gradient Episodic Memory: the name users type."""
+"""The GEM corrector: Gradient Episodic Memory."""
 
 from __future__ import annotations
 

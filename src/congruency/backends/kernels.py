@@ -1,7 +1,7 @@
-"""The kernels of the Triton backend, in Triton's language.
+"""The Triton kernels of the CUDA backend.
 
-Tensors are walked by tables on the device: the addresses of every slice's tensors, how the slices are cut into chunks,
-and which chunks make a unit, the work of one program (see :mod:`congruency.backends.triton`).
+Tables on the device say what a program works on: the addresses of every slice's tensors, how the slices are cut into
+chunks, and which chunks form a unit, the work of one program (see :mod:`congruency.backends.triton`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def _gram_unit(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Inner products FIRST to LAST over the chunks of one unit, each tensor read once; PAIRS says of which vectors.
+    """Compute inner products FIRST to LAST - 1 over the chunks of one unit, reading each tensor once, with sums in F.
 
-    Vector 0 is the gradient; vector k is tensor VECTORS[2k - 2] less VECTORS[2k - 1], if that is not -1. Sums in F.
+    PAIRS lists the vectors of each product. Vector 0 is the target; vector k is tensor VECTORS[2k - 2] minus tensor
+    VECTORS[2k - 1], if the latter is not -1.
     """
     sums = ()
     for _ in tl.static_range(FIRST, LAST):
@@ -74,12 +75,12 @@ def gram(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, ALIGNED: tl.constexpr, F: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """COUNT inner products of each unit, by PARTS programs next to each other: one reads what the other has cached.
+    """Compute COUNT inner products of each unit, split over PARTS adjacent programs that share cached reads.
 
-    With several STAGES, blocks of elements are on their way while others are multiplied.
+    With several STAGES, loads of the next blocks of elements overlap with the products of the current one.
     """
     unit = tl.program_id(0) // PARTS
-    for part in tl.static_range(PARTS):  # as equal as they can be
+    for part in tl.static_range(PARTS):  # parts of nearly equal size
         if tl.program_id(0) % PARTS == part:
             _gram_unit(
                 unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials,
@@ -93,9 +94,10 @@ def _sum_block(
     block, start, partials, first, last, pairs, known, sums,
     COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the partial sums of a block's units, first to last, in a fixed order; below the diagonal is what is above.
+    """Add the partial sums of a block's units ``first`` to ``last - 1`` in a fixed order, for a symmetric matrix.
 
-    Of the COUNT inner products, whose places are in ``pairs``, WIDTH from ``start`` on. Those past COUNT are known.
+    It handles WIDTH inner products from ``start`` on; ``pairs`` has their rows and columns. The first COUNT are
+    computed; the others, up to ALL, are taken from ``known``.
     """
     place = start + tl.arange(0, WIDTH)
     i = tl.load(pairs + 2 * place, mask=place < ALL, other=0)
@@ -120,7 +122,7 @@ def sum_units(
     partials, block_first, pairs, known, sums,
     COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program for each block and each WIDTH inner products."""
+    """Add the partial sums, with one program per block and per WIDTH inner products."""
     block = tl.program_id(0)
     first = tl.load(block_first + block)
     last = tl.load(block_first + block + 1)
@@ -135,7 +137,7 @@ def _apply_unit(
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """g + sum_k a_k b_k over the chunks of one unit, backwards; nothing is read or written if not applied."""
+    """Write g + sum_k a_k b_k over the chunks of one unit, in reverse order, if its block is applied."""
     if tl.load(applied + block, cache_modifier=".cg") != 0:
         factors = ()
         for k in tl.static_range(SIZE):
@@ -173,7 +175,7 @@ def apply(
     G: tl.constexpr, B: tl.constexpr, WIDTH: tl.constexpr, VECTORS: tl.constexpr, SIZE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """One unit per program, the last first: what the first pass read last may still be in the cache."""
+    """Apply to one unit per program, in reverse order: what the first pass read last may still be in the cache."""
     unit = tl.num_programs(0) - 1 - tl.program_id(0)
     _apply_unit(
         unit, tl.load(unit_block + unit), addresses, lengths, chunk_tensor, chunk_start, unit_first, coefficients,
@@ -189,10 +191,10 @@ def element(
     MASK_DECAY: tl.constexpr, HAS_SCALE: tl.constexpr, WRITE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of one element over the chunks of one unit: how they agree, and, with WRITE, what becomes of them."""
+    """Blocks of one element over the chunks of one unit: measure agreement and, with WRITE, write the result."""
     FIRST: tl.constexpr = 1 if UPDATE else 0
     unit = tl.program_id(0)
-    if HAS_SCALE:  # the second pass: what the first read last may still be in the cache
+    if HAS_SCALE:  # second pass, in reverse order: what the first read last may still be in the cache
         unit = tl.num_programs(0) - 1 - unit
     block = tl.load(unit_block + unit)
     decay = tl.load(decays + block).to(tl.float32)
@@ -272,14 +274,14 @@ def sum_agreement(partials, block_first, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def _cosine(product, norm2, length2):
-    """The cosine, and where it is defined."""
+    """Return the cosine, and where it is defined."""
     norms = tl.sqrt(tl.maximum(norm2, 0.0)) * tl.sqrt(tl.maximum(length2, 0.0))
     return tl.minimum(tl.maximum(product / tl.where(norms > 0, norms, 1.0), -1.0), 1.0), norms > 0
 
 
 @triton.jit
 def _add_to_means(means, place, total, count):
-    """Add a step's mean, the total of ``count`` numbers, to :attr:`Problem.means`."""
+    """Add a step's mean, ``total / count``, to :attr:`Problem.means`, unless the count is 0."""
     known = count > 0
     tl.store(means + place, tl.load(means + place) + tl.where(known, total / tl.maximum(count, 1.0), 0.0))
     tl.store(means + 4 + place, tl.load(means + 4 + place) + tl.where(known, 1.0, 0.0))
@@ -290,7 +292,7 @@ def settle(
     agreement, sizes, scales, finite, counts, means, slices,
     MOST: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scales of all slices in one program, whether all was finite, and the counts and means of steps."""
+    """Write the scales of all slices and whether all was finite, and add to counts and means, in one program."""
     left = tl.zeros([BLOCK], dtype=tl.float64)
     elements = tl.zeros([BLOCK], dtype=tl.float64)
     product = tl.zeros([BLOCK], dtype=tl.float64)
@@ -335,10 +337,10 @@ def tick(
     W: tl.constexpr, COUNT: tl.constexpr, HAS_WINDOW: tl.constexpr, RECORD: tl.constexpr, LAST: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Steps since recording last started over, and whether all COUNT references are there.
+    """Write the phase, the steps since recording last started, and the gate, whether all COUNT references are recorded.
 
-    With RECORD the weights are copied into the slot that is due in this phase; in any other nothing is touched. The
-    clock goes on by one when all programs have read it.
+    With RECORD, the weights are copied to the slot of this phase, if there is one. With LAST, the clock advances by one
+    after all programs have read it.
     """
     unit = tl.program_id(0)
     step = tl.load(clock)
@@ -371,7 +373,7 @@ def accumulate(
     G: tl.constexpr, S: tl.constexpr, COUNT: tl.constexpr, HAS_SCALE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the gradient to the sum that is running in this phase, which starts from 0 while references are recorded."""
+    """Add the gradient to the sum of this phase, if finite; sums start at 0 in the phases that record references."""
     now = tl.load(phase)
     if now >= 0:
         unit = tl.program_id(0)
@@ -401,7 +403,7 @@ def solve_single(
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One constraint in closed form, all blocks in one program: see :class:`congruency.backends.base.Solution`."""
+    """Solve for one constraint in closed form, all blocks in one program: see :class:`congruency.backends.Solution`."""
     wrong = 0
     for start in range(0, blocks, BLOCK):
         block = start + tl.arange(0, BLOCK)
@@ -419,7 +421,7 @@ def solve_single(
         factor = tl.load(scale).to(tl.float64)
     changed = 0
     totals = (factor * 0.0, factor * 0.0, factor * 0.0)  # congruency before and after, magnitude
-    numbers = totals  # of how many blocks
+    numbers = totals  # number of blocks in each total
     for start in range(0, blocks, BLOCK):
         block = start + tl.arange(0, BLOCK)
         there = block < blocks
@@ -488,7 +490,7 @@ def sum_and_solve(
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, SUM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One constraint of one block, whose three inner products no other launch has added up."""
+    """Add the partial sums of one block's three inner products, and solve for its one constraint."""
     _sum_block(0, 0, partials, 0, units, pairs, sums, sums, 3, 3, 2, 4, SUM_BLOCK)
     tl.debug_barrier()
     solve_single(
@@ -500,7 +502,7 @@ def sum_and_solve(
 
 @triton.jit
 def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
-    """The symmetric pivot (Beaton's SWEEP) on row ``pivot``: into the active set (towards = 1) or out of it (-1)."""
+    """Sweep row ``pivot`` (Beaton's symmetric pivot) into the active set (towards = 1) or out of it (-1)."""
     row = tl.arange(0, ROWS)
     here = row == pivot
     column = tl.sum(tl.where(here[None, :], matrix, 0.0), axis=1)
@@ -518,12 +520,12 @@ def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
 def _active_set(
     k, p, margin, N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr
 ):  # fmt: skip
-    """Lawson and Hanson's active set method for one problem: min 1/2 v'Kv + p'v, v >= margin, with unit constraints.
+    """Solve one problem, min 1/2 v'Kv + p'v, v >= margin, by Lawson and Hanson's active-set method.
 
-    The swept matrix ``a`` holds minus the inverse of the active block, ``z`` minus its multipliers. Both lose digits to
-    nearly dependent constraints that enter and leave again, so slopes are computed from K itself and every fit is
-    refined once. TOLERANCE is the least pivot; ROUNDING is a slope that counts as 0, as in cone.py. A constraint whose
-    multiplier rounds below 0 as it enters is barred until another one has entered.
+    Constraints are scaled to length 1. The swept matrix ``a`` holds minus the inverse of the active block, ``z`` minus
+    its multipliers. Both lose precision when nearly dependent constraints enter and leave, so slopes are computed from
+    K itself and every fit is refined once. TOLERANCE is the smallest pivot; slopes within ROUNDING count as 0, as in
+    cone.py. A constraint whose multiplier rounds below 0 as it enters is barred until another one has entered.
     """
     row = tl.arange(0, ROWS)
     there = row < N
@@ -578,7 +580,7 @@ def solve_dual(
     gram, products, margins, multipliers, margin_stride,
     N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """One problem per program."""
+    """Solve one problem per program."""
     problem = tl.program_id(0)
     row = tl.arange(0, ROWS)
     there = row < N
@@ -599,7 +601,7 @@ def _solve_block(
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Several constraints of one block: see :class:`congruency.backends.base.Solution`."""
+    """Solve for several constraints of one block: see :class:`congruency.backends.Solution`."""
     SIDE: tl.constexpr = 1 + N
     row = tl.arange(0, ROWS)
     there = row < N
@@ -639,7 +641,7 @@ def _solve_block(
         least = tl.minimum(tl.load(floors + row, mask=there, other=2.0), 2.0)  # 2 excludes nothing, as inf does
         last = tl.load(previous + block * N + row, mask=there, other=0.0)
         taken = taken & (signed >= -least * tl.sqrt(norm2 * length2)) & (length2 <= last)
-        tl.debug_barrier()  # all warps have read what one of them replaces: they must not part ways
+        tl.debug_barrier()  # all warps must read ``previous`` before one replaces it, or they would diverge
         tl.store(previous + block * N + row, tl.where(last == float("inf"), last, length2), mask=there)
     kept = sign * tl.where(taken, 1.0, 0.0)
     margin = tl.load(margins + block * margin_stride + row, mask=there, other=0.0)
@@ -657,7 +659,7 @@ def _solve_block(
     tl.store(applied + block, changed)
     tl.store(coefficients + block * N + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
     tl.store(finite, all_finite)
-    if HAS_MEANS:  # this block's part of them: three totals, and of how many numbers
+    if HAS_MEANS:  # this block's share: three totals, and the number of values in each
         known = there & all_finite & (counted != 0)
         shift = tl.sum(between * (v * sign)[None, :], axis=1)  # <a_i, x - g>
         after2 = norm2 + tl.sum(v * sign * (2.0 * product + shift))
@@ -674,7 +676,7 @@ def _solve_block(
         tl.store(parts + 5 * blocks + block, tl.sum(known.to(tl.float64)))
     if HAS_COUNTS:
         tl.debug_barrier()
-        if tl.atomic_add(counts + 2, 1) == blocks - 1:  # the last program has seen all blocks
+        if tl.atomic_add(counts + 2, 1) == blocks - 1:  # the last program to finish; all blocks are solved
             total = 0
             for start in range(0, blocks, 1024):
                 place = start + tl.arange(0, 1024)
@@ -704,7 +706,7 @@ def solve_many(
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """A block per program."""
+    """Solve one block per program."""
     _solve_block(
         tl.program_id(0), sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite,
         blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
@@ -724,14 +726,14 @@ def correct(
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """A whole correction of one block in one launch: products, their sum, the solution, the second pass.
+    """Correct one block in one launch: partial products, their sum, the solution, the second pass.
 
-    The last program to have formed its products solves; the others wait for it. So all programs must be resident at
-    once: the launch is cooperative, and there are no more of them than multiprocessors. ``meeting`` counts who has
-    arrived, and how often all have.
+    The last program to finish its products solves; the others wait for it. So all programs must be resident at once:
+    the launch is cooperative, with at most one program per multiprocessor. ``meeting`` is the barrier: the number of
+    programs that have arrived, and the number of barriers passed.
     """
     unit = tl.program_id(0)
-    turn = tl.atomic_add(meeting + 1, 0)  # nobody goes on to the next one before this program has arrived
+    turn = tl.atomic_add(meeting + 1, 0)  # cannot change before this program has arrived
     _gram_unit(
         unit, addresses, lengths, chunk_tensor, chunk_start, unit_first, partials, G, B, WIDTH, VECTORS, N, PAIRS,
         0, COUNT, COUNT, CHUNK, BLOCK, UNROLL, ALIGNED, tl.float32, 1,

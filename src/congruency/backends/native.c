@@ -1,19 +1,19 @@
-/* The two passes over parameters on the CPU, all tensors of a step in one call, each read from memory once per pass; and
-   the small quadratic program between them.
+/* The CPU backend: two passes over the parameters, and the small quadratic program between them. One call handles all
+   tensors of a step and reads each of them from memory once per pass.
 
-   native.py calls ``prepare``, which makes a job of the parameter slices of a step, and gives it to ``gram`` and
-   ``apply``. No header of torch is needed, and no OpenMP runtime but torch's.
+   native.py calls ``prepare``, which makes a job of the parameter slices of a step, and passes it to ``gram`` and
+   ``apply``. No torch header is needed, and no OpenMP runtime except torch's.
 
-   A job is one array of 64-bit integers: the header below, and after it
-       vectors    (size, 3)        basis vector k is the slice's tensor vectors[k][0] less vectors[k][1], if not -1;
+   A job is one array of 64-bit integers: the header below, followed by
+       vectors    (size, 3)        basis vector k is tensor vectors[k][0] minus tensor vectors[k][1], if not -1;
                                    vectors[k][2]: whether it is fixed, so that its products with fixed ones are known
-       lengths    (slices,)        elements
-       blocks     (slices,)        the block that each slice is solved in
-       addresses  (slices, width)  of the gradient, which is tensor 0, and of the slice's other tensors
-   The elements of a slice's tensors lie without gaps in one and the same order.
+       lengths    (slices,)        number of elements
+       blocks     (slices,)        block of each slice
+       addresses  (slices, width)  of the target, which is tensor 0, and of the slice's other tensors
+   The tensors of a slice are dense in memory, with their elements in the same order.
 
-   The work is cut into units that depend on the job alone. Each unit has a partial result of its own, summed in order
-   at the end, so that neither the number of threads nor their luck changes a bit. */
+   The work is cut into units that depend on the job alone. Each unit has its own partial result. These are summed in a
+   fixed order, so that the number of threads and their scheduling do not change a bit. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One build serves every x86 processor: glibc's loader picks the widest version of these functions that can run. */
+/* One build serves all x86 processors: glibc's loader picks the widest supported version of these functions. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(CONGRUENCY_ONE_VERSION) && \
     (!defined(__clang__) || __clang_major__ >= 14)
 #if defined(__clang__) || __GNUC__ < 12
@@ -39,30 +39,30 @@
 #endif
 
 enum {
-    RUN = 1024,          /* elements handled at a time: no float32 sum is longer */
-    STEP = 16,           /* elements of every tensor in turn: a cache line of float32 */
-    PARTIAL = 16,        /* float32 sums that add up one product */
-    AHEAD = 512,         /* elements between what is computed and what is asked for: far enough, and few enough lines */
-    ROWS = 4096,         /* doubles that the rows of one run should take: they stay in the first-level cache */
+    RUN = 1024,          /* elements processed at a time, the length of the longest float32 sum */
+    STEP = 16,           /* elements read from one tensor before the next: a cache line of float32 */
+    PARTIAL = 16,        /* partial float32 sums per product */
+    AHEAD = 512,         /* prefetch distance in elements: far enough ahead, with few enough cache lines in flight */
+    ROWS = 4096,         /* most doubles for the rows of a run, so that they stay in the L1 cache */
     NARROW_ROWS = 8192,  /* the same in float32 */
-    AVERAGED = 1 << 17,  /* elements of which all products are formed in float32: its rounding averages out, so that
-                            constraints may be nearly dependent */
-    TOGETHER = 5,        /* fixed vectors read by turns: of more, lines would leave the first-level cache unread */
-    APART = 3,           /* the same in the second pass, which reads two tensors for each vector */
-    MANY = 8,            /* runs that these are read through before the next: long enough to be fetched ahead */
+    AVERAGED = 1 << 17,  /* elements from which on all products are formed in float32: rounding errors average out, even
+                            if constraints are nearly dependent */
+    TOGETHER = 5,        /* most fixed vectors read alternately: with more, cache lines would leave L1 before use */
+    APART = 3,           /* the same in the second pass, which reads two tensors per vector */
+    MANY = 8,            /* runs for which one group of fixed vectors is read before the next: enough to prefetch */
     TILE = 3,            /* rows multiplied with rows at a time: their sums and operands fit the registers */
-    UNIT = 8192,         /* the fewest elements in a full unit: enough to hide its bookkeeping */
-    UNITS = 256,         /* about as many full units as there are at most: enough for any number of threads */
-    PARTIALS = 1 << 22,  /* doubles that the partial results of full units should take at most */
-    GRAIN = 32768,       /* elements that make a second thread worth while (torch's own grain) */
-    OWN_GRAIN = 1 << 20, /* the same where the threads must be started first */
-    MOVING = 4,          /* rows that are not fixed, at most, for the pass that leaves out the products of fixed ones */
+    UNIT = 8192,         /* fewest elements in a full unit: enough to hide its overhead */
+    UNITS = 256,         /* approximate maximum of full units: enough for any number of threads */
+    PARTIALS = 1 << 22,  /* most doubles for the partial results of full units */
+    GRAIN = 32768,       /* fewest elements for more than one thread (torch's own grain) */
+    OWN_GRAIN = 1 << 20, /* the same if the threads must be started first */
+    MOVING = 4,          /* most rows that are not fixed, for the pass that skips the products among fixed ones */
 };
 
 typedef struct {
     int64_t wide; /* 0: float32, 1: float64 */
     int64_t slices, width, size, blocks, threads;
-    int64_t gradient; /* which tensor of every slice is the gradient, whose address changes, or -1 */
+    int64_t gradient; /* index of the gradient, whose address changes, among a slice's tensors, or -1 */
     int64_t vectors[][3];
 } Job;
 
@@ -73,12 +73,12 @@ enum { LANES = 4 };
 #endif
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), may_alias));
 
-/* Elements of consecutive slices of one block: where they begin and how many they are. */
+/* A range of elements over consecutive slices of one block: the first slice, the offset in it, and the length. */
 typedef struct {
     int64_t slice, offset, length, block;
 } Unit;
 
-/* How blocks of one element are corrected: see base.py's ElementRule. */
+/* The rule for blocks of one element: see base.py's ElementRule. */
 typedef struct {
     int update, strict, mask_decay, write;
     const double *signs, *decay, *scale; /* (constraints,), (slices,), (slices,) or NULL: not scaled */
@@ -88,16 +88,16 @@ typedef struct {
     const Job *job;
     Unit *units;
     int64_t count, elements;
-    int wide;                   /* the first pass: no sum in float32 */
-    int moving;                 /* the first pass: only products of vectors that are not all fixed, of which ... */
-    int64_t *rows;              /* (moving,): ... these are not, 0 being the gradient; NULL: all products */
-    const double *known;        /* (blocks, 1 + size, 1 + size): those of the fixed */
-    double *partials;           /* (count, 1 + size, 1 + size), of the first pass */
-    const char *applied;        /* (blocks,): which blocks are written, for the second; NULL in the first */
+    int wide;                   /* first pass: no sum in float32 */
+    int moving;                 /* first pass: rows that are not fixed, to skip products among fixed ones; 0: skip none */
+    int64_t *rows;              /* (moving,): the indices of these rows, 0 is the target */
+    const double *known;        /* (blocks, 1 + size, 1 + size): products among fixed vectors */
+    double *partials;           /* (count, 1 + size, 1 + size) of the first pass, or (count, 4) with ``element`` */
+    const char *applied;        /* (blocks,): which blocks the second pass writes; NULL in the first */
     const double *coefficients; /* (blocks, size) */
-    const Element *element;     /* the pass for blocks of one element, in place of the others */
+    const Element *element;     /* the pass for blocks of one element, instead of the others */
     int64_t participants;
-    int64_t *taken;  /* (participants,): how many units of each one's share are done or under way */
+    int64_t *taken;  /* (participants,): number of units of each share that are done or in progress */
     double *scratch; /* (participants, scratch_size) */
 } Pass;
 
@@ -106,17 +106,17 @@ static int64_t rounded_up(int64_t value, int64_t multiple) { return (value + mul
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* How many of ``count`` to take at a time: at most so many, and about as many every time. */
+/* Part size that divides ``count`` into nearly equal parts of at most ``limit``. */
 static int64_t evenly(int64_t count, int64_t limit) {
     int64_t times = most(1, (count + limit - 1) / limit);
     return (count + times - 1) / times;
 }
 
-/* Rows of a run: the gradient and the basis vectors, and zeros that make whole tiles. */
+/* Rows of a run: the target, the basis vectors, and zero rows that complete the last tile. */
 static int64_t row_count(const Job *job) { return rounded_up(1 + job->size, TILE); }
 static int64_t run_length(const Job *job) { return most(LANES, least(RUN, ROWS / row_count(job) / LANES * LANES)); }
 
-/* What a thread needs, in doubles: the rows of a run, LANES sums for each product in the upper triangle of tiles. */
+/* Scratch memory per thread, in doubles: the rows of a run, LANES sums per product in the upper triangle of tiles. */
 static int64_t rows_size(const Job *job) { return rounded_up(most(RUN, row_count(job) * run_length(job)), 8); }
 static int64_t sums_size(const Job *job) {
     int64_t tiles = row_count(job) / TILE;
@@ -124,7 +124,7 @@ static int64_t sums_size(const Job *job) {
 }
 static int64_t narrow_run_length(const Job *job) { return most(16, least(RUN, NARROW_ROWS / row_count(job) / 16 * 16)); }
 static int64_t scratch_size(const Job *job) {
-    int64_t narrow = row_count(job) * (1 + narrow_run_length(job)); /* an address and float32 numbers of each row */
+    int64_t narrow = row_count(job) * (1 + narrow_run_length(job)); /* address and float32 elements of each row */
     return rounded_up(most(MOVING * RUN, rows_size(job) + sums_size(job) + narrow), 8);
 }
 
@@ -137,9 +137,9 @@ static void *tensor(const Job *job, int64_t slice, int64_t index, int64_t offset
     return (char *)(intptr_t)addresses(job, slice)[index] + offset * bytes;
 }
 
-static const double ZEROS[RUN]; /* the start of a vector that is no difference */
+static const double ZEROS[RUN]; /* the subtrahend of a vector that is no difference */
 
-/* Where the minuend and the subtrahend of basis vector k begin; at most RUN elements of the latter are there. */
+/* Addresses of the minuend and the subtrahend of basis vector k; at most RUN elements of the latter are valid. */
 static const void *end_of(const Job *job, int64_t slice, int64_t k, int64_t offset) {
     return tensor(job, slice, job->vectors[k][0], offset);
 }
@@ -147,21 +147,21 @@ static const void *start_of(const Job *job, int64_t slice, int64_t k, int64_t of
     return job->vectors[k][1] < 0 ? ZEROS : tensor(job, slice, job->vectors[k][1], offset);
 }
 
-/* ---- one float32 basis vector: the case that must cost nothing ---- */
+/* ---- one float32 basis vector: the most common case ---- */
 
-/* Ask for the step that comes AHEAD elements later: a prefetch never faults. */
+/* Prefetch the step AHEAD elements later: a prefetch never faults. */
 static void prefetch_after(const float *elements) {
     uintptr_t after = (uintptr_t)elements + AHEAD * sizeof(float);
     for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)after + i, 0, 3);
 }
 
-/* Ask for the step that lies one run before, if there is any: a prefetch never faults. */
+/* Prefetch the step one run earlier, if there is any: a prefetch never faults. */
 static void prefetch_before(const float *elements) {
     uintptr_t before = (uintptr_t)elements - RUN * sizeof(float);
     for (int64_t i = 0; i < STEP; i += 16) __builtin_prefetch((const float *)before + i, 0, 3);
 }
 
-/* Compilers would rather read an operand from memory three times. */
+/* Keep operands in registers: compilers would load them from memory three times. */
 #if defined(__x86_64__)
 #define IN_REGISTERS(X, Y, Z) __asm__("" : "+x"(X), "+x"(Y), "+x"(Z))
 #else
@@ -176,7 +176,7 @@ typedef struct {
                         int64_t n);
 } Vectors;
 
-/* Vectors wider than the processor's registers would lie in memory, which is several times slower: one version per width. */
+/* One version per width: vectors wider than the processor's registers would spill to memory, several times slower. */
 #define WIDTH 4
 #define TARGET
 #include "native_vectors.h"
@@ -188,9 +188,9 @@ typedef struct {
 #define TARGET __attribute__((target("avx512f")))
 #include "native_vectors.h"
 #endif
-static const Vectors *vectors = &vectors_4; /* until setup has seen the processor */
+static const Vectors *vectors = &vectors_4; /* until setup() has detected the processor */
 
-/* Take the widest vectors that the processor has, of at most so many numbers; returns how many. */
+/* Select the widest vectors that the processor supports, of at most ``most`` floats; returns their width. */
 static int take_vectors(long most) {
     int width = 4;
     vectors = &vectors_4;
@@ -203,8 +203,8 @@ static int take_vectors(long most) {
     return width;
 }
 
-/* As run_products of one vector in float64, where differences of float32 numbers are exact. Three tensors the processor
-   fetches ahead by itself. */
+/* Like run_products for one vector, in float64, where differences of float32 numbers are exact. The hardware prefetches
+   three tensors by itself. */
 #define PAIR(NAME, TYPE)                                                                                           \
     HOT static void NAME(const TYPE *g, const TYPE *end, const TYPE *start, int64_t n, double *sums) {             \
         double gg = 0, gx = 0, xx = 0;                                                                             \
@@ -231,7 +231,7 @@ HOT static int equal(const float *a, const float *b, int64_t n) {
     return !different;
 }
 
-/* Whether float32 is wide enough: a sum of squares far from overflow and underflow, or truly zero. Not so for nan. */
+/* Whether the range of float32 suffices: a sum of squares far from overflow and underflow, or exactly 0; not nan. */
 static int safe(float sum, const float *a, const float *b, int64_t n) {
     return (sum > 1e-25f && sum < 1e30f) || (sum == 0 && equal(a, b, n));
 }
@@ -239,8 +239,8 @@ static int safe_factor(double a) { return (a > 1e-25 && a < 1e30) || (a < -1e-25
 
 /* ---- any number of basis vectors, in float64 ---- */
 
-/* A row is kept LANES elements at a time, in turn with the two other rows of its tile, and filled up with zeros. The
-   difference of two float32 numbers is formed in float64, where it is exact but for extreme ratios. */
+/* The three rows of a tile are interleaved, LANES elements at a time, and padded with zeros. The difference of two
+   float32 numbers is formed in float64, where it is exact except for extreme ratios. */
 #define LOAD(NAME, TYPE)                                                                                           \
     HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, Lanes *rows) {                             \
         double *restrict row = (double *)rows;                                                                     \
@@ -263,7 +263,7 @@ HOT static void subtract_floats(const float *end, const float *start, int64_t n,
     for (int64_t i = 0; i < n; i++) x[i] = end[i] - start[i];
 }
 
-/* Two inner products with end - start. */
+/* Inner products of a and b with end - start. */
 #define DOTS(NAME, TYPE)                                                                                           \
     HOT static void NAME(const TYPE *end, const TYPE *start, int64_t n, const double *a, const double *b,          \
                          double *sums) {                                                                           \
@@ -292,7 +292,7 @@ SUBTRACT(subtract_wide, double)
 COPY(widen, float, double)
 COPY(narrow, double, float)
 
-/* Add the inner products of one tile of rows with itself and all that follow to ``sums``, vectors of LANES sums. */
+/* Add the inner products of one tile of rows with itself and all following tiles to ``sums``, vectors of LANES sums. */
 HOT static void add_products(const Lanes *rows, const Lanes *end, int64_t stride, Lanes *sums) {
     for (const Lanes *others = rows; others < end; others += stride, sums += TILE * TILE) {
         Lanes ax = {0}, ay = {0}, az = {0}, bx = {0}, by = {0}, bz = {0}, cx = {0}, cy = {0}, cz = {0};
@@ -323,7 +323,7 @@ static void load(const Job *job, const void *end, const void *start, int64_t n, 
         load_narrow(end, start, n, row);
 }
 
-/* Add the products of a run to the sums behind the rows; meanwhile the next run comes in. */
+/* Add the products of a run to the sums behind the rows, and prefetch the next run. */
 static void gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch) {
     int64_t count = row_count(job), stride = rounded_up(n, LANES) / LANES * TILE;
     Lanes *rows = (Lanes *)scratch, *end = rows + count / TILE * stride, *sums = (Lanes *)(scratch + rows_size(job));
@@ -353,7 +353,8 @@ static void two_dots(const Job *job, int64_t slice, int64_t k, int64_t offset, i
         dots_narrow(end, start, n, a, b, sums);
 }
 
-/* Add the products of a run's moving vectors with all. They lie in the scratch memory, the others pass by once. */
+/* Add the products of a run's moving vectors, those that are not fixed, with all vectors. The moving ones are in scratch
+   memory; the others are read once. */
 static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
                                double *sums) {
     const Job *job = pass->job;
@@ -387,11 +388,11 @@ static void moving_gram_of_run(const Pass *pass, int64_t slice, int64_t offset, 
     }
 }
 
-/* Whether float32 is wide enough for a vector of this squared length, in all of its runs together. */
+/* Whether the range of float32 suffices for a vector of this squared length over all of its runs. */
 static int safe_length(double length2) { return length2 == 0 || (length2 > 1e-25 && length2 < 1e30); }
 
-/* The same in float32 for the gradient and one moving basis vector, over at most MANY runs. A few fixed vectors are read
-   by turns through all runs, then the next few. A run for which float32 is too narrow is done in float64. */
+/* Like moving_gram_of_run in float32, for the target and one moving basis vector, over at most MANY runs. Fixed vectors
+   are read in groups, each through all runs. Runs for which the range of float32 does not suffice use float64. */
 static void narrow_moving_gram_of_runs(const Pass *pass, int64_t slice, int64_t offset, int64_t n, double *scratch,
                                        double *sums) {
     const Job *job = pass->job;
@@ -425,7 +426,7 @@ static void narrow_moving_gram_of_runs(const Pass *pass, int64_t slice, int64_t 
     } while (done < fixed);
 }
 
-/* All products of a run in float32; 0 where that is too narrow, and nothing is added. */
+/* Add all products of a run in float32; returns 0 and adds nothing if the range of float32 does not suffice. */
 static int narrow_gram_of_run(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch) {
     int64_t size = 1 + job->size, count = row_count(job);
     double *sums = scratch + rows_size(job);
@@ -450,7 +451,7 @@ static int narrow_gram_of_run(const Job *job, int64_t slice, int64_t offset, int
     return 1;
 }
 
-/* Add up the lanes of each product. */
+/* Sum the lanes of each product. */
 static void fold(const Job *job, const double *lanes, double *sums) {
     int64_t size = 1 + job->size, count = row_count(job);
     for (int64_t i = 0; i < count; i += TILE)
@@ -462,7 +463,7 @@ static void fold(const Job *job, const double *lanes, double *sums) {
             }
 }
 
-/* One basis vector in float64. */
+/* Products with one basis vector in float64. */
 static void exact_gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *sums) {
     const void *g = tensor(job, slice, 0, offset);
     const void *end = end_of(job, slice, 0, offset), *start = start_of(job, slice, 0, offset);
@@ -472,7 +473,7 @@ static void exact_gram_of_pair(const Job *job, int64_t slice, int64_t offset, in
         pair_of_narrow(g, end, start, n, sums);
 }
 
-/* At most one basis vector in float32; in float64 where that is too narrow. */
+/* Products with at most one basis vector in float32, or in float64 if the range of float32 does not suffice. */
 static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t n, double *scratch, double *sums) {
     const float *g = tensor(job, slice, 0, offset), *zeros = (const float *)ZEROS;
     const float *end = job->size ? end_of(job, slice, 0, offset) : zeros;
@@ -490,7 +491,7 @@ static void gram_of_pair(const Job *job, int64_t slice, int64_t offset, int64_t 
     if (job->size) sums[1] += products[1], sums[3] += products[2];
 }
 
-/* By way of a copy: a basis vector may be the gradient itself. */
+/* Add the basis vectors to a copy of the target, since a basis vector may be the target itself. */
 static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors, double *x) {
     void *g = tensor(job, slice, 0, offset);
     if (job->wide)
@@ -510,7 +511,7 @@ static void add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n,
         narrow(x, n, g);
 }
 
-/* The same in float32. ``scratch`` takes where the vectors begin and the factors. */
+/* Like add_to_run in float32. ``scratch`` holds the addresses of the vectors and the factors. */
 static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int64_t n, const double *factors,
                               double *scratch) {
     const float **ends = (const float **)scratch, **starts = ends + job->size;
@@ -519,7 +520,7 @@ static void narrow_add_to_run(const Job *job, int64_t slice, int64_t offset, int
     for (int64_t k = 0; k < job->size; k++) {
         if (factors[k] == 0) continue;
         ends[count] = end_of(job, slice, k, offset), starts[count] = start_of(job, slice, k, offset);
-        if (ends[count] == g || starts[count] == g) together = job->size; /* which is read before it is written */
+        if (ends[count] == g || starts[count] == g) together = job->size; /* read g before it is written */
         a[count++] = (float)factors[k];
     }
     together = most(1, most(together, evenly(count, APART)));
@@ -537,7 +538,7 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
     int exact = wide || job->blocks > 1 || pass->elements < AVERAGED;
     int64_t longest = exact ? run_length(job) : narrow_run_length(job), offset = unit->offset, size = 1 + job->size;
     if (pass->moving || pair) longest = RUN;
-    int quick = !wide && pass->moving == 2; /* and every fixed vector of a length that float32 can take */
+    int quick = !wide && pass->moving == 2; /* and float32 suffices for the length of every fixed vector */
     for (int64_t k = 1; quick && k < size; k++)
         if (job->vectors[k - 1][2]) quick = safe_length(pass->known[(unit->block * size + k) * size + k]);
     if (quick) longest = MANY * RUN;
@@ -562,10 +563,10 @@ static void first_pass(const Pass *pass, int64_t u, double *scratch) {
                 }
         }
     }
-    if (!pass->moving) fold(job, scratch + rows_size(job), sums); /* or the rows lie there */
+    if (!pass->moving) fold(job, scratch + rows_size(job), sums); /* with ``moving``, this memory holds rows */
 }
 
-/* Backwards within each slice: what the first pass read last is still in the caches. */
+/* In reverse order within each slice: what the first pass read last is still in the caches. */
 static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     const Job *job = pass->job;
     const Unit *unit = &pass->units[u];
@@ -584,18 +585,18 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
     }
 }
 
-/* ---- blocks of one element: no problem to solve, a mask ---- */
+/* ---- blocks of one element: a mask instead of a problem to solve ---- */
 
-/* y = decay * before - target, the constraints c = sign * (end - start), and what becomes of at most RUN elements. */
+/* Correct at most RUN elements: y = decay * before - target, or the target; constraints c = sign * (end - start). */
 #define ELEMENT(NAME, TYPE)                                                                                            \
-    /* decay * before - after, rounded in between as the optimizer's product is: exactly 0 where it made no step */    \
+    /* decay * before - after, with the product rounded as in the optimizer: exactly 0 if it made no step */           \
     HOT static void NAME##_scaled(const TYPE *before, TYPE decay, int64_t n, TYPE *y) {                                \
         for (int64_t i = 0; i < n; i++) y[i] = decay * before[i];                                                      \
     }                                                                                                                  \
     HOT static void NAME##_less(const TYPE *after, int64_t n, TYPE *y) {                                               \
         for (int64_t i = 0; i < n; i++) y[i] -= after[i];                                                              \
     }                                                                                                                  \
-    /* whether each is kept, for one constraint; of the second and later ones, ``before`` is what was kept so far */     \
+    /* whether each element is kept by one constraint and the earlier ones, whose result is ``before`` */              \
     HOT static void NAME##_strict(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n, int first,  \
                                   TYPE *kept) {                                                                        \
         for (int64_t i = 0; i < n; i++) {                                                                              \
@@ -610,7 +611,7 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
             kept[i] = ((y[i] > 0) & (c < 0)) | ((y[i] < 0) & (c > 0)) ? 0 : before;                                    \
         }                                                                                                              \
     }                                                                                                                  \
-    /* sums: how many are kept, <y, c>, <y, y>, <c, c> of the first constraint */                                     \
+    /* sums: number of kept elements, <y, c>, <y, y>, <c, c>; c is the first constraint */                             \
     HOT static void NAME##_sums(const TYPE *y, const TYPE *end, const TYPE *start, TYPE sign, int64_t n,               \
                                 const TYPE *kept, double *sums) {                                                      \
         TYPE k = 0, yc = 0, yy = 0, cc = 0;                                                                            \
@@ -657,7 +658,7 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
                 memset(base, 0, n * sizeof(TYPE));                                                                     \
             TYPE scale = rule->scale ? (TYPE)rule->scale[slice] : 1;                                                   \
             if (rule->scale || rule->mask_decay)                                                                       \
-                NAME##_write(base, y, kept, before ? scale : -scale, n, target); /* y is the target, or its negative */\
+                NAME##_write(base, y, kept, before ? scale : -scale, n, target); /* no before: scale * y */            \
             else                                                                                                       \
                 NAME##_clear(base, kept, n, target);                                                                   \
         }                                                                                                              \
@@ -665,7 +666,7 @@ static void second_pass(const Pass *pass, int64_t u, double *scratch) {
 ELEMENT(element, float)
 ELEMENT(wide_element, double)
 
-/* Every unit lies in one slice: each is a block. */
+/* Every unit is within one slice, since every slice is a block. */
 static void element_pass(const Pass *pass, int64_t u, double *scratch) {
     const Unit *unit = &pass->units[u];
     double *sums = pass->partials + 4 * u;
@@ -702,7 +703,7 @@ static int cut(Pass *pass) {
     return 0;
 }
 
-/* Each participant goes through its own share in order, and then helps with what is left of the others'. */
+/* Process the units of the participant's own share in order, then units left in the shares of others. */
 static void participate(Pass *pass, int64_t self) {
     for (int64_t k = 0; k < pass->participants; k++) {
         int64_t share = (self + k) % pass->participants;
@@ -721,7 +722,7 @@ static void participate(Pass *pass, int64_t self) {
     }
 }
 
-/* torch's own threads are awake from its last operation; a second pool of threads would fight with them. */
+/* Use torch's own OpenMP threads: they still spin after its last operation and would compete with a second pool. */
 static struct {
     void (*parallel)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
     int (*thread_number)(void);
@@ -745,7 +746,7 @@ static void *in_own_thread(void *argument) {
     return NULL;
 }
 
-/* Started and joined within the call: nothing is left that a fork could break. */
+/* Threads are started and joined within the call, so that no state is left that a fork could break. */
 static void in_own_threads(Pass *pass) {
     Participant *others = calloc(pass->participants, sizeof(Participant));
     for (int64_t t = 1; others && t < pass->participants; t++) {
@@ -776,7 +777,7 @@ static int run(Pass *pass) {
     return failed ? -1 : 0;
 }
 
-/* Add up the partial results in order; ``sums``: (blocks, 1 + size, 1 + size). */
+/* Sum the partial results in order; ``sums``: (blocks, 1 + size, 1 + size). */
 static void collect(const Pass *pass, double *sums) {
     const Job *job = pass->job;
     int64_t size = 1 + job->size;
@@ -791,7 +792,7 @@ static void collect(const Pass *pass, double *sums) {
             for (int64_t j = 0; j < i; j++) sums[i * size + j] = sums[j * size + i];
 }
 
-/* Both return 0, or -1 where there was no memory. */
+/* These functions return 0, or -1 if out of memory. */
 
 static int compute_gram(const Job *job, int wide, const double *known, double *sums) {
     int64_t size = 1 + job->size, rows[MOVING] = {0}, moving = 1;
@@ -838,22 +839,22 @@ static int correct_elements(const Job *job, const Element *rule, double *sums) {
 
 /* ---- the quadratic program of cone.py: v = argmin 1/2 v'Kv + p'v subject to v >= floor ----
 
-   The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23): free the worst
-   multiplier, refit, drop the negative, repeat. It ends: every round lowers the objective, so no set of free multipliers
-   comes twice. A row in the span of the free ones has slope 0, so it never has to be freed; where rounding says
-   otherwise, it is barred until the next round. */
+   The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23): free the multiplier of
+   the steepest slope, refit, hold negative ones at 0, repeat. It terminates: every round lowers the objective, so no set
+   of free multipliers occurs twice. A row in the span of the free ones has slope 0, so it never has to be freed; if
+   rounding says otherwise, it is barred until another row has been freed. */
 
 static const double ROUNDING = 4 * DBL_EPSILON; /* as in cone.py */
 static const double PIVOT = 450;
 
 typedef struct {
-    int64_t n, count, valid; /* rows, free ones, and how many of these the factorisation holds */
+    int64_t n, count, valid; /* number of rows, of free rows, and of free rows in the factorization */
     double grain;            /* the rounding of K */
     double *unit, *q;        /* (n, n) K of unit rows, (n,) the slope at u = 0 */
-    double *inverse, *u, *z; /* (n,) 1 / |c_i|, the multipliers less their floor, and where a fit wants the free ones */
-    double *lower, *half;    /* (n, n) the Cholesky factor of the free rows, and -q solved half way */
+    double *inverse, *u, *z; /* (n,) 1 / |c_i|, the multipliers minus their floor, and the fit of the free ones */
+    double *lower, *half;    /* (n, n) the Cholesky factor L of the free rows, and (n,) L^-1 (-q) */
     double *pivots;          /* (n,) squared distance of each free row from the span of those before it */
-    int64_t *free;           /* (n,) which are free, in the order of the factorisation */
+    int64_t *free;           /* (n,) the free rows, in the order of the factorization */
     char *shut;              /* (n,) whether a row is free or barred */
 } Dual;
 
@@ -863,7 +864,7 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-/* Minimise over the free multipliers, any sign allowed; the least pivot. */
+/* Minimize over the free multipliers, any sign allowed; returns the smallest pivot. */
 static double fit(Dual *dual) {
     int64_t n = dual->n, count = dual->count;
     for (int64_t k = dual->valid; k < count; k++) {
@@ -885,7 +886,7 @@ static double fit(Dual *dual) {
     return least;
 }
 
-/* Go towards the fit until the first multiplier is 0, hold that one, and fit the others; 0 where none was negative. */
+/* Move towards the fit until the first multiplier is 0, hold it there, and refit; returns 0 if none was negative. */
 static int shorten(Dual *dual) {
     double step = INFINITY;
     int64_t first = -1, kept = 0;
@@ -928,7 +929,7 @@ static void unbar(Dual *dual) {
 }
 
 static void minimise(Dual *dual) {
-    for (int64_t round = 0; round < 30 * dual->n; round++) { /* far beyond the need: rounding could go in circles */
+    for (int64_t round = 0; round < 30 * dual->n; round++) { /* more than needed; a limit in case rounding makes cycles */
         int64_t worst = steepest(dual);
         if (worst < 0) return;
         dual->free[dual->count++] = worst, dual->shut[worst] = 1;
@@ -942,7 +943,7 @@ static void minimise(Dual *dual) {
     }
 }
 
-static int64_t dual_size(int64_t n) { return 2 * n * n + 8 * n; } /* doubles, of which the last 2n hold no doubles */
+static int64_t dual_size(int64_t n) { return 2 * n * n + 8 * n; } /* in doubles; the last 2n hold ``free`` and ``shut`` */
 
 /* ``memory``: dual_size(n) doubles. */
 static void solve_one(const double *gram, const double *products, const double *floor, int64_t n, double grain,
@@ -953,7 +954,7 @@ static void solve_one(const double *gram, const double *products, const double *
     dual.unit = memory + 6 * n, dual.lower = dual.unit + n * n;
     dual.free = (int64_t *)(dual.lower + n * n), dual.shut = (char *)(dual.free + n);
     double scale = 0;
-    for (int64_t i = 0; i < n; i++) dual.inverse[i] = gram[i * n + i] > 0 ? 1 / sqrt(gram[i * n + i]) : 0; /* out */
+    for (int64_t i = 0; i < n; i++) dual.inverse[i] = gram[i * n + i] > 0 ? 1 / sqrt(gram[i * n + i]) : 0; /* zero row */
     for (int64_t i = 0; i < n; i++) {
         dual.q[i] = (products[i] + dot(gram + i * n, floor, n)) * dual.inverse[i];
         scale = fmax(scale, fabs(dual.q[i]));
@@ -965,16 +966,16 @@ static void solve_one(const double *gram, const double *products, const double *
     for (int64_t i = 0; i < n; i++) v[i] = floor[i] + dual.u[i] * scale * dual.inverse[i];
 }
 
-/* ---- a job from Python's objects ----
-   The functions that return int give 1 for yes, 0 for no (the job cannot be made, torch must do it) and -1 for an
-   error that is set in Python. */
+/* ---- building a job from Python objects ----
+   Functions that return int return 1 for yes, 0 for no (not supported, so torch has to do the work) and -1 if a Python
+   error is set. */
 
 static struct {
-    PyObject *tensor, *parameter, *float32, *float64;                      /* what torch calls so */
-    PyObject *dtype, *is_cpu, *is_contiguous, *is_neg, *numel, *data_ptr; /* names of a tensor's attributes */
+    PyObject *tensor, *parameter, *float32, *float64;                      /* torch's objects */
+    PyObject *dtype, *is_cpu, *is_contiguous, *is_neg, *numel, *data_ptr; /* names of tensor attributes */
 } torch;
 
-/* Both take over the reference to ``value``. */
+/* Both functions steal the reference to ``value``. */
 static int is(PyObject *value, PyObject *wanted) {
     Py_XDECREF(value);
     return value ? value == wanted : -1;
@@ -986,9 +987,9 @@ static int number(PyObject *value, int64_t *to) {
     return PyErr_Occurred() ? -1 : 1;
 }
 
-/* Where a tensor's elements are and how many, if they are of this precision and without gaps in the CPU's memory, with
-   no negation pending. A subclass may hold its elements elsewhere (a pending collective, a fake tensor): only torch knows
-   where. */
+/* Get the address and the number of a tensor's elements, if it is a CPU tensor of this dtype, dense and without a pending
+   negation. Tensor subclasses are not supported: they may hold their elements elsewhere (a pending collective, a fake
+   tensor). */
 static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address, int64_t *length) {
     int good = Py_IS_TYPE(tensor, (PyTypeObject *)torch.tensor) || Py_IS_TYPE(tensor, (PyTypeObject *)torch.parameter);
     if (good > 0) good = is(PyObject_GetAttr(tensor, torch.dtype), dtype);
@@ -1000,8 +1001,8 @@ static int locate(PyObject *tensor, PyObject *dtype, int dense, int64_t *address
     return good > 0 ? *address || !*length : good;
 }
 
-/* Add a basis, (tensors, chained), whose tensors are those of the slice from ``*width`` on; the first slice says which
-   basis vectors there are, the others must have the same. */
+/* Add a basis, (tensors, chained, fixed), as the slice's tensors from ``*width`` on. The first slice defines the basis
+   vectors; the others must have the same structure. */
 static int add_basis(Job *job, int64_t slice, PyObject *basis, PyObject *dtype, int dense, int64_t *size,
                       int64_t *width) {
     PyObject *tensors;
@@ -1047,7 +1048,7 @@ static int add_slice(Job *job, int64_t slice, PyObject *item, PyObject *dtype, i
     return good > 0 ? size == job->size && width == job->width : good;
 }
 
-/* How many tensors a slice has, or -1. */
+/* Number of tensors of a slice, or -1 if a Python error is set. */
 static int64_t count_tensors(PyObject *slice) {
     PyObject *gradient, *bases, *tensors;
     int64_t count = 1;
@@ -1080,8 +1081,8 @@ static int add_slices(Job *job, PyObject *slices, int dense) {
 static const char JOB[] = "congruency.job";
 static void free_job(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, JOB)); }
 
-/* prepare(slices, size, blocks, threads, dense): a job, or None where the slices are not all of one kind that can be
-   taken. With ``dense`` the caller vouches for the order of the elements in memory. */
+/* prepare(slices, size, blocks, threads, dense): returns a job, or None if the slices are not all of one supported kind.
+   With ``dense`` the caller guarantees that tensors are dense and in the same order. */
 static PyObject *prepare(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *slices;
@@ -1104,8 +1105,8 @@ static PyObject *prepare(PyObject *module, PyObject *arguments) {
     return good ? result : Py_NewRef(Py_None);
 }
 
-/* point(job, gradients): the addresses of the slices' gradients now, a tuple of integers; the caller vouches for what
-   lies there. */
+/* point(job, gradients): sets the addresses of the slices' gradients, a tuple of integers, which the caller guarantees
+   to be valid. */
 static PyObject *point(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *capsule, *gradients;
@@ -1119,7 +1120,7 @@ static PyObject *point(PyObject *module, PyObject *arguments) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* What native.py gives as an address: it vouches for what lies there. */
+/* Convert an address from native.py, which guarantees that it is valid. */
 static void *at(unsigned long long address) { return (void *)(uintptr_t)address; }
 
 /* gram(job, wide, known, sums): writes the (blocks, 1 + size, 1 + size) inner products to ``sums``; those among fixed
@@ -1138,7 +1139,7 @@ static PyObject *gram(PyObject *module, PyObject *arguments) {
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* apply(job, coefficients, applied): (blocks, size) float64 and (blocks,) bool. */
+/* apply(job, coefficients, applied): writes the corrected targets; (blocks, size) float64 and (blocks,) bool. */
 static PyObject *apply(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *capsule;
@@ -1154,8 +1155,8 @@ static PyObject *apply(PyObject *module, PyObject *arguments) {
     return failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
 }
 
-/* element(job, update, strict, mask_decay, write, signs, decay, scale, sums): (blocks, 4) sums. Every slice is a block
-   of its own. */
+/* element(job, update, strict, mask_decay, write, signs, decay, scale, sums): writes (blocks, 4) sums, and the targets if
+   ``write``. Every slice is a block of its own. */
 static PyObject *element(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *capsule;
@@ -1205,8 +1206,8 @@ static void solve_small(const double *gram, const double *products, const double
         solve_one(gram, products, floor, n, DBL_EPSILON, memory, v);
 }
 
-/* solve_dual(gram, products, floor, v, count, n): ``count`` problems whose float64 numbers lie at these addresses, one
-   after the other; the answers are written to ``v``. */
+/* solve_dual(gram, products, floor, v, count, n): solves ``count`` problems, stored one after the other in float64 at
+   these addresses, and writes the solutions to ``v``. */
 static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
     (void)module;
     unsigned long long gram, products, floor, v;
@@ -1223,7 +1224,7 @@ static PyObject *solve_dual(PyObject *module, PyObject *arguments) {
     return Py_NewRef(Py_None);
 }
 
-/* The constraints of a step and room to work in: see base.py's Problem. */
+/* The constraints of a step, and scratch memory: see base.py's Problem. */
 typedef struct {
     int64_t n;
     int only_violated;
@@ -1237,14 +1238,14 @@ typedef struct {
     double *gradient_norm2, *products, *gram, *v, *coefficients; /* (), (n,), (n, n), (n,), (n,) */
 } Answer;
 
-/* Whether constraint ``i`` counts. */
+/* Whether constraint ``i`` applies. */
 static int counts(const Step *s, int64_t i, double product, double norm2, double length2, double previous) {
     if (!(length2 > 0)) return 0;
     if (!s->floors) return 1;
     return length2 <= previous && (isinf(s->floors[i]) || product >= -s->floors[i] * sqrt(norm2 * length2));
 }
 
-/* Solve one block whose inner products are ``sums``; whether its gradient changes. */
+/* Solve one block whose inner products are ``sums``; returns whether its gradient changes. */
 static int solve_block(const Step *s, const double *sums, const double *margins, double *previous, const Answer *to) {
     int64_t n = s->n, width = 1 + n;
     *to->gradient_norm2 = sums[0] / (s->factor * s->factor);
@@ -1262,7 +1263,7 @@ static int solve_block(const Step *s, const double *sums, const double *margins,
         if (s->floors && !isinf(previous[i])) previous[i] = length2;
         s->signed_products[i] = in ? product : 0;
         s->margins[i] = in ? margins[i] : 0;
-        s->half[i] = in; /* its numbers have been used */
+        s->half[i] = in; /* reuses memory that is no longer needed */
         violated |= in && product < 0;
     }
     for (int64_t i = 0; i < n; i++)
@@ -1283,8 +1284,8 @@ static double cosine(double product, double norm2, double length2) {
     return norms > 0 ? fmax(-1, fmin(1, product / norms)) : NAN;
 }
 
-/* Add one block's congruency before and after and its magnitudes, as base.py's Solution.measures, to (2, 3) sums and
-   counts; nan is left out. */
+/* Add one block's congruency before and after the correction and its magnitudes, as in base.py's Solution.measures, to
+   (2, 3) sums and counts, without nan. */
 static void measure(const Step *s, const Answer *to, int applied, double *sums) {
     int64_t n = s->n;
     double *shift = s->half, corrected2 = *to->gradient_norm2; /* <a_i, x - g>, |x|^2 */
@@ -1303,9 +1304,9 @@ static void measure(const Step *s, const Answer *to, int applied, double *sums) 
 }
 
 /* solve(sums, combination, signs, margins, stride, floors, previous, means, only_violated, factor, blocks, n, norm2,
-   products, gram, v, coefficients, flags): base.py's Solution of a Problem, by the addresses of its tensors. ``stride``
-   is from one block's margins to the next one's; ``flags`` takes whether each block is applied, and whether all was
-   finite. */
+   products, gram, v, coefficients, flags): computes base.py's Solution of a Problem; tensors are given by their
+   addresses. ``stride`` is the distance between the margins of consecutive blocks; ``flags`` receives whether each block
+   is applied, then whether all was finite. */
 static PyObject *solve(PyObject *module, PyObject *arguments) {
     (void)module;
     unsigned long long sums, combination, signs, margins, floors, previous, means, norm2, products, gram, v, coefficients,
@@ -1324,7 +1325,7 @@ static PyObject *solve(PyObject *module, PyObject *arguments) {
     int64_t area = (1 + n) * (1 + n);
     int finite = 1;
     for (int64_t i = 0; i < count * area; i++) finite &= isfinite(given[i]) != 0;
-    double *zeros = finite ? NULL : calloc(area, sizeof(double)); /* in place of what was not finite */
+    double *zeros = finite ? NULL : calloc(area, sizeof(double)); /* used instead of sums that are not finite */
     if (!finite && !zeros) {
         free(s.half);
         return PyErr_NoMemory();
@@ -1346,7 +1347,7 @@ static PyObject *solve(PyObject *module, PyObject *arguments) {
     return Py_NewRef(Py_None);
 }
 
-/* setup(library, Tensor, Parameter, float32, float64): the library is one that was linked with torch's OpenMP. */
+/* setup(library, Tensor, Parameter, float32, float64): ``library`` is one that is linked with torch's OpenMP. */
 static PyObject *setup(PyObject *module, PyObject *arguments) {
     (void)module;
     const char *library;
@@ -1362,7 +1363,7 @@ static PyObject *setup(PyObject *module, PyObject *arguments) {
     return Py_NewRef(Py_None);
 }
 
-/* vectors(most): so that tests can run every width on one processor; see take_vectors. */
+/* vectors(most): lets tests run every width on one processor; see take_vectors. */
 static PyObject *choose_vectors(PyObject *module, PyObject *most) {
     (void)module;
     long given = PyLong_AsLong(most);

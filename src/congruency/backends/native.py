@@ -1,8 +1,8 @@
-"""The two passes in the CPU's memory by compiled code, and the quadratic program between them.
+"""The CPU backend in C: both passes, and the quadratic program between them.
 
 The compiled part (``native.c``) is built when the package is installed, if there is a C compiler; without it, importing
-this module fails. The passes take slices whose gradient and basis vectors are all float32, or all float64, and lie in
-memory in one order without gaps. The others go to :mod:`congruency.backends.torch`.
+this module fails. It handles slices whose tensors are all float32 or all float64, and dense in memory in the same
+order. Other slices go to :mod:`congruency.backends.torch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["NativeBackend"]
 
 
 def _setup(library: str) -> None:
-    """Introduce torch to the compiled part; its threads come with a library that was linked with torch's OpenMP."""
+    """Pass torch's types to the compiled part, and a library linked with torch's OpenMP, whose threads it uses."""
     _native.setup(library, Tensor, torch.nn.Parameter, torch.float32, torch.float64)
 
 
@@ -53,7 +53,7 @@ class NativeBackend:
             self._rest = TorchBackend(rest, size, blocks, device)
 
     def _room(self) -> Tensor:
-        """Where inner products are written, every time."""
+        """Allocate the output buffer of the inner products, reused by every call."""
         return torch.empty(self._blocks, 1 + self._size, 1 + self._size, dtype=torch.float64)
 
     def release(self) -> None:
@@ -69,7 +69,7 @@ class NativeBackend:
     def gram(self, *, wide: bool = False, known: Tensor | None = None) -> Tensor:
         parts: list[Tensor] = []
         for job, sums in zip(self._jobs, self._sums, strict=True):
-            held = known if known is None or not parts else torch.zeros_like(known)  # what is known is added once
+            held = known if known is None or not parts else torch.zeros_like(known)  # known products are added once
             _native.gram(job, wide, 0 if held is None else held.data_ptr(), sums.data_ptr())
             parts.append(sums)
         if self._rest is not None:
@@ -150,11 +150,11 @@ class NativeBackend:
 
 
 class _Solver:
-    """The solution of one problem, of the inner products that lie in one place, in the same memory every time."""
+    """Solves one problem for inner products at a fixed address; reuses its output buffers."""
 
     def __init__(self, gram: Tensor, problem: Problem) -> None:
         blocks, n, margins = gram.shape[0], problem.signs.shape[0], problem.margins.contiguous()
-        self._held = (gram, margins, problem)  # while the problem is held, no other has its id
+        self._held = (gram, margins, problem)  # keeps the addresses valid and the problem's id unique
         self._first = (
             gram.data_ptr(), problem.combination.data_ptr(), problem.signs.data_ptr(),
             margins.data_ptr(), n if margins.ndim == 2 else 0,
@@ -172,7 +172,7 @@ class _Solver:
 
 
 def _split(slices: Sequence[ParameterSlice]) -> tuple[list[list[ParameterSlice]], list[ParameterSlice]]:
-    """The slices that the compiled part can take, those of one precision and structure together, and the others."""
+    """Return the slices that the compiled part supports, grouped by dtype and basis structure, and the others."""
     groups: dict[tuple[object, ...], list[ParameterSlice]] = {}
     rest = []
     for item in slices:
@@ -186,5 +186,5 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[list[list[ParameterSlice]]
 
 def _can_take(item: ParameterSlice) -> bool:
     size = sum(basis.size for basis in item.bases)
-    dense = same_layout(item.tensors)  # channels last, say, rather than contiguous
+    dense = same_layout(item.tensors)  # for example channels_last
     return _native.prepare([item._replace(block=0)], size, 1, 1, dense) is not None

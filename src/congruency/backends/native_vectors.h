@@ -1,5 +1,5 @@
-/* The inner loops over float32 tensors in vectors of WIDTH numbers. native.c includes this once for each width, with the
-   processors that it is for as TARGET, and takes the widest that can run. */
+/* The inner loops over float32 tensors with SIMD vectors of WIDTH floats. native.c includes this file once per width,
+   with the required processor features as TARGET, and uses the widest version that the processor supports. */
 
 #define JOINED(NAME, SUFFIX) NAME##_##SUFFIX
 #define OF_WIDTH(NAME, SUFFIX) JOINED(NAME, SUFFIX)
@@ -8,8 +8,8 @@
 #define run_products OF_WIDTH(run_products, WIDTH)
 #define tile_products OF_WIDTH(tile_products, WIDTH)
 #define add_vectors OF_WIDTH(add_vectors, WIDTH)
-#define EACH (STEP / WIDTH)     /* vectors of a tensor in a step */
-#define KEPT (PARTIAL / WIDTH)  /* vectors that add up one product */
+#define EACH (STEP / WIDTH)     /* SIMD vectors per tensor and step */
+#define KEPT (PARTIAL / WIDTH)  /* SIMD vectors of partial sums per product */
 
 typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 
@@ -20,9 +20,9 @@ static float total(const float *partial) {
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* Of at most RUN elements in float32, as PARTIAL sums of few numbers each: <g, g>, <g, b>, <b, b> with b = ends[0] -
-   starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x. All tensors are read in small steps by
-   turns and asked for ahead: the processor's own prefetching does not follow so many. ``partial``: 2 PARTIAL numbers per
+/* Inner products of at most RUN elements in float32, each as PARTIAL short sums: <g, g>, <g, b>, <b, b> with b = ends[0]
+   - starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x. Tensors are read alternately in small
+   steps, with explicit prefetches: the hardware prefetcher cannot follow so many. ``partial``: 2 PARTIAL floats per
    vector. */
 TARGET static void run_products(const float *g, const float *const *ends, const float *const *starts, int64_t count,
                                 int64_t n, float *partial, float *sums) {
@@ -38,7 +38,7 @@ TARGET static void run_products(const float *g, const float *const *ends, const 
             gg[j % KEPT] += a[j] * a[j], gb[j % KEPT] += a[j] * b[j], bb[j % KEPT] += b[j] * b[j];
         }
         for (int64_t k = 1; k < count; k++) {
-            if (k == 1 || starts[k] != ends[k - 1]) { /* otherwise it is there already */
+            if (k == 1 || starts[k] != ends[k - 1]) { /* otherwise ``start`` holds it already */
                 prefetch_after(starts[k] + i);
                 for (int j = 0; j < EACH; j++) start[j] = ((const Floats *)(starts[k] + i))[j];
             }
@@ -65,8 +65,8 @@ TARGET static void run_products(const float *g, const float *const *ends, const 
     }
 }
 
-/* Add the inner products of three rows with three others, formed in float32, to nine vectors of LANES sums. These and the
-   rows fill the registers. */
+/* Add the inner products of three rows with three others, computed in float32, to nine vectors of LANES sums. These sums
+   and the rows fill the registers. */
 TARGET static void tile_products(const float *const *a, const float *const *b, int64_t n, double *sums) {
     const float *p = a[0], *q = a[1], *r = a[2], *x = b[0], *y = b[1], *z = b[2];
     Floats px = {0}, py = {0}, pz = {0}, qx = {0}, qy = {0}, qz = {0}, rx = {0}, ry = {0}, rz = {0};
@@ -87,7 +87,7 @@ TARGET static void tile_products(const float *const *a, const float *const *b, i
     }
 }
 
-/* g + sum_k a_k (end_k - start_k), each tensor read once; one of them may be g itself. */
+/* Add sum_k a_k (end_k - start_k) to g, reading each tensor once; one of them may be g itself. */
 TARGET static void add_vectors(float *g, const float *const *ends, const float *const *starts, const float *a,
                                int64_t count, int64_t n) {
     int64_t i = 0;

@@ -1,4 +1,4 @@
-"""The two passes for blocks of one row each: one problem per output unit, all rows of a tensor in one batch."""
+"""The two passes for blocks of one row: one problem per output unit, batched over the rows of a tensor."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from congruency.backends.torch import TorchBackend, working_dtype
 
 __all__ = ["RowPasses", "rows_of"]
 
-_CHUNK = 1 << 20  # elements of a tensor whose vectors are held at a time
+_CHUNK = 1 << 20  # elements of all vectors in memory at a time
 
 
 def rows_of(parameter: Tensor) -> int:
-    """How many rows a parameter has: its first dimension."""
+    """Return the number of rows of a parameter: the size of its first dimension."""
     return parameter.shape[0] if parameter.ndim else 1
 
 
 class RowPasses:
-    """As :class:`congruency.backends.Passes`, with a block for every row of every slice, in order.
+    """Like :class:`congruency.backends.Passes`, with one block per row of every slice, in order.
 
     Args:
-        slices: Every process must hold whole rows of them.
-        size: How many basis vectors every slice has.
-        blocks: How many rows there are in all; those without a slice have no constraint.
+        slices: The parameter slices; every process must hold whole rows.
+        size: Number of basis vectors of every slice.
+        blocks: Total number of rows; rows without a slice have no constraint.
     """
 
     fixed = False  # all inner products are computed at every step
@@ -36,14 +36,14 @@ class RowPasses:
         self._slices, self._size, self._blocks = list(slices), size, blocks
 
     def point(self, gradients: tuple[int, ...]) -> bool:
-        """It needs the tensors themselves."""
+        """Return False: the passes need the tensors, not only their addresses."""
         return False
 
     def program(self, problem: Problem, scale: Tensor | None, known: Sequence[Tensor] | None) -> None:
-        """There is none: see :meth:`congruency.backends.Backend.program`."""
+        """Return None, no program: see :meth:`congruency.backends.Backend.program`."""
 
     def gram(self, *, known: Sequence[Tensor] | None = None) -> Tensor:
-        """(rows, 1 + size, 1 + size), in float64."""
+        """Return the inner products, (rows, 1 + size, 1 + size) float64."""
         shape = (self._blocks, 1 + self._size, 1 + self._size)
         total = torch.zeros(shape, dtype=torch.float64, device=self._slices[0].target.device)
         for item in self._slices:
@@ -68,7 +68,7 @@ class RowPasses:
                 target.copy_(torch.where(applied, (target.to(dtype) + shift).to(target.dtype), target))
 
     def _chunks(self, item: ParameterSlice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Some rows at a time: their blocks, the target, and (1 + size, rows, columns) of all vectors in float64."""
+        """Yield chunks of rows: their blocks, the target, and all vectors, (1 + size, rows, columns) float64."""
         target = item.target if item.target.ndim else item.target.view(1)
         rows = max(1, _CHUNK * target.shape[0] // max(1, target.numel() * (1 + self._size)))
         for start in range(0, target.shape[0], rows):

@@ -1,7 +1,6 @@
-"""The two passes in plain torch operations, for any device, and the small algebra between them.
+"""The backend in plain torch operations, for any device. Compiled backends fall back to it.
 
-Both passes work on cache-sized chunks, so that no difference ``w - r`` is ever held for more than a chunk. This is what
-the compiled backends hand over what they cannot take to.
+Both passes work on cache-sized chunks, so that no difference ``w - r`` is ever stored for more than a chunk.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from congruency.backends.base import Basis, ElementRule, ParameterSlice, Problem
 
 __all__ = ["TorchBackend", "same_layout", "solve_with", "working_dtype"]
 
-# Elements per chunk. On the CPU a chunk and its operands stay in a core's second-level cache; on an accelerator the
-# chunk only bounds the extra memory.
+# Elements per chunk. On the CPU a chunk and its operands fit a core's L2 cache; on an accelerator the chunk only bounds
+# the extra memory.
 _HOST_CHUNK = 1 << 18
 _DEVICE_CHUNK = 1 << 22
 
@@ -52,7 +51,7 @@ class TorchBackend:
         return total
 
     def _moving_products(self, total: Tensor, known: Tensor) -> Tensor:
-        """Those of the vectors that are not fixed with all, and what is known of the others."""
+        """Return the inner products of the vectors that are not fixed with all vectors, and the known ones."""
         moving = [k for k, still in enumerate(self._slices[0].fixed) if not still]
         for item in self._slices:
             _add_products(total[item.block], item, self._size, moving)
@@ -85,7 +84,7 @@ class TorchBackend:
                     gradient.copy_(torch.where(solution.applied[item.block], x.to(gradient.dtype), gradient))
 
     def _apply_on_host(self, coefficients: Sequence[Sequence[float]], applied: Sequence[bool]) -> None:
-        for item in reversed(self._slices):  # backwards: what the first pass read last is still in the cache
+        for item in reversed(self._slices):  # in reverse: what the first pass read last is still in the cache
             if not applied[item.block]:
                 continue
             dtype = working_dtype(item.target)
@@ -123,7 +122,7 @@ class TorchBackend:
                 base = torch.where(_opposed(y, before), before, base)
             y = _shifted(y, constraints, rule, item.block)
             kept = _kept(y, constraints, rule)
-            if scale is None and not rule.mask_decay and rule.plain:  # what is kept keeps its bits
+            if scale is None and not rule.mask_decay and rule.plain:  # kept elements stay bit for bit the same
                 item.target.copy_(torch.where(kept, item.target, base.to(item.target.dtype)))
                 continue
             x = torch.where(kept, y if scale is None else y * scale[item.block].to(y), 0.0)
@@ -152,7 +151,7 @@ class TorchBackend:
 def solve_with(
     solve_dual: Callable[[Tensor, Tensor, Tensor], Tensor], gram: Tensor, problem: Problem, scale: Tensor | None
 ) -> Solution:
-    """Solve all blocks at once by a dual solver, without a branch on what is in the tensors."""
+    """Solve all blocks at once with a dual solver, without branching on tensor values."""
     combination, signs = problem.combination, problem.signs
     if problem.gate is not None:
         combination = combination * problem.gate.unsqueeze(-1)
@@ -195,7 +194,7 @@ def solve_with(
 
 
 def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """y, the constraints, and the weights before the step, if it is an update that is corrected."""
+    """Return y, the constraints and, if an update is corrected, the weights before the step."""
     dtype = working_dtype(item.target)
     vectors = []
     for end, start in _vectors(item.bases, [tensor for basis in item.bases for tensor in basis.tensors]):
@@ -208,7 +207,7 @@ def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Te
 
 
 def _shifted(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule, block: int) -> Tensor:
-    """y with its margins."""
+    """Return ``y + sum_i margin_i c_i``; with ``only_violated``, y where it opposes no constraint."""
     if rule.plain:
         return y
     margins = rule.margins if rule.margins.ndim == 1 else rule.margins[block]
@@ -219,12 +218,12 @@ def _shifted(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule, block:
 
 
 def _opposed(a: Tensor, b: Tensor) -> Tensor:
-    """Where the signs of a and b are opposite; by signs, since a product of small numbers rounds to 0."""
+    """Return where a and b have opposite signs; by their signs, since a product of small numbers rounds to 0."""
     return a.sign() * b.sign() < 0
 
 
 def _kept(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule) -> Tensor:
-    """Which elements of y are not set to 0."""
+    """Return which elements of y are kept, not set to 0."""
     kept = torch.ones_like(y, dtype=torch.bool)
     for c in constraints:
         kept &= y.sign() * c.sign() > 0 if rule.strict else ~_opposed(y, c)
@@ -232,7 +231,7 @@ def _kept(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule) -> Tensor
 
 
 def _add_products(total: Tensor, item: ParameterSlice, size: int, moving: Sequence[int] | None = None) -> None:
-    """Add a slice's inner products to (1 + size, 1 + size), or to those of its rows that are ``moving``."""
+    """Add a slice's inner products to ``total``, (1 + size, 1 + size), or only to its rows ``moving``."""
     chunk = (_HOST_CHUNK // max(1, size) if total.device.type == "cpu" else _DEVICE_CHUNK) // (1 + size)
     chunk = max(1, chunk)
     buffer = torch.empty(1 + size, min(chunk, item.target.numel()), dtype=torch.float64, device=total.device)
@@ -241,7 +240,7 @@ def _add_products(total: Tensor, item: ParameterSlice, size: int, moving: Sequen
         vectors[0].copy_(gradient)
         for k, (end, start) in enumerate(_vectors(item.bases, tensors)):
             _difference(end, start, out=vectors[1 + k])
-        # float64 products: exact enough for any constraint, and no tf32 or bf16 setting of the user's reaches them
+        # float64 products: accurate enough for any constraint, and not affected by tf32 or bf16 settings
         if moving is None:
             total.addmm_(vectors, vectors.mT)
         else:
@@ -250,7 +249,7 @@ def _add_products(total: Tensor, item: ParameterSlice, size: int, moving: Sequen
 
 
 def _add_pair(total: Tensor, item: ParameterSlice, size: int) -> None:
-    """The same for at most one basis vector on the CPU, by dot products in the precision of the gradient."""
+    """Like :func:`_add_products` for at most one basis vector on the CPU: dot products in the working dtype."""
     dtype = working_dtype(item.target)
     buffer = torch.empty(min(_HOST_CHUNK, item.target.numel()), dtype=dtype)
     gg = gb = bb = 0.0
@@ -266,7 +265,7 @@ def _add_pair(total: Tensor, item: ParameterSlice, size: int) -> None:
 
 
 class _Writable:
-    """A slice whose gradient can be written chunk by chunk, whatever its memory layout."""
+    """A context manager that gives a slice whose target can be written in flat chunks, whatever its layout."""
 
     def __init__(self, item: ParameterSlice) -> None:
         self.original = item.target
@@ -281,7 +280,7 @@ class _Writable:
 
 
 def _chunks(item: ParameterSlice, length: int) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
-    """Flat chunks of the gradient and of every tensor of the bases, element for element the same places."""
+    """Yield flat chunks of the target and, for the same elements, of every tensor of the bases."""
     first, *rest = _flattened(item.tensors)
     if first.numel() <= length:
         yield first, rest
@@ -291,7 +290,7 @@ def _chunks(item: ParameterSlice, length: int) -> Iterator[tuple[Tensor, Sequenc
 
 
 def _vectors(bases: Sequence[Basis], tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The basis vectors as pairs (end, start) meaning ``end - start``, or (vector, None)."""
+    """Yield the basis vectors as pairs (end, start), meaning ``end - start``, or (vector, None)."""
     position = 0
     for basis in bases:
         count = len(basis.tensors)
@@ -304,7 +303,7 @@ def _vectors(bases: Sequence[Basis], tensors: Sequence[Tensor]) -> Iterator[tupl
 
 
 def _difference(end: Tensor, start: Tensor | None, out: Tensor) -> None:
-    """``end - start`` formed in the precision of ``out``: two bfloat16 weights must not be subtracted in bfloat16."""
+    """Write ``end - start`` to ``out``, computed in its dtype: bfloat16 weights must not be subtracted in bfloat16."""
     if start is None:
         out.copy_(end)
     elif end.dtype == out.dtype:
@@ -315,21 +314,21 @@ def _difference(end: Tensor, start: Tensor | None, out: Tensor) -> None:
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """The precision that a tensor is corrected in: float64 for float64, float32 for all that is shorter."""
+    """Return the dtype that a tensor is corrected in: float64 for float64, else float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _flattened(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """One-dimensional views that share memory where the layouts allow it; copies, in one order, where they differ."""
+    """Return one-dimensional views if the memory layouts are the same, else contiguous copies where needed."""
     if all(map(Tensor.is_contiguous, tensors)):
         return [tensor.view(-1) for tensor in tensors]
-    if same_layout(tensors):  # channels_last weights, gradients and references: walk them in memory order
+    if same_layout(tensors):  # for example channels_last: traverse in memory order
         return [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
     return [tensor.contiguous().view(-1) for tensor in tensors]
 
 
 def same_layout(tensors: Sequence[Tensor]) -> bool:
-    """Whether walking all of them in memory order visits the same elements, without gaps."""
+    """Whether all tensors are dense and store their elements in the same order."""
     if all(map(Tensor.is_contiguous, tensors)):
         return True
     strides = tensors[0].stride()
@@ -337,7 +336,7 @@ def same_layout(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one stretch of memory without gaps or overlaps, in whatever order."""
+    """Whether the elements fill a range of memory without gaps or overlaps, in any order."""
     expected = 1
     for stride, length in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
         if stride != expected:

@@ -1,8 +1,8 @@
-"""The two passes fused for CUDA: a few launches over all tensors together, whatever their number.
+"""The CUDA backend: both passes as a few Triton kernel launches over all tensors together.
 
-Every tensor is cut into chunks of a fixed length; a table on the device says which chunk belongs to which tensor, and
-another holds the tensors' addresses. Chunks are dealt out to programs ("units") in a fixed order and partial sums are
-added in a fixed order, so the same input gives the same bits.
+Every tensor is cut into chunks. A table on the device maps chunks to tensors, and a pointer table holds the tensors'
+addresses. The chunks of one program form a unit. Chunks are assigned and partial sums are added in a fixed order, so
+the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from congruency.backends.torch import TorchBackend, same_layout, solve_with
 
 __all__ = ["MOST_CONSTRAINTS", "Clock", "TritonBackend", "accumulate"]
 
-_CHUNK = 8192  # elements a program works through at a time: long enough to hide the look-up of an address
-_UNITS_PER_PROCESSOR = 8  # resident programs per multiprocessor
-_MANY_UNITS = 24  # where programs are large, so that few are resident: small units leave none idle at the end
+_CHUNK = 8192  # elements per chunk: enough to hide the latency of a pointer load
+_UNITS_PER_PROCESSOR = 8  # units per multiprocessor, all resident
+_MANY_UNITS = 24  # the same for large programs, of which few are resident: small units leave none idle at the end
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
-_SPARES = 4  # address tables laid aside for CUDA graphs
-_MOST_BLOCKS = 1024  # blocks that a program solves at a time; all are in registers, and many take long to compile
-_PARTIALS = 1 << 17  # partial sums of a pass, together: half a MiB in float32
-_MOST_SUMS = 120  # inner products that one program forms: each takes a register per thread, two in float64
-_FEW_SUMS = 60  # with more, so few programs are resident that each must ask for several blocks of elements ahead ...
-_STAGES = 4  # ... as many as this less one
-_MOST_REUSED = 8  # prepared solutions and launches kept
-_MOST_TABLES = 64
-_SMALL = 1 << 20  # elements up to which everything is one launch; 0: it never is
-_SMALL_SIZE = 4  # basis vectors, likewise: one program adds up all products
+_SPARES = 4  # pointer tables kept in reserve for CUDA graph capture
+_MOST_BLOCKS = 1024  # blocks that a program solves at a time: all are in registers, and more take long to compile
+_PARTIALS = 1 << 17  # most partial sums of a pass: half a MiB in float32
+_MOST_SUMS = 120  # most inner products per program: each takes a register per thread, two in float64
+_FEW_SUMS = 60  # with more inner products, few programs are resident, so each prefetches several blocks of elements
+_STAGES = 4  # pipeline stages for that prefetching
+_MOST_REUSED = 8  # cached solvers and launches
+_MOST_TABLES = 64  # cached pointer tables
+_SMALL = 1 << 20  # most elements for a correction in one launch; 0 disables it
+_SMALL_SIZE = 4  # most basis vectors for it: one program sums all inner products
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a list of tensors is cut into chunks and units; the same as long as the shapes are."""
+    """How tensors are cut into chunks and units; it depends on their shapes alone."""
 
     lengths: Tensor
     chunk_tensor: Tensor
@@ -64,9 +64,9 @@ def _plan(
     lengths: tuple[int, ...], block_of: tuple[int, ...], blocks: int, device: torch.device, tile: int = 1,
     many: bool = False, small_chunk: int = 0,
 ) -> _Plan:  # fmt: skip
-    """Slices must come sorted by block. The partial sums of a unit are ``tile`` numbers.
+    """Cut slices, sorted by block, into chunks and units. A unit has ``tile`` partial sums.
 
-    With ``small_chunk``, that length of a chunk, there are no more units than processors.
+    ``small_chunk`` sets the length of a chunk and allows at most one unit per multiprocessor.
     """
     chunks = [(i, start) for i, length in enumerate(lengths) for start in range(0, length, small_chunk or _CHUNK)]
     per_processor = 1 if small_chunk else _MANY_UNITS if many else _UNITS_PER_PROCESSOR
@@ -102,7 +102,7 @@ _here = nullcontext()
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Make ``device`` the current one, where Triton launches, if it is not: a model may lie on another GPU."""
+    """Make ``device`` current if it is not: Triton launches on the current device."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return _here
     return torch.cuda.device(device)
@@ -113,18 +113,18 @@ def _processors(device: torch.device) -> int:
 
 
 class _Addresses:
-    """Address tables on the device, kept as long as the tensors stay where they are."""
+    """Pointer tables on the device, cached by the addresses in them."""
 
     def __init__(self) -> None:
         self.tables: OrderedDict[tuple[object, ...], Tensor] = OrderedDict()
         self.spares: dict[tuple[int, torch.device], list[tuple[Tensor, Tensor]]] = {}
-        self.wanted: set[tuple[int, torch.device]] = set()  # spares that captures have taken
+        self.wanted: set[tuple[int, torch.device]] = set()  # spares to restock
 
     def table(self, addresses: tuple[int, ...], device: torch.device) -> tuple[Tensor, bool]:
-        """``addresses`` on the device, without waiting for it, and whether the table is filled from now on.
+        """Return ``addresses`` on the device, without synchronization, and whether the table is filled by now.
 
-        While a CUDA graph is captured no memory can be pinned, and what the graph copies at every replay must stay as
-        it is: then a pair of buffers laid aside in earlier steps is taken, kept for good, and filled by the graph.
+        During CUDA graph capture no memory can be pinned, and the graph's copy reads its source at every replay. So a
+        spare pair of buffers is taken and kept for good, and the table is filled when the graph runs.
         """
         if device.type == "cpu":  # Triton's interpreter
             return torch.tensor(addresses, dtype=torch.int64), True
@@ -149,7 +149,7 @@ class _Addresses:
         return table, True
 
     def restock(self) -> None:
-        """Lay pairs of buffers aside for the next captures."""
+        """Allocate spare pairs of buffers for the next captures."""
         for kind in self.wanted:
             (size, device), spares = kind, self.spares.setdefault(kind, [])
             while len(spares) < _SPARES:
@@ -160,14 +160,14 @@ class _Addresses:
 
 @dataclass
 class _Launch:
-    """Slices of one pair of dtypes and one structure, ready for the kernels."""
+    """Slices of the same dtypes and basis structure, prepared for the kernels."""
 
-    shapes: tuple[tuple[int, ...], tuple[int, ...], int, torch.device]  # what _plan takes
-    members: tuple[int, ...]  # which of the backend's slices
-    addresses: list[int]  # of each one's tensors
-    table: Tensor  # the same on the device
-    tables: dict[tuple[int, ...], Tensor]  # where the gradients lay in earlier steps, and the table of each
-    gradient: int  # which of a slice's tensors moves, or -1
+    shapes: tuple[tuple[int, ...], tuple[int, ...], int, torch.device]  # the first arguments of _plan
+    members: tuple[int, ...]  # indices of the backend's slices
+    addresses: list[int]  # of the slices' tensors
+    table: Tensor  # the addresses on the device
+    tables: dict[tuple[int, ...], Tensor]  # addresses of the gradients -> table
+    gradient: int  # index of the gradient among a slice's tensors, or -1
     target_dtype: tl.dtype
     basis_dtype: tl.dtype
     width: int
@@ -180,7 +180,7 @@ class _Launch:
 
     @property
     def small_chunk(self) -> int:
-        """How long chunks are where every processor has one at most, or the usual length."""
+        """The smallest chunk length with at most one chunk per multiprocessor, at most ``_CHUNK``."""
         lengths, _, _, device = self.shapes
         chunk = min(1024, _CHUNK)
         while chunk < _CHUNK and sum(-(-length // chunk) for length in lengths) > _processors(device):
@@ -194,7 +194,7 @@ class _Launch:
         }  # fmt: skip
 
     def point(self, gradients: tuple[int, ...]) -> bool:
-        """As :meth:`Backend.point`: all but the table of addresses stays."""
+        """Like :meth:`Backend.point`; only the pointer table changes."""
         moving = gradients if self.gradient >= 0 else ()
         table = self.tables.get(moving)
         if table is None:
@@ -216,10 +216,10 @@ _addresses = _Addresses()
 
 
 class _Launcher:
-    """A kernel with a grid and all its arguments, launched again without looking at them again.
+    """A kernel with its grid and arguments, prepared for repeated launches.
 
-    Triton's own launch finds out at every call what it is called with. The first call does that; later ones go straight
-    to the compiled kernel with the addresses. The first argument of a kernel that walks slices is their table.
+    Triton's own launch inspects its arguments at every call. Here only the first call does; later calls run the
+    compiled kernel directly, with the addresses. A kernel over slices (``walked``) takes their pointer table first.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class _Launcher:
                 self._again = self._first()
 
     def _first(self) -> Callable[[], object] | None:
-        """Launch as Triton does; how to launch again, or None for Triton's interpreter."""
+        """Launch through Triton; return how to launch again, or None for Triton's interpreter."""
         table = () if self._walked is None else (self._walked.table,)
         compiled = self._kernel[self._grid](*table, *self._arguments, **self._constants)
         return None if compiled is None else self._prepare(compiled)
@@ -258,7 +258,7 @@ class _Launcher:
         try:
             device, run = active.get_current_device(), compiled.run
             function, packed, stream = compiled.function, compiled.packed_metadata, active.get_current_stream
-        except AttributeError:  # another release of Triton: its ordinary way
+        except AttributeError:  # another release of Triton: keep launching through it
             return None
         head = (function, packed, None, None, None)
         if walked is None:
@@ -286,7 +286,7 @@ class TritonBackend:
         self._slices = ()
 
     def point(self, gradients: tuple[int, ...]) -> bool:
-        for launch in self._launches:  # a generator would take longer, at every step
+        for launch in self._launches:  # noqa: SIM110 - a generator takes longer, at every step
             if not launch.point(gradients):
                 return False
         return True
@@ -314,9 +314,9 @@ class TritonBackend:
         grams = self._grams.get(key)
         if grams is None:
             if known is not None or len(self._grams) >= _MOST_REUSED:
-                self._grams.clear()  # what is known was made by one that is not needed any more
+                self._grams.clear()  # the launches that computed ``known`` are not needed any more
             grams = self._grams[key] = []
-            for i, launch in enumerate(self._launches):  # what is known is added once
+            for i, launch in enumerate(self._launches):  # known products are added once
                 held = known if known is None or i == 0 else torch.zeros_like(known)
                 grams.append(_Gram(launch, self._size, self._blocks, self._device, wide, held))
         self._keep(grams)
@@ -361,7 +361,7 @@ class TritonBackend:
             self._others.apply(solution)
 
     def _keep(self, launchers: object) -> None:
-        """Keep what a captured graph needs; be ready for a capture otherwise."""
+        """Keep alive what a captured graph needs; outside of capture, restock the spare tables."""
         if _capturing(self._device):
             _captured.append((launchers, [launch.table for launch in self._launches]))
         elif _addresses.wanted:
@@ -392,7 +392,7 @@ class TritonBackend:
         parts = [part for elements in self._elementwise[key] if (part := elements()) is not None]
         if self._others is not None:
             parts.append(self._others.mask(rule, decay, scale) if write else self._others.agreement(rule, decay))
-        if not parts:  # with a scale nothing is measured
+        if not parts:  # with a scale no agreement is measured, and the result is not used
             return decay
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
@@ -431,7 +431,7 @@ _captured: list[object] = []
 
 
 def _capturing(device: torch.device) -> bool:
-    """Whether a graph is being captured: it will read and write the memory of its launches, which must not be freed."""
+    """Whether a CUDA graph is being captured: the memory of its launches must then never be freed."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -442,9 +442,9 @@ def _keep_while_captured(owner: object, device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Clock:
-    """The time of references on the device: steps so far, the phase and whether it is ``count`` or more."""
+    """The step counter of references on the device, with the phase and the gate ``phase >= count``."""
 
-    steps: Tensor  # (2,) int64: how many, and room
+    steps: Tensor  # (2,) int64: number of steps, and scratch
     phase: Tensor
     gate: Tensor
     offset: int
@@ -454,11 +454,11 @@ class Clock:
     @classmethod
     def at(cls, step: int, offset: int, window: int | None, count: int, device: torch.device) -> Clock:
         steps, phase = (torch.zeros(size, dtype=torch.int64, device=device) for size in (2, ()))
-        steps[0].fill_(step)  # a copy from the host would wait
+        steps[0].fill_(step)  # a copy from the host would synchronize
         return cls(steps, phase, torch.empty((), dtype=torch.bool, device=device), offset, window, count)
 
     def tick(self, weights: Sequence[Tensor] = (), slots: Sequence[Sequence[Tensor]] = ()) -> None:
-        """Say which phase it is, copy ``weights[j]`` into ``slots[j][phase]``, if there is such a slot, and go on."""
+        """Set phase and gate, copy ``weights[j]`` to ``slots[j][phase]`` if that slot exists, and count the step."""
         launches: list[tuple[torch.dtype, _Plan | None, Tensor]] = list(_slot_launches(weights, slots))
         if not launches:
             launches.append((torch.float32, None, self.steps))
@@ -475,7 +475,10 @@ class Clock:
 def accumulate(
     gradients: Sequence[Tensor], slots: Sequence[Sequence[Tensor]], phase: Tensor, finite: Tensor, scale: Tensor | None
 ) -> None:
-    """Add ``gradients[j] / scale`` to the running sum ``slots[j][min(phase, last)]``, unless it is not finite."""
+    """Add ``gradients[j] / scale`` to the sum ``slots[j][min(phase, last)]`` if the step is finite.
+
+    Sums start at 0 in the phases that record references.
+    """
     for dtype, plan, table in _slot_launches(gradients, slots):
         with _on(phase.device):
             kernels.accumulate[(plan.units,)](
@@ -488,7 +491,7 @@ def accumulate(
 def _slot_launches(
     tensors: Sequence[Tensor], slots: Sequence[Sequence[Tensor]]
 ) -> Iterator[tuple[torch.dtype, _Plan, Tensor]]:
-    """One launch for each dtype of ``tensors``, over a table of (tensor, its slots)."""
+    """Yield the dtype, plan and pointer table (tensor, its slots) of one launch per dtype of ``tensors``."""
     groups: dict[torch.dtype, list[tuple[Tensor, Sequence[Tensor]]]] = {}
     for tensor, held in zip(tensors, slots, strict=True):
         if tensor.dtype not in _DTYPES or not same_layout([tensor, *held]):
@@ -509,7 +512,7 @@ def _slot_launches(
 
 
 class _Solver:
-    """The solution of one problem, of the inner products that lie in one place: one launch."""
+    """Solves one problem for inner products at a fixed address, in one launch; reuses its output buffers."""
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
         blocks, n = gram.shape[0], problem.signs.shape[0]
@@ -523,7 +526,7 @@ class _Solver:
             self.launch = _Launcher(
                 kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
             )
-        self._problem = problem  # while it is held, no other has its id
+        self._problem = problem  # held to keep its id unique
 
     def __call__(self) -> Solution:
         self.launch()
@@ -533,7 +536,7 @@ class _Solver:
 def _solving(
     gram: Tensor, problem: Problem, scale: Tensor | None
 ) -> tuple[Solution, Sequence[Tensor | int], dict[str, Any]]:
-    """Memory for a solution, and what the kernels that solve take: arguments in order, and constants."""
+    """Return an allocated solution, and the arguments and constants of the solver kernels."""
     blocks, n, device = gram.shape[0], problem.signs.shape[0], gram.device
     one = Solution.empty(blocks, problem, device)
     gram, margins = gram.contiguous(), problem.margins.contiguous()
@@ -558,7 +561,7 @@ def _solving(
 
 
 def _single_constants(constants: dict[str, Any]) -> dict[str, Any]:
-    """Those of :func:`_solving` that the closed form of one constraint takes."""
+    """Return the constants of :func:`_solving` that the closed form of one constraint takes."""
     return {name: value for name, value in constants.items() if name.startswith(("HAS", "ONLY"))}
 
 
@@ -567,7 +570,7 @@ def _solver_constants(n: int) -> dict[str, float]:
 
 
 class _Whole:
-    """A whole correction in one launch, of so few elements that launches are what it costs."""
+    """A whole correction in one launch, for so few elements that launch overhead dominates."""
 
     def __init__(self, launch: _Launch, problem: Problem, scale: Tensor | None, known: Tensor | None) -> None:
         size, chunk, device = problem.signs.shape[0], launch.small_chunk, problem.signs.device
@@ -579,7 +582,7 @@ class _Whole:
         meeting = torch.zeros(2, dtype=torch.int32, device=device)
         places = _pair_table((*pairs, *rest), device)
         block, unroll = _gram_shape(len(pairs), chunk)
-        if device.type == "cuda":  # Triton's interpreter does not know of it
+        if device.type == "cuda":  # Triton's interpreter does not support it
             constants["launch_cooperative_grid"] = True
         self._launch = _Launcher(
             kernels.correct, (plan.units,),
@@ -588,7 +591,7 @@ class _Whole:
             ALL=len(pairs) + len(rest), CHUNK=chunk, BLOCK=block, UNROLL=unroll,
             APPLY_BLOCK=min(chunk, _apply_block(launch.width)), SUM_BLOCK=128,
         )  # fmt: skip
-        self._problem = problem  # while it is held, no other has its id
+        self._problem = problem  # held to keep its id unique
 
     def __call__(self) -> Solution:
         self._launch()
@@ -596,7 +599,7 @@ class _Whole:
 
 
 class _Settle:
-    """What lies between agreement and mask, in the same memory every time."""
+    """:meth:`TritonBackend.settle` in one launch; reuses its output buffers."""
 
     def __init__(self, agreement: Tensor, sizes: Tensor, most: float, counts: Tensor | None, means: Tensor) -> None:
         self._result = torch.empty_like(sizes), torch.empty((), dtype=torch.bool, device=sizes.device)
@@ -612,7 +615,7 @@ class _Settle:
 
 
 class _Elements:
-    """The pass for blocks of one element over the slices of one launch, in the same memory every time."""
+    """The pass for blocks of one element over the slices of a :class:`_Launch`; reuses its output buffers."""
 
     def __init__(
         self, launch: _Launch, size: int, blocks: int, rule: ElementRule, decay: Tensor, scale: Tensor | None,
@@ -621,12 +624,12 @@ class _Elements:
         plan, constants = launch.plan(), launch.constants()
         partials = torch.empty(plan.units, 4, dtype=torch.float32, device=decay.device)
         held = (decay, decay if scale is None else scale, rule.signs, partials)
-        self._rule = rule  # while it is held, no other has its id
+        self._rule = rule  # held to keep its id unique
         self._launchers = [_Launcher(
             kernels.element, (plan.units,), (*plan.tables(), plan.unit_block, *held), launch,
             T=constants.pop("G"), **constants, SIZE=size, UPDATE=rule.update, STRICT=rule.strict,
             MASK_DECAY=rule.mask_decay, HAS_SCALE=scale is not None, WRITE=write, CHUNK=_CHUNK, BLOCK=1024,
-            enable_fp_fusion=False,  # so that the step of a weight that has only decayed is exactly 0
+            enable_fp_fusion=False,  # so that the update of a weight that has only decayed is exactly 0
         )]  # fmt: skip
         self._sums = None if scale is not None else torch.empty(blocks, 4, dtype=torch.float64, device=decay.device)
         if self._sums is not None:
@@ -640,7 +643,7 @@ class _Elements:
 
 
 class _Gram:
-    """The inner products of the slices of one launch, in the same memory every time."""
+    """The inner products over the slices of a :class:`_Launch`; reuses its output buffers."""
 
     def __init__(
         self, launch: _Launch, size: int, blocks: int, device: torch.device, wide: bool, known: Tensor | None
@@ -664,13 +667,13 @@ class _Gram:
 
 
 class _InTurn:
-    """A whole correction in three launches, or four with several constraints or blocks: see :class:`TritonBackend`."""
+    """A whole correction in three launches, or four with several constraints or blocks."""
 
     def __init__(
         self, launch: _Launch, blocks: int, problem: Problem, scale: Tensor | None, known: Tensor | None
     ) -> None:
         size, device = problem.signs.shape[0], problem.signs.device
-        if size == blocks == 1:  # the products, their sum and the solution, the second pass
+        if size == blocks == 1:  # launches: the partial products; their sum and the solution; the second pass
             pairs, _ = _pairs((False, False))
             products, plan, partials = _gram_launcher(launch, 1, pairs, device, wide=False)
             sums = torch.empty(1, 2, 2, dtype=torch.float64, device=device)
@@ -686,7 +689,7 @@ class _InTurn:
             self._solution, first = solver.solution, (*gram.launchers, solver.launch)
         apply = _apply_launcher(launch, size, self._solution.coefficients, self._solution.applied)
         self._launchers = (*first, apply)
-        self._held = (problem, known)  # while it is held, no other problem has its id
+        self._held = (problem, known)  # held to keep the problem's id unique
 
     def __call__(self) -> Solution:
         for launcher in self._launchers:
@@ -697,7 +700,7 @@ class _InTurn:
 def _gram_launcher(
     launch: _Launch, size: int, pairs: Sequence[tuple[int, int]], device: torch.device, wide: bool
 ) -> tuple[_Launcher, _Plan, Tensor]:
-    """The first pass over the slices of one launch, how it cuts them, and where each unit's inner products go."""
+    """Return the launcher of the first pass, its plan, and the buffer of each unit's partial inner products."""
     registers = len(pairs) * (2 if wide else 1)
     plan, parts = launch.plan(registers), -(-registers // _MOST_SUMS)
     partials = torch.empty(plan.units, len(pairs), dtype=torch.float64 if wide else torch.float32, device=device)
@@ -711,7 +714,7 @@ def _gram_launcher(
 
 
 def _apply_launcher(launch: _Launch, size: int, coefficients: Tensor, applied: Tensor) -> _Launcher:
-    """The second pass over the slices of one launch."""
+    """Return the launcher of the second pass."""
     plan = launch.plan()
     return _Launcher(
         kernels.apply, (plan.units,), (*plan.tables(), plan.unit_block, coefficients, applied), launch,
@@ -720,7 +723,7 @@ def _apply_launcher(launch: _Launch, size: int, coefficients: Tensor, applied: T
 
 
 def _pairs(fixed: tuple[bool, ...]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Which inner products are to be formed, and which are known: those among fixed vectors."""
+    """Return the index pairs of the inner products to compute, and of the known ones, among fixed vectors."""
     every = [(i, j) for i in range(len(fixed)) for j in range(i, len(fixed))]
     known = [(i, j) for i, j in every if fixed[i] and fixed[j]]
     return [pair for pair in every if pair not in set(known)], known
@@ -732,7 +735,7 @@ def _pair_table(pairs: tuple[tuple[int, int], ...], device: torch.device) -> Ten
 
 
 def _gram_shape(registers: int, chunk: int) -> tuple[int, int]:
-    """Elements that a program takes at a time, and how often before its loop turns: so many sums fit the registers."""
+    """Return the block size and the unrolling of the first pass at which so many sums fit the registers."""
     if registers <= 3:
         shape = (1024, 8)
     elif registers <= 9:
@@ -746,17 +749,17 @@ def _gram_shape(registers: int, chunk: int) -> tuple[int, int]:
 
 
 def _apply_block(width: int) -> int:
-    """Elements at a time in the second pass: all tensors' are in the registers together."""
+    """Return the block size of the second pass, which has a block of every tensor in registers."""
     return min(_CHUNK, 1024 if width <= 6 else 512 if width <= 13 else 256)
 
 
-# the dtypes of target and basis, which tensor is the gradient, and each basis: whether it is chained, its tensors, and
-# how many vectors are fixed
+# the dtypes of target and basis, the index of the gradient, and for each basis: whether it is chained, its number of
+# tensors, and its number of fixed vectors
 _Kind = tuple[torch.dtype, torch.dtype, int, tuple[tuple[bool, int, int], ...]]
 
 
 def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], list[ParameterSlice]]:
-    """The slices by dtype of target and basis and by the structure of the bases; and those for plain torch."""
+    """Return the indices of the slices of each kind, and the slices left to plain torch."""
     ours: dict[_Kind, list[int]] = {}
     others: list[ParameterSlice] = []
     for i, item in enumerate(slices):
@@ -766,7 +769,7 @@ def _split(slices: Sequence[ParameterSlice]) -> tuple[dict[_Kind, list[int]], li
         dtypes = {tensor.dtype for tensor in tensors[1:]} or {item.target.dtype}
         dtype = dtypes.pop()
         known = not dtypes and {dtype, item.target.dtype} <= _DTYPES.keys()
-        alike = len({tensor.numel() for tensor in tensors}) == 1 and same_layout(tensors)  # torch tells what is wrong
+        alike = len({tensor.numel() for tensor in tensors}) == 1 and same_layout(tensors)  # or torch copies or raises
         if not known or any(map(Tensor.is_neg, tensors)) or not alike:
             others.append(item)
             continue

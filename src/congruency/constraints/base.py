@@ -1,4 +1,4 @@
-"""What a corrector asks of a constraint source."""
+"""The base class of constraint sources."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ConstraintSource(ABC):
         margin: Lower bound of the constraints' multipliers.
         sign: +1 or -1, see above.
         floor: Constraint i applies only in steps with ``-floor <= cos(c_i, y)``; None: in all steps.
-        returning: Constraint i applies only in steps before which ``|a_i|`` did not grow. If that is unknown (in the
+        returning: Constraint i applies only if ``|a_i|`` did not grow in the previous step. If that is unknown (in the
             first step that it constrains, or after a step that was not finite or had other gradients) it does not
             apply. Only together with a floor.
         needs_update: Whether the source can only constrain updates.
         concentrates: Whether it removes what points back along the displacement of the weights. If so, a corrector that
             changes nearly every step gives a warning.
         period: Number of steps after which its constraints are renewed, or None.
-        gate: () bool on the device: whether the constraints apply in this step, if only the device knows (CUDA
-            graphs).
+        gate: A bool tensor of shape () on the device, whether the constraints apply in this step, if only the device
+            knows (CUDA graphs); otherwise None.
 
     Examples:
         >>> class WeightDecay(congruency.ConstraintSource):  # no step may grow the weights
@@ -63,7 +63,7 @@ class ConstraintSource(ABC):
     concentrates: bool = False
     period: int | None = None
     gate: Tensor | None = None
-    _ascent = 1.0  # what ascent_sign gives where it matters
+    _ascent = 1.0  # the result of ascent_sign, for sources that need it
 
     @property
     @abstractmethod
@@ -77,24 +77,24 @@ class ConstraintSource(ABC):
 
     @property
     def layout(self) -> object | None:
-        """A value that stays equal while :meth:`basis` returns the same memory for the same parameters; None: unknown.
+        """A value that stays equal while basis tensors keep their addresses and :meth:`combination` its values.
 
-        And while :meth:`combination` returns the same numbers. Preparations of a step, such as tables of addresses, are
-        reused while it stays equal.
+        The gradient's address may change. Pointer tables and the like are reused while the value stays equal. None:
+        unknown, reuse nothing.
         """
         return None
 
     @property
     def recorded(self) -> object | None:
-        """A value that stays equal while the first :attr:`Basis.fixed` vectors of no basis change; None: unknown.
+        """A value that stays equal while the first :attr:`Basis.fixed` vectors of every basis do not change.
 
-        Their inner products are computed only when it changes.
+        Their inner products are computed only when it changes. None: unknown, no vector is fixed.
         """
         return None
 
     @abstractmethod
     def combination(self) -> Tensor:
-        """(active, active) in float64 on the CPU: accumulated gradients from basis vectors."""
+        """The matrix from basis vectors to accumulated gradients, (active, active) float64 on the CPU."""
 
     @abstractmethod
     def basis(self, parameter: Tensor) -> Basis:
@@ -112,8 +112,8 @@ class ConstraintSource(ABC):
         """Process the gradients that the optimizer is about to use; called after the correction.
 
         Args:
-            parameters: Those that have a gradient.
-            scale: What the gradients are still multiplied by (``GradScaler``), or None.
+            parameters: The parameters that have a gradient.
+            scale: The loss scale that the gradients still carry (``GradScaler``), or None.
             finite: Whether this step's gradient is finite; a tensor on an accelerator.
         """
 
@@ -129,7 +129,7 @@ class ConstraintSource(ABC):
         return {}
 
     def check_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-        """Raise ValueError if :meth:`load_state_dict` could not take ``state``; change nothing."""
+        """Raise ValueError if :meth:`load_state_dict` cannot load ``state``; change nothing."""
 
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
         """Resume from ``state``, which has been checked."""
@@ -140,12 +140,12 @@ class ConstraintSource(ABC):
         return f"{type(self).__name__}({', '.join(part for part in shown if part)})"
 
     def _progress(self) -> str:
-        """What ``repr`` says beside the settings."""
+        """What ``repr`` shows besides the settings."""
         return ""
 
 
 def ascent_sign(source: ConstraintSource, optimizer: torch.optim.Optimizer) -> float:
-    """-1 where the optimizer maximizes, so that an update is the gradient turned around; else 1."""
+    """Return -1 if the optimizer maximizes, so that updates have the opposite sign of the gradient; else 1."""
     maximize = {bool(group.get("maximize", False)) for group in optimizer.param_groups}
     if len(maximize) > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The present gradient as a constraint: an update must not go uphill."""
+"""The current gradient as a constraint on updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints given by hand."""
+"""Constraints set by the user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Directions"]
 
 
 class Directions(ConstraintSource):
-    """Directions that you set yourself and that the correction must not oppose, such as the gradients of other tasks.
+    """Directions that you set and that the corrected gradient must not oppose, such as the gradients of other tasks.
 
     Constraints are ``c_i = directions[i]``, so the corrected gradient has ``<c_i, x> >= 0``. This is GEM's constraint
     if each direction is the gradient of a past task's loss (the paper's section 4.6). If updates of an optimizer with
@@ -46,12 +46,12 @@ class Directions(ConstraintSource):
         self._directions: dict[Tensor, tuple[Tensor, ...]] = {}
 
     def set(self, directions: Sequence[Sequence[Tensor | None]], parameters: Sequence[Tensor]) -> None:
-        """Constrain the steps from now on by these directions; an empty sequence lifts all constraints.
+        """Set the directions that constrain all following steps; an empty sequence removes the constraints.
 
         Args:
             directions: One sequence of tensors per direction, in the order of ``parameters``; None stands for
                 zeros (``torch.autograd.grad(..., allow_unused=True)``).
-            parameters: The parameters the directions belong to. Others of the corrector's count as zero.
+            parameters: The parameters of the directions. For other parameters of the corrector directions are 0.
         """
         parameters = list(parameters)
         for i, direction in enumerate(directions):
@@ -75,7 +75,7 @@ class Directions(ConstraintSource):
         }
 
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
-        # where the optimizer maximizes, an update is the gradient turned around
+        # if the optimizer maximizes, updates have the opposite sign of the gradient
         self._ascent = ascent_sign(self, optimizer) if correct == "update" else 1.0
 
     @property

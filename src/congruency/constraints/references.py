@@ -31,7 +31,7 @@ __all__ = ["DEFAULT_FLOOR", "Accumulate", "Mode", "References"]
 Mode = Literal["concentrate", "anchor"]
 Accumulate = Literal["weights", "gradients"]
 
-DEFAULT_FLOOR = 0.3  # docs/stability.md: with `returning`, stable and harmless wherever it was tried
+DEFAULT_FLOOR = 0.3  # with `returning`, stable and harmless in all experiments: see docs/stability.md
 
 _MOST_REFERENCES = 64
 
@@ -108,20 +108,20 @@ class References(ConstraintSource):
                 "steps of every window only record references; choose window > references"
             )
         suffix_sums = torch.ones(count, count, dtype=torch.float64).triu()
-        # segments of weights are steps taken, against the gradient; segments of gradients are gradients
+        # segments of weights are displacements, which point against the gradient; the others are sums of gradients
         self._combination = -suffix_sums if accumulate == "weights" else suffix_sums
         self.capturable = check_flag("capturable", capturable)
         self._slots: dict[Tensor, list[Tensor]] = {}
         self._bases: dict[Tensor, Basis] = {}
-        self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have room
+        self._complete: Sequence[Tensor] | None = None  # a list of parameters that all have slots
         self._layout = self._recorded = 0
-        self._clock: Clock | None = None  # the step, on the device, where steps are replayed without Python
+        self._clock: Clock | None = None  # the step counter on the device, for CUDA graphs
         self.step = 0
         self._active = False
 
     @property
     def phase(self) -> int:
-        """Steps since recording last started over; negative before it first starts."""
+        """Number of steps since recording last started; negative before it first starts."""
         since = self.step - self.offset
         return since if self.window is None or since < 0 else since % self.window
 
@@ -158,7 +158,7 @@ class References(ConstraintSource):
     def check_use(self, correct: str, blocks: str, optimizer: torch.optim.Optimizer) -> None:
         if self.capturable and blocks in ("row", "element"):
             raise ValueError(f"capturable=True has no blocks={blocks!r}; use 'joint', 'group' or 'tensor'")
-        # of a gradient and a step, one is turned around where the optimizer maximizes
+        # if the optimizer maximizes, a step and a gradient have opposite signs
         mixed = (correct == "gradient") == (self.accumulate == "weights")
         self._ascent = ascent_sign(self, optimizer) if mixed else 1.0
         if blocks == "element":
@@ -171,7 +171,7 @@ class References(ConstraintSource):
             )
 
     def _refuse_floor(self, reason: str) -> None:
-        """Refuse one that was given, and would have no effect; the default has none there either."""
+        """Raise ValueError if a floor other than the default was given; neither has an effect here."""
         if self.floor not in (None, DEFAULT_FLOOR):
             raise ValueError(f"floor={self.floor} has no effect: {reason}")
 
@@ -179,10 +179,10 @@ class References(ConstraintSource):
         basis = self._bases.get(parameter)
         if basis is None:
             held = [local(slot) for slot in self._slots[parameter]]
-            fixed = 0 if self.capturable else self.count - 1  # only the last segment moves while steps are corrected
+            fixed = 0 if self.capturable else self.count - 1  # only the last segment changes in corrected steps
             weights = self.accumulate == "weights"
             basis = Basis([*held, local(parameter)], True, fixed) if weights else Basis(held, fixed=fixed)
-            if not is_sharded(parameter):  # a sharded one's local part is a new tensor each time
+            if not is_sharded(parameter):  # the local part of a sharded one is a new tensor each time
                 self._bases[parameter] = basis
         return basis
 
@@ -197,7 +197,7 @@ class References(ConstraintSource):
         self.step += 1
 
     def _begin_on_device(self) -> None:
-        """As :meth:`begin`, with the clock on the device: every replay of a captured step reads it anew."""
+        """Like :meth:`begin`, with the step counter on the device, where every replay of a CUDA graph reads it."""
         if self._clock is None:
             device, *others = {local(parameter).device: None for parameter in self._slots}
             if device.type != "cuda" or others:
@@ -228,14 +228,14 @@ class References(ConstraintSource):
         return f"step {self.step if self._clock is None else int(self._clock.steps[0])}"
 
     def reset(self) -> None:
-        """Forget the references and count time from 0 again."""
+        """Forget the references and restart the step count at 0."""
         self._set_step(0)
 
     def _set_step(self, step: int) -> None:
         self.step = step
         self._active = False
         if self._clock is not None:
-            self._clock.steps[0].fill_(step)  # in place: a captured step reads this very tensor
+            self._clock.steps[0].fill_(step)  # in place, since captured CUDA graphs read this tensor
 
     def _record(self, i: int) -> None:
         self._recorded += 1
@@ -248,21 +248,21 @@ class References(ConstraintSource):
             torch._foreach_zero_(held)
 
     def _drop_misfits(self, parameters: Sequence[Tensor]) -> None:
-        """Forget parameters that are gone, or have another dtype, device or shape since (``model.to``)."""
+        """Drop parameters that are gone, or whose dtype, device or shape has changed (``model.to``)."""
         there = set(parameters)
         for parameter, (first, *_) in list(self._slots.items()):
             alike = first.dtype is self._slot_dtype(parameter) and first.device == parameter.device
-            if parameter not in there or not alike or first.shape != parameter.shape:  # _hold makes room again
+            if parameter not in there or not alike or first.shape != parameter.shape:  # _hold allocates new slots
                 del self._slots[parameter]
                 self._bases.pop(parameter, None)
                 self._complete = None
                 self._layout += 1
 
     def _hold(self, parameters: Sequence[Tensor]) -> None:
-        """Make room for parameters that train and were not seen before.
+        """Allocate slots for parameters that train and have none.
 
-        One that joins late (``add_param_group``, or frozen until now) has not moved under this optimizer, so all its
-        references are its weights now.
+        A parameter that joins late (``add_param_group``, or frozen until now) has not been moved by this optimizer, so
+        all its references are its current weights.
         """
         if parameters is self._complete:
             return
@@ -297,7 +297,7 @@ class References(ConstraintSource):
         }
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
-        # Held from the first call on, so that the structure is the same at any time, as distributed checkpoints need.
+        # Allocate slots now: distributed checkpoints need the same structure at any time.
         self._hold(parameters)
         held = {str(i): list(self._slots[p]) for i, p in enumerate(parameters) if p in self._slots}
         step = self.step if self._clock is None else int(self._clock.steps[0])

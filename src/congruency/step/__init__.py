@@ -1,5 +1,5 @@
-"""The parts of one step that :mod:`congruency.corrector` puts together, in the order in which a step meets them.
+"""The parts of one step of :mod:`congruency.corrector`, in the order in which a step uses them.
 
-selection (which parameters), updates (the weights before an update), problem (which constraints), gather and elements
-(which tensors), counts (what is counted and averaged), stats (what users read), watch (what is warned of).
+selection (the parameters), updates (the weights before an update), gather and elements (the tensors), problem and
+distances (the constraints), counts (counts and means), stats (statistics for users), watch (warnings).
 """

@@ -1,4 +1,4 @@
-"""Counts of steps and means over steps; on an accelerator the kernel that solves adds to them, and nothing waits."""
+"""Counts of steps and means over steps. On an accelerator the solver adds to them without synchronization."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NAMES = ("congruency", "corrected_congruency", "magnitude", "kept")
 
 
 class Counts:
-    """How many steps there were, and how many of them were corrected, or left alone for a number that is not finite.
+    """Number of steps, of corrected steps, and of steps not corrected because a value was not finite.
 
-    The host counts what it knows. Once there is a :meth:`tally`, solving counts there, and the counts are read from it.
+    The host counts on the CPU. On an accelerator the solver counts in :meth:`tally`, which the attributes then view.
     """
 
     def __init__(self) -> None:
@@ -24,20 +24,21 @@ class Counts:
         self._tally: Tensor | None = None  # Problem.counts
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """Where solving counts: None on the CPU, whose numbers the host can read without waiting."""
+        """Return the tensor that the solver counts in; None on the CPU, where the host counts."""
         if device.type == "cpu":
             return None
         if self._tally is None:
             self._tally = torch.zeros(4, dtype=torch.int64, device=device)
             for place, count in ((0, self.corrected), (1, self.nonfinite)):
-                self._tally[place].fill_(count)  # in place from now on
+                self._tally[place].fill_(count)  # only changed in place from now on
             self.corrected, self.nonfinite = self._tally[0], self._tally[1]
         return self._tally
 
     def add_step(self, *, solved: bool, gated: bool) -> None:
-        """Count a step, unless it was ``solved`` on a device that counts steps itself (a CUDA graph's replays).
+        """Count a step, unless the device has counted it.
 
-        That counts from the first ``gated`` step on: until then the host knows of every step.
+        From the first ``gated`` step on, the device counts the steps that it ``solved``, since the host does not see
+        those replayed by a CUDA graph.
         """
         if isinstance(self.steps, Tensor):
             if not solved:
@@ -49,11 +50,11 @@ class Counts:
             self.steps += 1
 
     def to_dict(self) -> dict[str, int]:
-        """Plain numbers; waits for the device."""
+        """Return the counts as plain numbers; synchronizes with the device."""
         return {name: int(getattr(self, name)) for name in COUNTED}
 
     def load(self, counts: dict[str, int]) -> None:
-        """Continue from :meth:`to_dict`; in place on a device, where a captured step counts in these very tensors."""
+        """Resume from :meth:`to_dict`; in place on a device, since captured CUDA graphs count in these tensors."""
         for name, count in counts.items():
             held = getattr(self, name)
             if isinstance(held, Tensor):
@@ -63,24 +64,24 @@ class Counts:
 
 
 class RunningMeans:
-    """Sums over steps, where steps are solved; the backends add to them (:attr:`congruency.backends.Problem.means`)."""
+    """Sums over steps, on each device that solves; backends add to them (:attr:`congruency.backends.Problem.means`)."""
 
     def __init__(self) -> None:
         self._sums: dict[torch.device, Tensor] = {}
 
     def on(self, device: torch.device) -> Tensor:
-        """(2, 4) float64 on the device, the same memory at every step: sums of the steps' means, and how many."""
+        """Return the sums and the numbers of steps in them, (2, 4) float64, always the same tensor per device."""
         if device not in self._sums:
             self._sums[device] = torch.zeros(2, len(_NAMES), dtype=torch.float64, device=device)
         return self._sums[device]
 
     def read(self) -> dict[str, float]:
-        """The means by name, without those that are undefined; they start over. Waits for the device."""
+        """Return the means by name, without undefined ones, and reset them; synchronizes with the device."""
         totals, counts = sum((sums.cpu() for sums in self._sums.values()), torch.zeros(2, len(_NAMES))).tolist()
         self.reset()
         return {name: total / n for name, total, n in zip(_NAMES, totals, counts, strict=True) if n}
 
     def reset(self) -> None:
-        """Start over, in place: a captured step adds to these very tensors."""
+        """Reset the sums to 0, in place, since captured CUDA graphs add to these tensors."""
         for sums in self._sums.values():
             sums.zero_()

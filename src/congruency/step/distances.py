@@ -1,4 +1,4 @@
-"""How far the weights were from each reference at the step before, which ``returning`` compares a step with."""
+"""Distances of the weights from each reference at the previous step, which ``returning`` compares the current with."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["Distances"]
 
 
 class Distances:
-    """|a_i|^2 of every constraint at the step before, per block; 0 where it is not known, so that i does not count.
+    """|a_i|^2 of every constraint at the previous step, per block; 0 where unknown, so that i does not apply.
 
-    It is known of a source that constrained the step before, in blocks where the same parameters had a gradient.
+    It is known if the source constrained the previous step and the same parameters of the block had a gradient.
     """
 
     def __init__(self) -> None:
-        self._held: Tensor | None = None  # (blocks, constraints); inf: not asked for
-        self._counts: list[int] = []  # constraints of each source
-        self._compared: list[bool] = []  # whether those of each source are asked for
-        self._entries: object = None  # over which parameters
-        self._left_out: dict[int, int] = {}  # places of the parameters without a gradient, and their blocks
+        self._held: Tensor | None = None  # (blocks, constraints); inf: not compared
+        self._counts: list[int] = []  # active constraints of each source
+        self._compared: list[bool] = []  # whether each source compares its distances
+        self._entries: object = None  # the parameters that the distances are over
+        self._left_out: dict[int, int] = {}  # position -> block of the parameters without a gradient
 
     def begin(self, entries: object) -> None:
-        """A step over these parameters begins: with distances over others there is nothing to compare."""
+        """Start a step over these parameters; forget distances over other ones."""
         if self._entries is not None and entries is not self._entries:
             self.forget()
         self._entries = entries
@@ -39,20 +39,20 @@ class Distances:
         self._held = None
 
     def pause(self, sources: Sequence[ConstraintSource]) -> None:
-        """Take note of a step in which nothing is solved: those of the step before it stay, of the same sources."""
+        """Skip a step in which nothing is solved; keep the distances if the same constraints are active."""
         if self._counts != [source.active for source in sources]:
             self.forget()
 
     def before(
         self, sources: Sequence[ConstraintSource], left_out: dict[int, int], blocks: int, device: torch.device
     ) -> Tensor:
-        """(blocks, constraints) in float64: :attr:`congruency.backends.Problem.previous`, for solving to replace.
+        """Return :attr:`congruency.backends.Problem.previous`, (blocks, constraints) float64; solving overwrites it.
 
         Args:
-            sources: All of a corrector's, in order.
-            left_out: The places of the parameters without a gradient in this step, and their blocks.
-            blocks: How many blocks there are.
-            device: Where the problem is solved.
+            sources: All sources of a corrector, in order.
+            left_out: Position -> block of the parameters without a gradient in this step.
+            blocks: Number of blocks.
+            device: Device that solves the problem.
         """
         counts, held = [source.active for source in sources], self._held
         compared = [source.returning and source.floor is not None for source in sources]
@@ -60,7 +60,7 @@ class Distances:
             self._held = torch.zeros(blocks, sum(counts), dtype=torch.float64, device=device)
             for wanted, part in zip(compared, self._held.split(counts, 1), strict=True):
                 if not wanted:
-                    part.fill_(math.inf)  # filling waits for no device
+                    part.fill_(math.inf)  # fill_ does not synchronize
             if held is not None and len(held) == blocks:
                 olds, news = held.split(self._counts, 1), self._held.split(counts, 1)
                 for old, new, was, wanted in zip(olds, news, self._compared, compared, strict=True):
@@ -78,12 +78,12 @@ class Distances:
         return held
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers: distributed checkpoints need tensors to be there at any time, or never."""
+        """Return plain numbers: distributed checkpoints need a tensor to be present always or never."""
         squares = None if self._held is None else self._held.tolist()
         return {"squares": squares, "counts": self._counts, "left_out": sorted(self._left_out.items())}
 
     def check_state_dict(self, state: Mapping[str, Any], sources: int) -> None:
-        """Raise ValueError if :meth:`load_state_dict` could not take ``state``; change nothing."""
+        """Raise ValueError if :meth:`load_state_dict` cannot load ``state``; change nothing."""
         what = "a state of distances"
         check_parts(state, {"squares": (list, type(None)), "counts": (list, tuple), "left_out": (list, tuple)}, what)
         squares, counts = state["squares"], state["counts"]
@@ -104,7 +104,7 @@ class Distances:
         held = self._held
         squares = None if state["squares"] is None else torch.tensor(state["squares"], dtype=torch.float64)
         if squares is not None and held is not None and held.shape == squares.shape:
-            held.copy_(squares)  # in place: a captured step reads this very tensor
+            held.copy_(squares)  # in place, since captured CUDA graphs read this tensor
         else:
             self._held = None if squares is None else squares.to(device)
         self._counts, self._left_out = list(state["counts"]), dict(state["left_out"])

@@ -1,4 +1,4 @@
-"""Blocks of one element: constraints as single vectors, and what becomes of the elements that are kept."""
+"""Blocks of one element: constraints as single vectors, and options for the kept elements."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ _LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Masking:
-    """What is done beside the projection: nothing by default; see :class:`congruency.Cautious`."""
+    """Options beyond the projection, off by default; see :class:`congruency.Cautious`."""
 
-    strict: bool = False  # keep only what agrees with every constraint, not what is 0
+    strict: bool = False  # keep only elements with y_j c_j > 0 for every constraint, instead of >= 0
     mask_decay: bool = False  # no weight decay where it opposes the update
-    rescale: bool = False  # divide what is kept of a tensor by its share
+    rescale: bool = False  # divide the kept elements of a tensor by their share
     max_rescale: float | None = None
 
     @property
     def most_rescale(self) -> float:
-        """The most that what is kept is multiplied by: a share counts as a thousandth at least."""
+        """Upper bound of the factor for kept elements: their share counts as at least a thousandth."""
         return min(1 / _LEAST_SHARE, math.inf if self.max_rescale is None else self.max_rescale)
 
 
 @dataclass(frozen=True)
 class GatheredElements(Gathered):
-    """What a step on blocks of one element reads and writes, and the rule that corrects it."""
+    """The prepared passes of a step on blocks of one element, and the rule that corrects them."""
 
     rule: ElementRule
     groups: tuple[int, ...]  # the parameter group of each slice
-    sizes: Tensor  # (slices,) float64: elements of each
-    elements: int  # of all
+    sizes: Tensor  # (slices,) float64: number of elements of each
+    elements: int  # number of elements of all slices
 
 
 class ElementGather(Gather):
-    """Gathers the tensors of steps on blocks of one element.
+    """Prepares the passes of steps on blocks of one element.
 
     Args:
         before: As in :class:`Gather`.
-        optimizer: Whose learning rates and weight decay count.
-        only_violated: Leave elements alone that oppose no constraint, margins or not.
-        masking: What is done beside the projection.
+        optimizer: The optimizer, for its learning rates and weight decay.
+        only_violated: Do not change elements that oppose no constraint, even with margins.
+        masking: Options beyond the projection.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ElementGather(Gather):
         return tuple((source.sign, source.margin) for source in active)
 
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> GatheredElements:
-        """Each target with every constraint as one vector, and the rule."""
+        """Return the passes, with every constraint as a single vector, and the rule."""
         update, entries = self._before is not None, trained.entries
         first = self._bases(entries[0].parameter, active)[0]
         made = any(_mixes(basis, source) for basis, source in zip(first, active, strict=True))
@@ -89,11 +89,11 @@ class ElementGather(Gather):
         device = slices[0][0].target.device
         margins = [source.margin for source in active for _ in range(source.active)]
         rates = [1.0] * len(entries)
-        if any(margins) and update:  # 0 in a skipped step
+        if any(margins) and update:  # the learning rate, 0 in a step that GradScaler skipped
             skipped = skipped_step(self._optimizer)
             taken = 1.0 if skipped is None else 1.0 - float(skipped)
             rates = [float(self._optimizer.param_groups[entry.group]["lr"]) * taken for entry in entries]
-        elif any(margins):  # what the gradients are still multiplied by, if anything
+        elif any(margins):  # the loss scale that the gradients still carry, if any
             rates = [float(getattr(self._optimizer, "grad_scale", None) or 1.0)] * len(entries)
         rule = ElementRule(
             signs=self._constant(device, signs),
@@ -103,7 +103,7 @@ class ElementGather(Gather):
             strict=self._masking.strict,
             mask_decay=self._masking.mask_decay,
         )
-        # what is made here, not only looked up, must not be taken for what lies there at the next step
+        # plain passes are not reused: new vectors have other addresses in the next step, and margins may change
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes, of = [parameter.numel() for parameter in trained.parameters], tuple(entry.group for entry in entries)
         return GatheredElements(passes, slices, device, rule, of, self._constant(device, sizes), sum(sizes))
@@ -112,16 +112,17 @@ class ElementGather(Gather):
         return {**super().__getstate__(), "_decays": None, "_constants": {}}
 
     def _constant(self, device: torch.device, values: Sequence[float]) -> Tensor:
-        """(n,) float64 on the device, copied there once: a copy waits, and cannot be captured in a CUDA graph."""
+        """Return (n,) float64 on the device, copied once: a copy synchronizes and CUDA graphs cannot capture it."""
         key = (device, *values)
         if key not in self._constants:
             self._constants[key] = torch.tensor(values, dtype=torch.float64).to(device)
         return self._constants[key]
 
     def decay(self, gathered: GatheredElements, active: Sequence[ConstraintSource]) -> Tensor:
-        """(slices,) what decoupled weight decay multiplied each parameter by; numbers always lie in one place.
+        """Return what decoupled weight decay multiplied each parameter by, (slices,) float64.
 
-        1 for gradients, and where the weights before the step have been multiplied already.
+        It is 1 for gradients, and where the weights before the step have already been multiplied. Plain numbers are
+        written to the same buffer at every step.
         """
         device, groups = gathered.device, gathered.groups
         decays = gathered.rule.update and all(source.needs_update for source in active)
@@ -135,22 +136,22 @@ class ElementGather(Gather):
             decay = torch.empty(len(groups), dtype=torch.float64, device=device)
             self._decays = ((device, groups), decay, {group: decay[span] for group, span in spans.items()}, {})
         _, decay, parts, last = self._decays
-        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # nothing is written yet
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # fill_ is recorded, not run
         for group, part in parts.items():
-            if captured or last.get(group) != factors[group]:  # by a schedule; filling waits for no device
+            if captured or last.get(group) != factors[group]:  # changed by a scheduler; fill_ does not synchronize
                 part.fill_(factors[group])
                 last[group] = math.nan if captured else float(factors[group])
         return decay
 
 
 def _suffix_sign(combination: Tensor) -> float | None:
-    """s where the combination is s times suffix sums (an upper triangle of ones), else None."""
+    """Return s if the combination is s times an upper triangle of ones (suffix sums), else None."""
     sign = float(combination[0, -1])
     return sign if torch.equal(combination, sign * torch.ones_like(combination).triu()) else None
 
 
 def _factors_of(combination: Tensor) -> list[float]:
-    """What each vector of :func:`_one_by_one` is multiplied by to be an accumulated gradient."""
+    """Return the factors that turn the vectors of :func:`_one_by_one` into accumulated gradients."""
     if torch.equal(combination, combination.diag().diag()):
         return [float(value) for value in combination.diag()]
     sign = _suffix_sign(combination)
@@ -165,7 +166,7 @@ def _mixes(basis: Basis, source: ConstraintSource) -> bool:
 
 
 def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
-    """Each accumulated gradient as one basis vector, up to its factor, for blocks of one element."""
+    """Return each accumulated gradient as a single basis vector, up to its factor."""
     combination, parts = source.combination(), basis.tensors
     if len(combination) == 1 or torch.equal(combination, combination.diag().diag()):
         return [basis]
@@ -178,7 +179,7 @@ def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
 
 
 def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
-    """(n,) in float64 on the device; nothing is copied to it while a CUDA graph is captured, if it has been before."""
+    """Return (n,) float64 on the device; numbers are copied once, since CUDA graph capture allows no such copy."""
     parts = [value if isinstance(value, Tensor) else _constant(value, device) for value in values]
     return torch.stack([part.to(device, torch.float64).reshape(()) for part in parts])
 

@@ -1,4 +1,4 @@
-"""Which tensors: every target of a step with its basis vectors, ready for the backends."""
+"""Gather the tensors of a step: every target with its basis vectors, prepared for the backends."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from congruency.step.updates import WeightsBefore, momentum_of
 
 __all__ = ["Gather", "Gathered"]
 
-_MOST_HELD = 8  # prepared steps
+_MOST_HELD = 8  # prepared steps in the cache
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a step reads and writes, ready for the backends; used again while no tensor but a gradient moves."""
+    """The prepared passes of a step, reused while no tensor except the gradients changes its address."""
 
     passes: Passes | RowPasses
-    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes read and write; none where it is used again
-    device: torch.device  # where the problem is solved
+    slices: Sequence[tuple[ParameterSlice, Groups]]  # what the passes read and write; empty if the passes are reused
+    device: torch.device  # device that solves the problem
 
 
 class Gather:
-    """Gathers the tensors of every step, and keeps what was prepared of earlier ones.
+    """Prepares the passes of every step, and caches them.
 
     Args:
-        before: The weights before the step, where updates are corrected; None for gradients.
+        before: The weights before the step if updates are corrected; None for gradients.
         rows: Whether every row is a block.
     """
 
@@ -44,7 +44,7 @@ class Gather:
         self._known: tuple[tuple[object, ...], list[Tensor]] | None = None
 
     def begin(self, selection: Selection) -> None:
-        """A step over these parameters begins: what was prepared of others is of no use."""
+        """Start a step over these parameters; clear the caches if they are of another selection."""
         if selection is not self._selection:
             self._selection, self._seen, self._held, self._known = selection, {}, {}, None
 
@@ -52,11 +52,11 @@ class Gather:
         self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...],
         active: Sequence[ConstraintSource],
     ) -> Gathered:  # fmt: skip
-        """What this step reads and writes, as it was at an earlier one if it still lies where it did.
+        """Return the prepared passes of this step, from the cache if no tensor except the gradients has moved.
 
         Args:
             trained: The parameters that have a gradient in this step.
-            gradients, addresses: The local parts of those gradients, and where they lie.
+            gradients, addresses: The local parts of those gradients, and their addresses.
             active: The sources that constrain this step.
         """
         layouts = [(source.layout, source.active) for source in active]
@@ -79,11 +79,11 @@ class Gather:
             passes.release()
             if len(self._held) >= _MOST_HELD:
                 self._held.clear()
-            made = self._held[key] = replace(made, slices=())  # without them: a gradient that is held is not freed
+            made = self._held[key] = replace(made, slices=())  # slices would keep the gradients alive
         return made
 
     def _follows(self, slices: Sequence[tuple[ParameterSlice, Groups]]) -> bool:
-        """Whether a basis vector is the gradient that is corrected, which the next step has elsewhere."""
+        """Whether a basis vector is the corrected gradient itself, whose address changes in the next step."""
         return self._before is None and any(
             _same(tensor, item.target) for item, _ in slices for basis in item.bases for tensor in basis.tensors
         )
@@ -91,16 +91,16 @@ class Gather:
     def gradients(
         self, trained: Selection, gradients: Sequence[Tensor], addresses: tuple[int, ...]
     ) -> Passes | RowPasses:
-        """The gradients alone, of a step without constraints."""
+        """Return passes over the gradients alone, for a step without constraints."""
         if self._before is None and not self._rows:
             return self.step(trained, gradients, addresses, []).passes
         groups = [reduction_groups(parameter) for parameter in trained.parameters]
         return Passes(zip([ParameterSlice(g, [], 0) for g in gradients], groups, strict=True), 0)
 
     def known(self, gathered: Gathered, trained: Selection, active: Sequence[ConstraintSource]) -> list[Tensor] | None:
-        """Inner products among fixed vectors, computed anew when one was recorded or another parameter takes part.
+        """Return the inner products among fixed vectors, recomputed when one is recorded or the parameters change.
 
-        In float64, so that they depend on nothing but these vectors: a run that resumes finds the same bits.
+        They are computed in float64, so that they depend on these vectors alone and a resumed run gets the same bits.
         """
         passes = gathered.passes
         if isinstance(passes, RowPasses) or not passes.fixed:
@@ -111,7 +111,7 @@ class Gather:
             grams = passes.grams(wide=True)
             held = [] if self._known is None else self._known[1]
             if [gram.shape for gram in held] == [gram.shape for gram in grams]:
-                torch._foreach_copy_(held, grams)  # in place: launches are prepared for where they lie
+                torch._foreach_copy_(held, grams)  # in place, since prepared launches refer to these addresses
             else:
                 held = [gram.clone() for gram in grams]
             self._known = (key, held)
@@ -121,7 +121,7 @@ class Gather:
         self, optimizer: torch.optim.Optimizer, trained: Selection, active: Sequence[ConstraintSource],
         known: list[Tensor] | None,
     ) -> tuple[Passes | RowPasses, list[Tensor] | None] | None:  # fmt: skip
-        """The optimizer's momentum with the step's constraints, and what is known of them; None without momentum."""
+        """Return passes over the optimizer's momentum, and the known inner products; None without momentum."""
         slices = []
         for parameter, _, block in trained.entries:
             momentum = momentum_of(optimizer, parameter)
@@ -132,25 +132,25 @@ class Gather:
             return None
         if len(slices) < len(trained.entries):
             known = None
-        elif known is not None:  # the same vectors, without the step
+        elif known is not None:  # the same vectors except the update
             known = [torch.cat([gram[:, :, :1], gram[:, :, 2:]], 2) for gram in known]
             known = [torch.cat([gram[:, :1], gram[:, 2:]], 1) for gram in known]
         return self._passes(slices, sum(source.active for source in active), trained.blocks), known
 
     def __getstate__(self) -> dict[str, object]:
-        """All but what is prepared: a copy has tensors of its own."""
+        """Leave out the caches: a copy has its own tensors."""
         return {**self.__dict__, "_selection": None, "_seen": {}, "_held": {}, "_known": None}
 
     def _rule_of(self, active: Sequence[ConstraintSource]) -> tuple[object, ...]:
-        """What is prepared depends on of the sources, beside where their vectors lie."""
+        """Return what prepared passes depend on, besides the addresses of the sources' vectors."""
         return ()
 
     def _make(self, trained: Selection, active: Sequence[ConstraintSource]) -> Gathered:
-        """Each target with its basis vectors, and the process groups it is sharded over."""
+        """Return passes over every target with its basis vectors and the process groups it is sharded over."""
         slices = []
         for parameter, _, block in trained.entries:
             bases, groups = self._bases(parameter, active)
-            if self._before is not None:  # the step, w_before - w, comes first: see Solution.for_update
+            if self._before is not None:  # the update, w_before - w, comes first: see Solution.for_update
                 now, before = local(parameter), self._before.of(parameter)
                 item = placed(ParameterSlice(now, [Basis([now, before], chained=True), *bases], block), parameter)
             else:
@@ -166,7 +166,7 @@ class Gather:
         return Passes(slices, size, blocks)
 
     def _bases(self, parameter: Tensor, active: Sequence[ConstraintSource]) -> tuple[list[Basis], Groups]:
-        """A parameter's basis vectors, checked when they are new, and the process groups it is sharded over."""
+        """Return a parameter's basis vectors, checked if they are new, and the process groups it is sharded over."""
         own = [source.basis(parameter) for source in active]
         before = None if self._before is None else self._before.of(parameter)
         now, seen = local(parameter), self._seen.get(parameter)
@@ -180,16 +180,16 @@ class Gather:
             basis if source.recorded is not None else basis._replace(fixed=0)
             for basis, source in zip(own, active, strict=True)
         ]
-        if before is not None:  # the weights that the step started from, where a basis names the parameter
+        if before is not None:  # a basis that contains the parameter means its weights before the step
             bases = [basis._replace(tensors=[before if _same(t, now) else t for t in basis.tensors]) for basis in bases]
         groups = reduction_groups(parameter)
-        if all(source.layout is not None and not source.needs_update for source in active):  # hold no gradient
-            self._seen[parameter] = (identity, given, bases, groups)  # while they are held, no others have their ids
+        if all(source.layout is not None and not source.needs_update for source in active):  # none is a gradient
+            self._seen[parameter] = (identity, given, bases, groups)  # ``given`` is held to keep its ids unique
         return bases, groups
 
 
 def placed(item: ParameterSlice, parameter: Tensor) -> ParameterSlice:
-    """A slice of an update, with the place that the gradient has among its tensors."""
+    """Return the slice of an update with the index of the gradient among its tensors."""
     assert parameter.grad is not None
     gradient = local(parameter.grad)
     places = [i for i, tensor in enumerate(item.tensors) if _same(tensor, gradient)]
@@ -197,7 +197,7 @@ def placed(item: ParameterSlice, parameter: Tensor) -> ParameterSlice:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether both are the same memory: the local part of a sharded parameter is a new tensor each time."""
+    """Whether both have the same memory: the local part of a sharded parameter is a new tensor object each time."""
     return a is b or (a.data_ptr() == b.data_ptr() and a.numel() > 0 and a.shape == b.shape)
 
 
@@ -207,7 +207,7 @@ def _check_basis(basis: Basis, source: ConstraintSource, shape: torch.Size) -> N
             f"{type(source).__name__} has {source.active} active constraint(s) and gave {basis.size} basis vector(s); "
             "ConstraintSource.basis must give one per active constraint"
         )
-    # The compiled passes walk all tensors by the gradient's length: another shape must not reach them.
+    # Compiled passes use the gradient's length for all tensors, so other shapes must not reach them.
     for tensor in basis.tensors:
         if tensor.shape != shape:
             raise ValueError(

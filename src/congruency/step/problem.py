@@ -1,4 +1,4 @@
-"""Which constraints: those of all sources stacked into one problem for the backends."""
+"""Stack the constraints of all sources into one problem for the backends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST_MADE = 64
 
 
 class Problems:
-    """The problem of every step, made once per combination of active sources.
+    """Builds the problem of every step, once per combination of active sources.
 
     Args:
-        only_violated: Leave y alone unless it violates a constraint.
-        counts, means: Where solving counts, and adds what it measures.
+        only_violated: Do not change y unless it violates a constraint.
+        counts, means: What the solver adds its counts and measures to.
     """
 
     def __init__(self, only_violated: bool, counts: Counts, means: RunningMeans) -> None:
@@ -36,16 +36,16 @@ class Problems:
     def of(
         self, sources: Sequence[ConstraintSource], left_out: dict[int, int], blocks: int, device: torch.device
     ) -> Problem:
-        """The problem of ``blocks`` blocks with the constraints of the sources that are active.
+        """Return the problem of ``blocks`` blocks with the constraints of the active sources.
 
-        ``left_out`` are the places of the parameters without a gradient in this step, and their blocks.
+        ``left_out`` maps the position of each parameter without a gradient in this step to its block.
         """
         active = [source for source in sources if source.active]
         key = (device, blocks, *((id(source), _mixture(source), *settings_of(source)) for source in active))
-        if key not in self._made and len(self._made) >= _MOST_MADE:  # a margin that changes at every step
+        if key not in self._made and len(self._made) >= _MOST_MADE:  # for example if a margin changes at every step
             self._made.clear()
         problem = self._made.get(key) or self._make(active, device)
-        if problem.floors is None:  # nothing is compared with this step
+        if problem.floors is None:  # no constraint compares distances
             self.distances.forget()
         else:
             previous = self.distances.before(sources, left_out, blocks, device)
@@ -57,11 +57,11 @@ class Problems:
         return problem
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_made": {}}  # by the identity of the sources
+        return {**self.__dict__, "_made": {}}  # its keys are ids of sources
 
     def _make(self, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
         each = [source for source in active for _ in range(source.active)]
-        # a floor of 1 excludes nothing, and rounding must not decide at nu = -1 (rows of one element)
+        # a floor of 1 excludes nothing; with inf, rounding at nu = -1 (rows of one element) does not matter
         floors = [math.inf if source.floor in (None, 1.0) else source.floor for source in each]
         return Problem(
             combination=torch.block_diag(*(source.combination() for source in active)).to(device),
@@ -75,8 +75,8 @@ class Problems:
 
 
 def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.device) -> Problem:
-    """The problem with the gates of its sources as they are now."""
-    gates = [  # no constant is made without need: it would be a launch at every step
+    """Return the problem with the current gates of its sources."""
+    gates = [  # torch.ones only where needed, since it is a kernel launch at every step
         (torch.ones((), dtype=torch.bool, device=device) if source.gate is None else source.gate).expand(source.active)
         for source in active
     ]
@@ -85,27 +85,27 @@ def _gated(problem: Problem, active: Sequence[ConstraintSource], device: torch.d
         return problem if same else replace(problem, gate=gates[0])
     if problem.gate is None:
         return replace(problem, gate=torch.cat(gates))
-    problem.gate.copy_(torch.cat(gates))  # in place: launches are prepared for where it lies
+    problem.gate.copy_(torch.cat(gates))  # in place, since prepared launches refer to its address
     return problem
 
 
 def _mixture(source: ConstraintSource) -> object:
-    """Equal as long as the source's combination is."""
+    """Return a value that stays equal while the source's combination does."""
     return tuple(source.combination().flatten().tolist()) if source.layout is None else source.layout
 
 
 def settings_of(source: ConstraintSource) -> tuple[object, ...]:
-    """What a problem depends on of a source, and may change between steps."""
+    """Return what a problem depends on and a source may change between steps."""
     return source.active, source.sign, source.margin, source.floor, source.returning, source.gate is None
 
 
 def sizes_of(sources: Sequence[ConstraintSource]) -> list[tuple[int, int]]:
-    """How many constraints each source has, and how many of them constrain the step that has begun."""
+    """Return the capacity of each source and the number of its constraints on the current step."""
     return [(source.capacity, source.active) for source in sources]
 
 
 def spans_of(sizes: Sequence[tuple[int, int]]) -> Spans:
-    """How many constraints there are, and where the active ones stand among all and among themselves."""
+    """Return the number of constraints and, per source, where its active ones are among all and among the active."""
     start = active = 0
     spans = []
     for capacity, count in sizes:

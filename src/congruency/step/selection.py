@@ -1,4 +1,4 @@
-"""Which parameters a corrector corrects, the group each is in, and the block it belongs to."""
+"""The parameters that a corrector corrects, with their parameter groups and blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Blocks = Literal["joint", "group", "tensor", "row", "element"]
 
 
 class Entry(NamedTuple):
-    """A selected parameter, the group it is in, and the first block that it belongs to."""
+    """A selected parameter, its parameter group, and its (first) block."""
 
     parameter: Tensor
     group: int
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The selected parameters, how many blocks they make, and whether any is sharded over processes."""
+    """The selected parameters, the number of blocks, and whether any parameter is sharded over processes."""
 
     entries: list[Entry]
     parameters: list[Tensor]
@@ -35,15 +35,15 @@ class Selection(NamedTuple):
     sharded: bool = False
 
     def trained(self) -> tuple[Selection, list[Tensor], tuple[int, ...]]:
-        """Those that have a gradient now, this process's part of the gradients, and their addresses.
+        """Return the parameters that have a gradient, the local parts of these gradients, and their addresses.
 
-        It is this very selection where all have one. Sparse gradients are refused.
+        The selection is ``self`` if all have one. Raises TypeError for a sparse gradient.
         """
         gradients = [gradient for parameter in self.parameters if (gradient := parameter.grad) is not None]
         parts = [local(gradient) for gradient in gradients] if self.sharded else gradients
         try:
             addresses = tuple(map(Tensor.data_ptr, parts))
-        except RuntimeError:  # only strided tensors have one
+        except RuntimeError:  # only strided tensors have an address
             check_gradients(gradients)
             raise
         if len(gradients) == len(self.parameters):
@@ -52,7 +52,7 @@ class Selection(NamedTuple):
         return self._replace(entries=entries, parameters=[entry.parameter for entry in entries]), parts, addresses
 
     def left_out(self, trained: Selection) -> dict[int, int]:
-        """The places of the parameters with elements that are not among the ``trained``, and their blocks."""
+        """Return position -> block of the non-empty parameters that are not in ``trained``."""
         if trained is self:
             return {}
         there = set(trained.parameters)
@@ -64,9 +64,9 @@ class Selector:
 
     Args:
         optimizer: The optimizer.
-        chosen: The parameters to select; None takes all of the optimizer's.
-        blocks: Which slices of the parameters make a block.
-        owner: The name of the class that corrects them, for errors.
+        chosen: The parameters to select; None: all parameters of the optimizer.
+        blocks: Which slices of the parameters form a block.
+        owner: The name of the corrector's class, for error messages.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Selector:
     ) -> None:
         self._optimizer, self._chosen, self._blocks, self._owner = optimizer, chosen, blocks, owner
         self._last = Selection([], [], 0)
-        self._seen: list[Tensor] = []  # what it was made of
-        self._sizes: list[int] = []  # of the groups
+        self._seen: list[Tensor] = []  # the parameters that _last was made of
+        self._sizes: list[int] = []  # the sizes of their parameter groups
         self._checked: set[Tensor] = set()
 
     def select(self) -> Selection:
-        """The selection now: one object while the parameters stay the same."""
+        """Return the current selection, the same object while the parameters stay the same."""
         now = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         if self._chosen is not None:
             now = [parameter for parameter in now if parameter in self._chosen]
@@ -91,7 +91,7 @@ class Selector:
         last, sizes = self._seen, [len(group["params"]) for group in self._optimizer.param_groups]
         if sizes != self._sizes or len(now) != len(last) or not all(map(operator.is_, now, last)):
             self._check(now)
-            self._last = self._made(list(dict.fromkeys(now)))  # torch lets a group have a parameter twice
+            self._last = self._made(list(dict.fromkeys(now)))  # torch allows a parameter twice in a group
             self._seen, self._sizes = now, sizes
         return self._last
 

@@ -1,4 +1,4 @@
-"""What the last step looked like: the numbers that users read."""
+"""Statistics of the last step."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Stats:
     nonfinite_steps: Tensor
 
     def to_dict(self) -> dict[str, float]:
-        """Plain numbers by name, for a logger: means over constraints and blocks, and counts. Waits for the device.
+        """Return plain numbers by name, for a logger: means over constraints and blocks, and counts.
 
-        What is undefined in this step is left out. For means over many steps see :meth:`Corrector.means`.
+        Undefined values are omitted. Synchronizes with the device. For means over steps see :meth:`Corrector.means`.
         """
         means = {name: getattr(self, name).double().nanmean() for name in ("congruency", "corrected_congruency")}
         means |= {"magnitude": self.magnitude.nanmean(), "kept": self.kept}
@@ -78,16 +78,16 @@ def stats_of(
     solution: Solution | None, agreement: Tensor | None, elements: int, spans: Spans, counts: Counts,
     blocks: int | None, device: torch.device,
 ) -> Stats:  # fmt: skip
-    """Make the numbers of a step from what its correction computed anyway.
+    """Return the statistics of a step from what its correction computed.
 
     Args:
-        solution: Of the step, if a problem was solved.
-        agreement: (slices, 4) of blocks of one element, see :meth:`congruency.backends.Backend.agreement`.
-        elements: How many elements the agreement is of.
-        spans: Where the active constraints stand among all.
-        counts: Of all steps.
-        blocks: How many blocks to show; None for one, without a dimension of its own.
-        device: Of the parameters.
+        solution: The solution of the step, if a problem was solved.
+        agreement: For blocks of one element, (slices, 4): see :meth:`congruency.backends.Backend.agreement`.
+        elements: Number of elements that the agreement covers.
+        spans: Where the active constraints are among all: see :func:`congruency.step.problem.spans_of`.
+        counts: Counts of all steps.
+        blocks: Number of blocks to show; None for a single block, without a dimension for it.
+        device: Device of the parameters.
     """
     constraints, places = spans
     applied = (
@@ -105,7 +105,7 @@ def stats_of(
     if agreement is not None:
         count, product, norm2, length2 = agreement.sum(0)
         parts[0][:, :1], parts[2][:, :1] = product / (norm2 * length2).sqrt(), length2.sqrt()
-        kept = count / elements  # not of the gradients that are there now: zero_grad may have run
+        kept = count / elements  # of the step's elements: zero_grad() may have removed gradients since
         applied = (kept < 1).unsqueeze(0)
     if blocks is None:
         parts, applied = [part[0] for part in parts], applied[0]
@@ -115,7 +115,7 @@ def stats_of(
         corrected_congruency=corrected_congruency,
         magnitude=magnitude,
         multipliers=multipliers,
-        corrected=applied.clone(),  # the next step takes its place in memory
+        corrected=applied.clone(),  # the next step overwrites it
         kept=kept,
         steps=counts.steps,
         corrected_steps=torch.as_tensor(counts.corrected, device=device),

@@ -1,4 +1,4 @@
-"""The weights before a step, so that the step an optimizer has made can be corrected."""
+"""Weights before a step, momentum, decay and rates: what correcting an optimizer's update needs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _DECOUPLED_FLAGS = ("decoupled_weight_decay", "decoupled_decay", "decoupled", "n
 
 
 def _decays(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether the optimizer multiplies the weights of a group by a factor, beside the step."""
+    """Whether the optimizer applies decoupled weight decay to a parameter group."""
     flags = [bool(group[name]) for name in _DECOUPLED_FLAGS if name in group]
     always = any(kind.__name__ in _ALWAYS_DECOUPLED for kind in type(optimizer).__mro__)  # subclasses too
     return bool(group.get("weight_decay")) and (any(flags) if flags else always)
 
 
 def check_rates(optimizer: torch.optim.Optimizer, *, margins: bool) -> None:
-    """Refuse an optimizer without a learning rate of its groups, where weight decay or margins depend on that."""
+    """Raise ValueError if weight decay or margins depend on a learning rate that a parameter group does not have."""
     unknown = [group for group in optimizer.param_groups if group.get("lr") is None]
     if unknown and (margins or any(_decays(optimizer, group) for group in unknown)):
         raise ValueError(
@@ -44,10 +44,10 @@ def check_rates(optimizer: torch.optim.Optimizer, *, margins: bool) -> None:
 
 
 def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> float | Tensor:
-    """s in ``w_after = s * w_before - step``: what decoupled weight decay multiplies the weights by, 1 without it.
+    """Return s in ``w_after = s * w_before - step``, the factor of decoupled weight decay; 1 without it.
 
-    Weight decay that is added to the gradient (SGD, Adam) is part of the step. The learning rate, and so the factor,
-    may be a tensor.
+    Weight decay that is added to the gradient (SGD, Adam) is part of the step. The factor is a tensor if the learning
+    rate is.
     """
     if not _decays(optimizer, group):
         return 1.0
@@ -59,20 +59,20 @@ def decay_factor(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
 
 
 def skipped_step(optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """() 1 where ``GradScaler`` had a fused optimizer skip its step, 0 where not; None for other optimizers."""
+    """Return () 1 if ``GradScaler`` made a fused optimizer skip its step, else 0; None for other optimizers."""
     found: Tensor | None = getattr(optimizer, "found_inf", None)
     return found
 
 
 def group_factors(optimizer: torch.optim.Optimizer) -> list[float | Tensor]:
-    """What decoupled weight decay multiplied each group's parameters by in this step; 1 where it was skipped."""
+    """Return what decoupled weight decay multiplied each group's parameters by; 1 if the step was skipped."""
     factors = [decay_factor(optimizer, group) for group in optimizer.param_groups]
     skipped = skipped_step(optimizer)
     return factors if skipped is None else [1.0 - (1.0 - factor) * (1.0 - skipped.double()) for factor in factors]
 
 
 def block_rates(optimizer: torch.optim.Optimizer, selection: Selection, rows: bool, device: torch.device) -> Tensor:
-    """(blocks,) the learning rate of each block, the greatest where there are several; 0 in a skipped step."""
+    """Return the learning rate of each block, (blocks,), the largest if it has several; 0 in a skipped step."""
     rates = torch.zeros(selection.blocks, dtype=torch.float64, device=device)
     for parameter, group, block in selection.entries:
         rate = optimizer.param_groups[group]["lr"]
@@ -80,30 +80,30 @@ def block_rates(optimizer: torch.optim.Optimizer, selection: Selection, rows: bo
         if isinstance(rate, Tensor):
             rates[here] = torch.maximum(rates[here], rate.to(rates))
         else:
-            rates[here].clamp_(min=rate)  # a copy of a number to the device would wait
+            rates[here].clamp_(min=rate)  # copying the number to the device would synchronize
     skipped = skipped_step(optimizer)
     return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 
 
 def momentum_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
-    """The running mean of gradients that the optimizer steps along, if it has one."""
+    """Return the optimizer's momentum (its running mean of gradients) of a parameter, if it has one."""
     state = optimizer.state.get(parameter, {})
     found = [state[name] for name in ("momentum_buffer", "exp_avg") if isinstance(state.get(name), Tensor)]
     return found[0] if found else None
 
 
 class WeightsBefore:
-    """A copy of the parameters as they were before the step that is under way, one per parameter."""
+    """Copies of the parameters from before the current step."""
 
     def __init__(self) -> None:
         self._held: dict[Tensor, Tensor] = {}
-        self.layout = 0  # equal as long as the copies lie where they did
+        self.layout = 0  # stays equal while the copies keep their addresses
         self._saved: Sequence[Tensor] = []
         self._copies: list[Tensor] = []
         self._places: list[int] = []
 
     def save(self, parameters: Sequence[Tensor]) -> None:
-        """Copy the weights; the memory is kept for the next step."""
+        """Copy the weights, into the same buffers at every step."""
         own = list(parameters if {*map(type, parameters)} <= PLAIN else map(local, parameters))
         places = list(map(Tensor.data_ptr, own))
         if self._saved is not parameters or places != self._places:
@@ -115,7 +115,7 @@ class WeightsBefore:
             torch._foreach_copy_(self._copies, own)
 
     def check(self, parameters: Sequence[Tensor]) -> None:
-        """Refuse a step that replaced the parameters it began with."""
+        """Raise RuntimeError if the step replaced the parameters."""
         if len(parameters) != len(self._saved) or not all(map(operator.is_, parameters, self._saved)):
             raise RuntimeError(
                 "the optimizer replaced its parameters during step(), so its update cannot be corrected; change "
@@ -123,26 +123,27 @@ class WeightsBefore:
             )
 
     def of(self, parameter: Tensor) -> Tensor:
-        """This process's part of the weights before the step."""
+        """Return the local part of a parameter's weights before the step."""
         return self._held[parameter]
 
     def decay(self, parameters: Sequence[Tensor], factors: Sequence[float | Tensor]) -> None:
-        """Multiply the copies by their factors, in place: the update is what the optimizer adds to those."""
+        """Multiply the copies by their factors in place, so that the update excludes decoupled weight decay."""
         for parameter, factor in zip(parameters, factors, strict=True):
             if isinstance(factor, Tensor) or factor != 1.0:
                 self._held[parameter].mul_(factor)
 
 
 class OverwrittenGradients:
-    """The gradients that an optimizer overwrites in its step, put back after it.
+    """Copies of the gradients that an optimizer overwrites in its step, restored after it.
 
-    The foreach form of ``SGD(nesterov=True)``, the default on a GPU, adds the momentum to ``p.grad`` in place; what
-    compares an update with the gradient must not compare it with itself. Others cost nothing here.
+    The foreach implementation of ``SGD(nesterov=True)``, the default on a GPU, adds the momentum to ``p.grad`` in
+    place, so that an update compared with the gradient would be compared with itself. For other optimizers nothing is
+    copied.
     """
 
     def __init__(self) -> None:
         self._written: list[Tensor] = []
-        self._held: list[tuple[Tensor, Tensor, int, Tensor]] = []  # parameter, gradient, its version, what it was
+        self._held: list[tuple[Tensor, Tensor, int, Tensor]] = []  # parameter, gradient, its version, its copy
 
     def save(self, optimizer: torch.optim.Optimizer, selection: Selection) -> None:
         """Copy the gradients that the step will overwrite."""
@@ -152,7 +153,7 @@ class OverwrittenGradients:
         self._held = [(p, gradient, gradient._version, local(gradient).clone()) for p, gradient in given]
 
     def restore(self) -> None:
-        """Put them back; those that a closure computed within the step are lost."""
+        """Restore the gradients; raise RuntimeError if a gradient was computed or changed within the step."""
         known = {p for p, gradient, version, _ in self._held if gradient is p.grad and gradient._version <= version + 1}
         if any(parameter.grad is not None and parameter not in known for parameter in self._written):
             raise RuntimeError(
@@ -169,6 +170,6 @@ def _writes_to_gradients(group: Mapping[str, Any]) -> bool:
     if not group.get("nesterov") or group.get("fused") or "foreach" not in group:  # Muon has no foreach form
         return False
     foreach = group["foreach"]
-    if foreach is None:  # torch's own choice
+    if foreach is None:  # torch chooses: foreach on accelerators
         return any(parameter.device.type != "cpu" for parameter in group["params"])
     return bool(foreach)

@@ -1,4 +1,4 @@
-"""Watches over a correction: one warning when it changes nearly every step, none at all, or meets nothing but nan."""
+"""Warnings about a correction that changes nearly every step or none, or whose steps are never finite."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _NONFINITE_STEPS = 20
 
 
 class Watch:
-    """Warns once if a counter grew in at least a share of the steps between two looks at it.
+    """Warns once if a counter increased in at least a given share of the steps between two checks.
 
-    On an accelerator the counter is copied without waiting for it, and looked at when later steps have come.
+    On an accelerator the counter is copied asynchronously and checked in a later step.
 
     Args:
-        every: Steps between two looks.
-        share: From which share of them on to warn.
-        message: The warning, with ``{share}`` and ``{steps}`` in it.
-        unused: Another warning, with ``{steps}`` in it, where the counter is 0 after a thousand steps.
+        every: Number of steps between two checks.
+        share: The smallest share of these steps that triggers the warning.
+        message: The warning, with the fields ``{share}`` and ``{steps}``.
+        unused: Another warning, with the field ``{steps}``, if the counter is still 0 after a thousand steps.
     """
 
     def __init__(self, every: int, share: float, message: str, unused: str = "") -> None:
         self._every, self._share, self._message, self._unused = every, share, message, unused
-        self._total = 0  # steps looked at
-        self._steps = 0  # since the last look
-        self._last = 0  # what the counter said at the last look
-        self._room: tuple[Tensor, torch.cuda.Event] | None = None  # for copies of a counter on a GPU
-        self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None  # a copy under way, and its steps
+        self._total = 0  # steps checked
+        self._steps = 0  # steps since the last check
+        self._last = 0  # the counter at the last check
+        self._room: tuple[Tensor, torch.cuda.Event] | None = None  # buffer and event for copies from a GPU
+        self._pending: tuple[Tensor, torch.cuda.Event, int] | None = None  # a copy in flight, and its steps
         self._warned = False
 
     def start(self, counter: int) -> None:
-        """Start over with a counter that is not 0: that of a run that resumes."""
+        """Restart with the counter of a resumed run."""
         self._steps, self._last, self._pending = 0, counter, None
 
     def note(self, counter: int | Tensor) -> None:
-        """Take note of a step, and of what the counter is after it."""
+        """Record a step and the counter after it."""
         if self._warned:
             return
         self._steps += 1
         if self._pending is not None:
             copy, event, steps = self._pending
-            if _capturing() or not event.query():  # a query would end a capture
+            if _capturing() or not event.query():  # a query would invalidate a CUDA graph capture
                 return
             self._pending = None
             self._look(int(copy), steps)
@@ -80,7 +80,7 @@ def _capturing() -> bool:
 
 
 def correction_watch(window: int | None) -> Watch:
-    """Warn if at least 90 % of the steps that could be corrected were, over several windows, or none of many."""
+    """Return a watch for correctors: at least 90 % of the solved steps corrected over several windows, or none."""
     return Watch(
         max(_FEWEST_STEPS, _WINDOWS * (window or _FEWEST_STEPS)),
         0.9,
@@ -95,7 +95,7 @@ def correction_watch(window: int | None) -> Watch:
 
 
 def finite_watch() -> Watch:
-    """Warn if no step of many in a row could be corrected for a number that is not finite."""
+    """Return a watch for many steps in a row that were not finite."""
     return Watch(
         _NONFINITE_STEPS,
         1.0,
