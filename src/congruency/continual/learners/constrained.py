@@ -16,6 +16,8 @@ from congruency.constraints.references import References
 from congruency.continual.config import LearnerConfig
 from congruency.corrector import Corrector
 
+_BRANCHES = 4  # of the CUDA graph of a memory's gradients: more gain little
+
 
 class StepConstraints:
     """A corrector of the learner's optimizer, and its constraint sources; each source has its own margin.
@@ -95,7 +97,8 @@ class LoopedMemory(EpisodicMemory):
     """The gradients of the past tasks one after the other, for networks with convolutions.
 
     In one batched call the gradients by shared weights become grouped convolutions, which are slow. On a GPU all passes
-    of a step are replayed as one CUDA graph, captured once per task.
+    of a step are replayed as one CUDA graph, captured once per task. The tasks are dealt out to branches of the graph
+    that run at the same time: the kernels of a small memory leave most of a GPU idle.
     """
 
     _key: tuple[int, ...] = ()
@@ -124,10 +127,21 @@ class LoopedMemory(EpisodicMemory):
             self._one_by_one(episodes, self._found)
         else:
             if self._graph is None:
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.device(episodes[0].inputs.device):  # whose stream is captured
-                    stream = torch.cuda.Stream()
-                    with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-                        self._one_by_one(episodes, self._found)
+                self._graph = self._captured(episodes)
             self._graph.replay()
         return self._found
+
+    def _captured(self, episodes: Sequence[Episode]) -> torch.cuda.CUDAGraph:
+        """Capture the gradients of all past tasks in a CUDA graph, a share of the tasks in each of its branches."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(episodes[0].inputs.device):
+            main, *branches = (torch.cuda.Stream() for _ in range(1 + min(_BRANCHES, len(episodes))))
+            with torch.cuda.graph(graph, stream=main, capture_error_mode="thread_local"):
+                for i, branch in enumerate(branches):
+                    share = slice(i, None, len(branches))
+                    branch.wait_stream(main)
+                    with torch.cuda.stream(branch):
+                        self._one_by_one(episodes[share], {name: found[share] for name, found in self._found.items()})
+                for branch in branches:
+                    main.wait_stream(branch)
+        return graph
