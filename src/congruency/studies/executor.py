@@ -36,7 +36,7 @@ Outcome = RunResult | Failure
 Within = Callable[[str, float], None]
 """Progress callback of a running batch: called with a label and the finished share of the batch."""
 _ERROR_LINES = 8
-_SECONDS_BETWEEN_LOOKS = 0.5
+POLL_SECONDS = 0.5  # between checks for SIGTERM while runs are executed elsewhere
 
 
 class Stopped(Exception):
@@ -203,7 +203,7 @@ def _in_processes(
                     raise Stopped
                 if not busy:
                     return
-                for ready in wait(busy, _SECONDS_BETWEEN_LOOKS):
+                for ready in wait(busy, POLL_SECONDS):
                     assert isinstance(ready, Connection)
                     worker = workers[ready]
                     try:

@@ -11,13 +11,12 @@ from typing import Any
 
 from congruency._validate import installing
 from congruency.studies.console import plain_warnings
-from congruency.studies.executor import Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
+from congruency.studies.executor import POLL_SECONDS, Batch, Outcome, Place, Runner, Stopped, attempt, many_runs
 from congruency.studies.plan import JobT, Run
 from congruency.studies.store import Failure, Store
 from congruency.training.processes import StopSignal
 
 _OBJECT_STORE_BYTES = 128 * 2**20  # runs return only a few numbers and read data from files
-_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def execute_on_ray(
@@ -40,7 +39,7 @@ def execute_on_ray(
         pending = {start.remote(batch, runner, store, threads): batch for batch in batches}
         try:
             while pending:
-                ready, _ = ray.wait(list(pending), timeout=_SECONDS_BETWEEN_LOOKS)
+                ready, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
                 for reference in ready:
                     yield from zip(batch := pending.pop(reference), _outcomes(ray, reference, batch), strict=True)
                 if stop.asked:
