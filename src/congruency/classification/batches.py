@@ -1,6 +1,5 @@
 """Training batches from a data set kept on the device, and the plan that assigns samples to batches."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from congruency.classification.augmentation import Augmentation, augment, draw
 from congruency.datasets import LabelledImages
+from congruency.seeds import hashed_seed
 
 Order = Literal["shuffled", "repeated", "given"]
 
@@ -96,8 +96,7 @@ class Plan:
 
 def generator(purpose: str, *numbers: int) -> torch.Generator:
     """Return a generator seeded by a hash of a purpose and numbers, so that similar numbers give unrelated streams."""
-    mixed = hashlib.blake2b(repr((purpose, numbers)).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
+    return torch.Generator().manual_seed(hashed_seed((purpose, numbers)))
 
 
 class Batches:

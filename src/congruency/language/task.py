@@ -6,7 +6,6 @@ evaluations.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from congruency._validate import check_whole
 from congruency.language.corpus import Corpus
 from congruency.language.model import GPT, PRESETS, Shape
+from congruency.seeds import hashed_seed
 from congruency.training.config import Correction, TrainingConfig
 from congruency.training.task import Build, Place, Task
 
@@ -142,8 +142,7 @@ class Windows:
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         setup, place = self._setup, self._place
-        mixed = hashlib.blake2b(repr(("windows", setup.seed, epoch)).encode(), digest_size=8).digest()
-        drawn = torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
+        drawn = torch.Generator().manual_seed(hashed_seed(("windows", setup.seed, epoch)))
         count = (setup.evaluate_steps, setup.batch_size)
         offsets = torch.randint(len(self._text) - setup.shape.context, count, generator=drawn)
         own = offsets.view(len(self), place.world_size, -1)[:, place.rank].to(place.device)

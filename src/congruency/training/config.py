@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -11,6 +10,7 @@ from typing import Any, Literal, get_args
 from congruency._validate import check_choice, check_floor, check_whole
 from congruency.constraints.references import Accumulate, Mode
 from congruency.corrector import Blocks, Correct, Trigger
+from congruency.seeds import hashed_seed
 
 CorrectionName = Literal["baseline", "dcl", "gem", "cautious", "l2sp"]
 Scope = Literal["head", "all"]
@@ -242,5 +242,4 @@ def order_seed(order: SampleOrder, seed: int, method: Correction, fixed: int = 0
         return seed
     if order == "fixed":
         return fixed
-    mixed = hashlib.blake2b(repr((seed, sorted(method.settings().items()))).encode(), digest_size=4).digest()
-    return int.from_bytes(mixed, "little") >> 1
+    return hashed_seed((seed, sorted(method.settings().items())), size=4)
