@@ -205,6 +205,15 @@ def test_gem_with_an_operation_after_the_last_layer(tmp_path):
         torch.testing.assert_close(value, found["outside"][name])
 
 
+def test_an_optimizer_is_fused_on_one_gpu_only():
+    gpu = torch.device("cuda")
+    assert Place(gpu).fused_optimizer
+    assert Place(gpu, precision="bf16").fused_optimizer
+    assert not Place(gpu, precision="16").fused_optimizer
+    assert not Place(gpu, world_size=2).fused_optimizer
+    assert not Place(torch.device("cpu")).fused_optimizer
+
+
 def test_accumulation_and_clipping(tmp_path):
     result = train(build, config(accumulate=4, clip=0.5), tmp_path)
     model, losses, _, _ = by_hand(accumulate=4, clip=0.5)

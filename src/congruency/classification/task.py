@@ -182,11 +182,9 @@ def _shape(setup: Setup, images: Images, channels: int) -> tuple[int, int, int]:
 
 
 def _optimizer(setup: Setup, model: nn.Module, place: Place) -> Optimizer:
-    """Create the optimizer, fused on a GPU, but not in precision 16: it would unscale gradients only after DCL."""
     return create_optimizer(
         setup.optimizer, model, learning_rate=setup.learning_rate, momentum=setup.momentum,
-        weight_decay=setup.weight_decay, nesterov=setup.nesterov,
-        fused=place.device.type == "cuda" and place.world_size == 1 and place.precision != "16",
+        weight_decay=setup.weight_decay, nesterov=setup.nesterov, fused=place.fused_optimizer,
     )  # fmt: skip
 
 

@@ -178,12 +178,10 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _optimizer(setup: LanguageSetup, model: nn.Module, place: Place) -> AdamW:
-    """Create AdamW, fused on a GPU, but not in precision 16: it would unscale gradients only after DCL."""
-    fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": setup.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return AdamW(groups, lr=setup.learning_rate, betas=setup.betas, fused=fused or None)
+    return AdamW(groups, lr=setup.learning_rate, betas=setup.betas, fused=place.fused_optimizer or None)
 
 
 def _rate(setup: LanguageSetup, step: int) -> float:

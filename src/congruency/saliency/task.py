@@ -231,11 +231,9 @@ def build_task(
             world_size=place.world_size,
         )  # fmt: skip
         validation = None if held_out is None else SaliencyBatches(held_out, _at_once(held_out), device=device)
-        # In precision 16 a fused optimizer would see gradients before they are unscaled.
-        fused = place.device.type == "cuda" and place.world_size == 1 and place.precision != "16"
         return Task(
             model=model,
-            optimizer=lambda model: recipe.make_optimizer(model, fused=fused),
+            optimizer=lambda model: recipe.make_optimizer(model, fused=place.fused_optimizer),
             loss=loss,
             data=data,
             schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.rate),

@@ -21,6 +21,14 @@ class Place:
     world_size: int = 1
     precision: Precision = "32"
 
+    @property
+    def fused_optimizer(self) -> bool:
+        """Whether to use a fused optimizer: only on a single GPU, and not in precision 16.
+
+        There it would unscale the gradients only after DCL has used them.
+        """
+        return self.device.type == "cuda" and self.world_size == 1 and self.precision != "16"
+
     def sum(self, values: Tensor) -> Tensor:
         """Sum ``values`` over all processes (all-reduce), for evaluations that share the work."""
         if self.world_size == 1:
