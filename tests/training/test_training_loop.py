@@ -13,12 +13,14 @@ from congruency.training import (
     Correction,
     Place,
     TrainingConfig,
-    async_readback,
     load_checkpoint,
+    loop,
     read_record,
+    run,
     train,
     without_times,
 )
+from congruency.training.async_readback import AsyncReadback
 
 PLACE = Place(DEVICE)
 
@@ -225,7 +227,8 @@ def test_accumulation_and_clipping(tmp_path):
 @pytest.mark.parametrize("late", [False, True])
 def test_late_readback_changes_nothing(late, tmp_path, monkeypatch):
     """At any interval, and, as on a GPU, one readback later."""
-    monkeypatch.setattr(async_readback, "_is_delayed", lambda device: late)
+    for module in (loop, run):
+        monkeypatch.setattr(module, "AsyncReadback", lambda delayed: AsyncReadback(delayed=late))
     for every in (1, 5, 100):
         train(build, config(flush_every=every, method=Correction(name="dcl", window=4)), tmp_path / str(every))
     lines = [

@@ -19,10 +19,13 @@ class AsyncReadback:
     On a GPU a copy starts when it is sent, queued behind the kernels that compute its values, and is received once the
     next one has been sent: by then it has usually arrived, so the GPU is not idle. All processes receive the same items
     at the same time. On a CPU items are received at once.
+
+    Args:
+        delayed: Whether an item is received only once the next one has been sent.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._delayed = _is_delayed(device)
+    def __init__(self, *, delayed: bool) -> None:
+        self._delayed = delayed
         self._sent: deque[tuple[Any, list[Tensor], torch.cuda.Event | None]] = deque()
 
     def __len__(self) -> int:
@@ -46,10 +49,6 @@ class AsyncReadback:
             if arrival is not None:
                 arrival.synchronize()
             yield label, tensors
-
-
-def _is_delayed(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 class StepClock:

@@ -123,7 +123,7 @@ class _Session:
         wanted = run.config.tensorboard and self._fabric.is_global_zero
         self._board = TensorBoardLog(folder / "tensorboard", run.step) if wanted else None
         self._diverged, self._loss = False, math.nan
-        self._votes = AsyncReadback(self._fabric.device)
+        self._votes = AsyncReadback(delayed=self._fabric.device.type == "cuda")
 
     def train(self) -> Result:
         """Train to the end, or until SIGTERM."""

@@ -49,7 +49,7 @@ class TrainingRun:
         self._corrected_before = 0
         self._pending: list[PendingStep] = []
         self._clock = StepClock(fabric.device)
-        self._readback = AsyncReadback(fabric.device)
+        self._readback = AsyncReadback(delayed=fabric.device.type == "cuda")
 
     @property
     def total_steps(self) -> int:
