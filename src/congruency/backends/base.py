@@ -77,8 +77,9 @@ def kinds_of(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[ob
 
     This includes the strides of the weights: ``weight.data = weight.data.t()`` does not change the address.
     """
-    both = *gradients, *weights
-    kinds = tuple(map(_dtype_of, gradients)), tuple(map(Tensor.numel, gradients)), *{*map(type, gradients)}
+    both, types = (*gradients, *weights), {*map(type, gradients)}
+    ordered = types if len(types) == 1 else map(type, gradients)  # a set of several has no defined order
+    kinds = tuple(map(_dtype_of, gradients)), tuple(map(Tensor.numel, gradients)), *ordered
     if all(map(Tensor.is_contiguous, both)) and not any(map(Tensor.is_neg, gradients)):
         return kinds
     return *kinds, *map(type, gradients), *map(Tensor.is_neg, gradients), *map(Tensor.stride, both)
