@@ -14,7 +14,6 @@ from congruency.saliency.baselines import (
     below_centre,
     centre_gaussian,
     fixation_prior,
-    mean_map,
     reference_scores,
 )  # fmt: skip
 from congruency.saliency.ceiling import human_ceiling
@@ -165,28 +164,12 @@ def test_scores_follow_the_protocol_whatever_the_batches(columns, protocol):
         assert values[name].isnan().nonzero().flatten().tolist() == [5]
 
 
-def test_centre_biases_follow_the_fixations(tmp_path):
+def test_the_centre_gaussian_follows_the_fixations(tmp_path):
     osie = data.osie(small_osie(tmp_path, images=40))
-    gaussian, mean = centre_gaussian(osie, (30, 40)), mean_map(osie, (30, 40))
+    gaussian = centre_gaussian(osie, (30, 40))
     x = torch.cat([v.points for v in osie.viewings])[:, 0].mean()
     assert gaussian.amax(0).argmax().item() == pytest.approx(x.item(), abs=1)
     assert gaussian.max() <= 1
-    assert mean.shape == (30, 40)
-    assert mean.sum().item() == pytest.approx(40, rel=1e-5)  # 1 for each image
-
-
-def test_a_mean_map_blurs_each_image_by_its_own_width(tmp_path):
-    """Two images, one twice as large: the same point, and each blurred by 3 % of its own width."""
-    for name, scale in (("small", 1), ("large", 2)):
-        picture(tmp_path / f"{name}.png", 60 * scale, 80 * scale)
-    (tmp_path / "fixations.csv").write_text("image,x,y\nsmall,40,30\nlarge,80.5,60.5\n")
-    both = data.folder(tmp_path)
-    alone = [mean_map(both.subset([i]), (60, 80)) for i in range(2)]
-    torch.testing.assert_close(alone[0], alone[1])
-    known = replace(both, pixels_per_degree=6.0)  # 6 pixels of each: twice as wide in the small one
-    large, small = (mean_map(known.subset([i]), (60, 80)) for i in range(2))
-    assert large.max() > 2 * small.max()
-    torch.testing.assert_close(mean_map(known, (60, 80)), large + small)
 
 
 def slow_likelihood(viewed, folds, size, sigma, share):

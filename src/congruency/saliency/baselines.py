@@ -10,7 +10,7 @@ from torch import Tensor
 
 from congruency.files import write_together
 from congruency.saliency.ceiling import MIN_VIEWERS, human_ceiling
-from congruency.saliency.data.points import blurred, density, fixation_counts
+from congruency.saliency.data.points import density, fixation_counts
 from congruency.saliency.data.viewings import SaliencyData
 from congruency.saliency.metrics import Protocol
 from congruency.saliency.scorer import DENSITY_METRICS, METRICS, PAPER_METRICS, mean_scores, score
@@ -41,16 +41,6 @@ def centre_gaussian(data: SaliencyData, size: tuple[int, int]) -> Tensor:
     columns = (torch.arange(width, dtype=torch.float64) + 0.5) / width
     grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1) - mean
     return torch.exp(-0.5 * torch.einsum("hwi,ij,hwj->hw", grid, inverse, grid)).float()
-
-
-def mean_map(data: SaliencyData, size: tuple[int, int]) -> Tensor:
-    """Return the sum of the images' normalised densities, each with its default blur; (height, width)."""
-    total = torch.zeros(size)
-    for v in data.viewings:
-        if len(v.points):
-            one = blurred(fixation_counts([v.points], size, frames=[(v.height, v.width)]), [v])[0]
-            total += one / one.sum()
-    return total
 
 
 @dataclass(frozen=True)
