@@ -6,7 +6,6 @@
 #define Floats OF_WIDTH(Floats, WIDTH)
 #define total OF_WIDTH(total, WIDTH)
 #define run_products OF_WIDTH(run_products, WIDTH)
-#define run_steps OF_WIDTH(run_steps, WIDTH)
 #define tile_products OF_WIDTH(tile_products, WIDTH)
 #define add_vectors OF_WIDTH(add_vectors, WIDTH)
 #define EACH (STEP / WIDTH)     /* SIMD vectors per tensor and step */
@@ -21,12 +20,14 @@ static float total(const float *partial) {
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* The steps of run_products for a number of vectors that the compiler knows: their partial sums stay in registers as far
-   as there are any. Returns how many elements are done. */
-TARGET static inline __attribute__((always_inline)) int64_t run_steps(const float *g, const float *const *ends,
-                                                                      const float *const *starts, const int count,
-                                                                      int64_t n, float *partial) {
-    Floats gg[KEPT] = {0}, gb[KEPT] = {0}, bb[KEPT] = {0}, gx[TOGETHER][KEPT] = {{{0}}}, bx[TOGETHER][KEPT] = {{{0}}};
+/* Inner products of at most RUN elements in float32, each as PARTIAL short sums: <g, g>, <g, b>, <b, b> with b = ends[0]
+   - starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x. Tensors are read alternately in small
+   steps, with explicit prefetches: the hardware prefetcher cannot follow so many. ``partial``: 2 PARTIAL floats per
+   vector. */
+TARGET static void run_products(const float *g, const float *const *ends, const float *const *starts, int64_t count,
+                                int64_t n, float *partial, float *sums) {
+    Floats gg[KEPT] = {0}, gb[KEPT] = {0}, bb[KEPT] = {0};
+    memset(partial, 0, 2 * PARTIAL * count * sizeof(float));
     int64_t i = 0;
     for (; i + STEP <= n; i += STEP) {
         Floats a[EACH], b[EACH], start[EACH] = {0};
@@ -36,41 +37,24 @@ TARGET static inline __attribute__((always_inline)) int64_t run_steps(const floa
             b[j] = ((const Floats *)(ends[0] + i))[j] - ((const Floats *)(starts[0] + i))[j];
             gg[j % KEPT] += a[j] * a[j], gb[j % KEPT] += a[j] * b[j], bb[j % KEPT] += b[j] * b[j];
         }
-#pragma GCC unroll 8
-        for (int k = 1; k < count; k++) {
+        for (int64_t k = 1; k < count; k++) {
             if (k == 1 || starts[k] != ends[k - 1]) { /* otherwise ``start`` holds it already */
                 prefetch_after(starts[k] + i);
                 for (int j = 0; j < EACH; j++) start[j] = ((const Floats *)(starts[k] + i))[j];
             }
             prefetch_after(ends[k] + i);
+            Floats *kept = (Floats *)(partial + 2 * PARTIAL * k), gx[KEPT], bx[KEPT];
+            for (int j = 0; j < KEPT; j++) gx[j] = kept[j], bx[j] = kept[KEPT + j];
             for (int j = 0; j < EACH; j++) {
                 Floats end = ((const Floats *)(ends[k] + i))[j], x = end - start[j];
-                gx[k - 1][j % KEPT] += a[j] * x, bx[k - 1][j % KEPT] += b[j] * x, start[j] = end;
+                gx[j % KEPT] += a[j] * x, bx[j % KEPT] += b[j] * x, start[j] = end;
             }
+            for (int j = 0; j < KEPT; j++) kept[j] = gx[j], kept[KEPT + j] = bx[j];
         }
     }
-    Floats *kept = (Floats *)partial;
-    for (int j = 0; j < KEPT; j++) kept[j] = gg[j], kept[KEPT + j] = gb[j], kept[2 * KEPT + j] = bb[j];
-    for (int k = 0; k < count - 1; k++)
-        for (int j = 0; j < KEPT; j++) kept[(3 + 2 * k) * KEPT + j] = gx[k][j], kept[(4 + 2 * k) * KEPT + j] = bx[k][j];
-    return i;
-}
-
-/* Inner products of at most RUN elements in float32, each as PARTIAL short sums: <g, g>, <g, b>, <b, b> with b = ends[0]
-   - starts[0], then <g, x>, <b, x> for each of the ``count - 1`` other vectors x, of which there are at most TOGETHER.
-   Tensors are read alternately in small steps, with explicit prefetches: the hardware prefetcher cannot follow so many.
-   ``partial``: PARTIAL floats per product. */
-TARGET static void run_products(const float *g, const float *const *ends, const float *const *starts, int64_t count,
-                                int64_t n, float *partial, float *sums) {
-    int64_t i = 0;
-    _Static_assert(TOGETHER == 5, "one case per number of vectors");
-#define CASE(COUNT)                                           \
-    case COUNT:                                               \
-        i = run_steps(g, ends, starts, COUNT, n, partial);    \
-        break;
-    switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
-#undef CASE
-    for (int64_t k = 0; k < 1 + 2 * count; k++) sums[k] = total(partial + k * PARTIAL);
+    sums[0] = total((const float *)gg), sums[1] = total((const float *)gb), sums[2] = total((const float *)bb);
+    for (int64_t k = 1; k < count; k++, partial += 2 * PARTIAL)
+        sums[2 * k + 1] = total(partial + 2 * PARTIAL), sums[2 * k + 2] = total(partial + 3 * PARTIAL);
     for (; i < n; i++) {
         float b = ends[0][i] - starts[0][i];
         sums[0] += g[i] * g[i], sums[1] += g[i] * b, sums[2] += b * b;
@@ -130,7 +114,6 @@ static const Vectors OF_WIDTH(vectors, WIDTH) = {run_products, tile_products, ad
 #undef Floats
 #undef total
 #undef run_products
-#undef run_steps
 #undef tile_products
 #undef add_vectors
 #undef EACH
