@@ -1,4 +1,4 @@
-"""Compile the Triton kernels for a GPU that need not be there, and print what is compiled as JSON: name and PTX.
+"""Compile the Triton kernels for a GPU that need not be there, and print what is compiled as JSON: name, hash and PTX.
 
 The tests run this in a process of its own: where Triton's interpreter is on, nothing is compiled.
 """
@@ -55,6 +55,9 @@ def work():
         passes = backend.TritonBackend(slices(n, torch.bfloat16, 2), n, 2, CPU)
         passes.apply(passes.solve(passes.gram(known=numbers(2, 1 + n, 1 + n)), problem(n, 2), scale))
     passes.gram(wide=True)
+    for n in (5, 6, 16):
+        gram = backend.TritonBackend(slices(n, torch.float32), n, 1, CPU).gram()
+        backend.TritonBackend.solve(gram, problem(n))
     backend.TritonBackend.solve_dual(numbers(2, 20, 20), numbers(2, 20), numbers(20))
     target, before, gradient = (torch.ones(3000) for _ in range(3))
     passes = backend.TritonBackend([ParameterSlice(target, [Basis([before]), Basis([gradient])], 0)], 2, 1, CPU)
@@ -74,7 +77,7 @@ def main():
         def call(*arguments, **options):
             made = kernel.warmup(*arguments, grid=grid, **options)
             made = made.result() if hasattr(made, "result") else made
-            found.append((kernel.fn.__name__, made.asm["ptx"]))
+            found.append((kernel.fn.__name__, made.hash, made.asm["ptx"]))
 
         return call
 

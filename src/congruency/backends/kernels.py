@@ -91,43 +91,45 @@ def gram(
 
 @triton.jit
 def _sum_block(
-    block, start, partials, first, last, pairs, known, sums,
-    COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    block, start, partials, first, last, pairs, known, sums, count, every, side,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the partial sums of a block's units ``first`` to ``last - 1`` in a fixed order, for a symmetric matrix.
 
-    It handles WIDTH inner products from ``start`` on; ``pairs`` has their rows and columns. The first COUNT are
-    computed; the others, up to ALL, are taken from ``known``.
+    It handles WIDTH inner products from ``start`` on; ``pairs`` has their rows and columns. The first ``count`` are
+    computed; the others, up to ``every``, are taken from ``known``.
     """
     place = start + tl.arange(0, WIDTH)
-    i = tl.load(pairs + 2 * place, mask=place < ALL, other=0)
-    j = tl.load(pairs + 2 * place + 1, mask=place < ALL, other=0)
+    i = tl.load(pairs + 2 * place, mask=place < every, other=0)
+    j = tl.load(pairs + 2 * place + 1, mask=place < every, other=0)
     total = tl.zeros([BLOCK, WIDTH], dtype=tl.float64)
     for unit in range(first, last, BLOCK):
         units = unit + tl.arange(0, BLOCK)
-        here = (units < last)[:, None] & (place < COUNT)[None, :]
-        at = partials + units[:, None] * COUNT + place[None, :]
+        here = (units < last)[:, None] & (place < count)[None, :]
+        at = partials + units[:, None] * count + place[None, :]
         total += tl.load(at, mask=here, other=0.0, cache_modifier=".cg").to(tl.float64)
     found = tl.sum(total, axis=0)
-    out = sums + block * SIDE * SIDE
-    if ALL > COUNT:
-        held = (place >= COUNT) & (place < ALL)
-        found += tl.load(known + block * SIDE * SIDE + i * SIDE + j, mask=held, other=0.0)
-    tl.store(out + i * SIDE + j, found, mask=place < ALL)
-    tl.store(out + j * SIDE + i, found, mask=place < ALL)
+    out = sums + block * side * side
+    if every > count:
+        held = (place >= count) & (place < every)
+        found += tl.load(known + block * side * side + i * side + j, mask=held, other=0.0)
+    tl.store(out + i * side + j, found, mask=place < every)
+    tl.store(out + j * side + i, found, mask=place < every)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("count", "every", "side"))
 def sum_units(
-    partials, block_first, pairs, known, sums,
-    COUNT: tl.constexpr, ALL: tl.constexpr, SIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    partials, block_first, pairs, known, sums, count, every, side, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the partial sums, with one program per block and per WIDTH inner products."""
+    """Add the partial sums, with one program per block and per WIDTH inner products.
+
+    Numbers of inner products are no constants, so that all numbers of constraints share one compiled kernel.
+    """
     block = tl.program_id(0)
     first = tl.load(block_first + block)
     last = tl.load(block_first + block + 1)
     _sum_block(
-        block, tl.program_id(1) * WIDTH, partials, first, last, pairs, known, sums, COUNT, ALL, SIDE, WIDTH, BLOCK
+        block, tl.program_id(1) * WIDTH, partials, first, last, pairs, known, sums, count, every, side, WIDTH, BLOCK
     )
 
 
@@ -518,9 +520,9 @@ def _swept(matrix, vector, pivot, towards, ROWS: tl.constexpr):
 
 @triton.jit
 def _active_set(
-    k, p, margin, N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr
+    k, p, margin, n, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr
 ):  # fmt: skip
-    """Solve one problem, min 1/2 v'Kv + p'v, v >= margin, by Lawson and Hanson's active-set method.
+    """Solve a problem of n constraints, min 1/2 v'Kv + p'v, v >= margin, by Lawson and Hanson's active-set method.
 
     Constraints are scaled to length 1. The swept matrix ``a`` holds minus the inverse of the active block, ``z`` minus
     its multipliers. Both lose precision when nearly dependent constraints enter and leave, so slopes are computed from
@@ -528,7 +530,7 @@ def _active_set(
     cone.py. A constraint whose multiplier rounds below 0 as it enters is barred until another one has entered.
     """
     row = tl.arange(0, ROWS)
-    there = row < N
+    there = row < n
     norm = tl.sqrt(tl.sum(tl.where(row[:, None] == row[None, :], k, 0.0), axis=1))
     is_row = there & (norm > 0)
     inverse = tl.where(is_row, 1.0 / tl.where(is_row, norm, 1.0), 0.0)
@@ -549,7 +551,7 @@ def _active_set(
         slope = tl.where(is_row & (active == 0) & (barred == 0) & (pivots > TOLERANCE), slope, 0.0)
         enter = tl.argmin(slope, axis=0)
         zero = ROUNDING * (1.0 + tl.sum(u))
-        searching = ((tl.min(slope, axis=0) < -zero) & (turns < 8 * N)).to(tl.int32)
+        searching = ((tl.min(slope, axis=0) < -zero) & (turns < 8 * n)).to(tl.int32)
         if searching != 0:
             a, z = _swept(a, z, enter, 1.0, ROWS)
             active = active | (row == enter)
@@ -575,49 +577,49 @@ def _active_set(
     return margin + tl.maximum(u, 0.0) * size * inverse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("margin_stride", "n"))
 def solve_dual(
-    gram, products, margins, multipliers, margin_stride,
-    N: tl.constexpr, ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+    gram, products, margins, multipliers, margin_stride, n,
+    ROWS: tl.constexpr, TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Solve one problem per program."""
+    """Solve one problem of n constraints per program."""
     problem = tl.program_id(0)
     row = tl.arange(0, ROWS)
-    there = row < N
+    there = row < n
     inside = there[:, None] & there[None, :]
-    places = problem * N * N + row[:, None] * N + row[None, :]
+    places = problem * n * n + row[:, None] * n + row[None, :]
     k = tl.load(gram + places, mask=inside, other=0.0)
-    p = tl.load(products + problem * N + row, mask=there, other=0.0)
+    p = tl.load(products + problem * n + row, mask=there, other=0.0)
     margin = tl.load(margins + problem * margin_stride + row, mask=there, other=0.0)
-    v = _active_set(k, p, margin, N, ROWS, TOLERANCE, ROUNDING)
-    tl.store(multipliers + problem * N + row, v, mask=there)
+    v = _active_set(k, p, margin, n, ROWS, TOLERANCE, ROUNDING)
+    tl.store(multipliers + problem * n + row, v, mask=there)
 
 
 @triton.jit
 def _solve_block(
     block, sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Solve for several constraints of one block: see :class:`congruency.backends.Solution`."""
-    SIDE: tl.constexpr = 1 + N
+    """Solve for n constraints of one block: see :class:`congruency.backends.Solution`."""
+    side = 1 + n
     row = tl.arange(0, ROWS)
-    there = row < N
+    there = row < n
     inside = there[:, None] & there[None, :]
     wrong = 0
-    for start in range(0, blocks * SIDE * SIDE, 1024):
+    for start in range(0, blocks * side * side, 1024):
         place = start + tl.arange(0, 1024)
-        value = tl.load(sums + place, mask=place < blocks * SIDE * SIDE, other=0.0)
+        value = tl.load(sums + place, mask=place < blocks * side * side, other=0.0)
         wrong += tl.sum((value - value != 0.0).to(tl.int32))
     all_finite = wrong == 0
-    own = sums + block * SIDE * SIDE
+    own = sums + block * side * side
     factor = tl.full([], 1.0, dtype=tl.float64)
     if HAS_SCALE:
         factor = tl.load(scale).to(tl.float64)
     norm2 = tl.where(all_finite, tl.load(own), 0.0) / (factor * factor)
-    c = tl.load(combination + row[:, None] * N + row[None, :], mask=inside, other=0.0)
+    c = tl.load(combination + row[:, None] * n + row[None, :], mask=inside, other=0.0)
     counted = tl.where(there, 1.0, 0.0).to(tl.float64)
     if HAS_GATE:
         counted = tl.where(tl.load(gate + GATE_STRIDE * row, mask=there, other=0) != 0, counted, 0.0)
@@ -625,11 +627,11 @@ def _solve_block(
     along = tl.where(all_finite, tl.load(own + 1 + row, mask=there, other=0.0), 0.0)
     product = tl.sum(c * along[None, :], axis=1) / factor
     half = tl.zeros([ROWS, ROWS], dtype=tl.float64)  # combination @ gram
-    for k in range(N):
-        line = tl.where(all_finite, tl.load(own + (1 + k) * SIDE + 1 + row, mask=there, other=0.0), 0.0)
+    for k in range(n):
+        line = tl.where(all_finite, tl.load(own + (1 + k) * side + 1 + row, mask=there, other=0.0), 0.0)
         half += tl.sum(tl.where(row[None, :] == k, c, 0.0), axis=1)[:, None] * line[None, :]
     between = tl.zeros([ROWS, ROWS], dtype=tl.float64)  # ... @ combination.mT
-    for k in range(N):
+    for k in range(n):
         here = row[None, :] == k
         left = tl.sum(tl.where(here, half, 0.0), axis=1)
         between += left[:, None] * tl.sum(tl.where(here, c, 0.0), axis=1)[None, :]
@@ -639,25 +641,25 @@ def _solve_block(
     taken = length2 > 0
     if HAS_FLOOR:
         least = tl.minimum(tl.load(floors + row, mask=there, other=2.0), 2.0)  # 2 excludes nothing, as inf does
-        last = tl.load(previous + block * N + row, mask=there, other=0.0)
+        last = tl.load(previous + block * n + row, mask=there, other=0.0)
         taken = taken & (signed >= -least * tl.sqrt(norm2 * length2)) & (length2 <= last)
         tl.debug_barrier()  # all warps must read ``previous`` before one replaces it, or they would diverge
-        tl.store(previous + block * N + row, tl.where(last == float("inf"), last, length2), mask=there)
+        tl.store(previous + block * n + row, tl.where(last == float("inf"), last, length2), mask=there)
     kept = sign * tl.where(taken, 1.0, 0.0)
     margin = tl.load(margins + block * margin_stride + row, mask=there, other=0.0)
     v = _active_set(
-        between * kept[:, None] * kept[None, :], tl.where(taken, signed, 0.0), margin, N, ROWS, TOLERANCE, ROUNDING
+        between * kept[:, None] * kept[None, :], tl.where(taken, signed, 0.0), margin, n, ROWS, TOLERANCE, ROUNDING
     )
     if ONLY_VIOLATED:
         taken = taken & (tl.sum((taken & (signed < 0)).to(tl.int32)) > 0)
     v = tl.where(taken & all_finite, v, 0.0)
     changed = tl.sum((v != 0).to(tl.int32)) > 0
     tl.store(gradient_norm2 + block, norm2)
-    tl.store(products + block * N + row, product, mask=there)
-    tl.store(gram + block * N * N + row[:, None] * N + row[None, :], between, mask=inside)
-    tl.store(multipliers + block * N + row, v, mask=there)
+    tl.store(products + block * n + row, product, mask=there)
+    tl.store(gram + block * n * n + row[:, None] * n + row[None, :], between, mask=inside)
+    tl.store(multipliers + block * n + row, v, mask=there)
     tl.store(applied + block, changed)
-    tl.store(coefficients + block * N + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
+    tl.store(coefficients + block * n + row, tl.sum(c * (v * sign)[:, None], axis=0) * factor, mask=there)
     tl.store(finite, all_finite)
     if HAS_MEANS:  # this block's share: three totals, and the number of values in each
         known = there & all_finite & (counted != 0)
@@ -698,19 +700,23 @@ def _solve_block(
                     _add_to_means(means, which, tl.sum(measured), tl.sum(number))
 
 
-@triton.jit
+# their alignment depends on n
+_SOLUTION = ("gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients", "finite")
+
+
+@triton.jit(do_not_specialize=("margin_stride", "n"), do_not_specialize_on_alignment=_SOLUTION)
 def solve_many(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, ROWS: tl.constexpr,
     TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
 ):  # fmt: skip
-    """Solve one block per program."""
+    """Solve one block of n constraints per program; n is no constant, so that all n up to ROWS share a kernel."""
     _solve_block(
         tl.program_id(0), sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite,
-        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
-        HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE, ROUNDING,
+        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
+        HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, ROWS, TOLERANCE, ROUNDING,
     )  # fmt: skip
 
 
@@ -752,8 +758,8 @@ def correct(
         else:
             _solve_block(
                 0, sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite,
-                blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts,
-                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, N, ROWS, TOLERANCE,
+                blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts, N,
+                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, ROWS, TOLERANCE,
                 ROUNDING,
             )  # fmt: skip
         tl.debug_barrier()

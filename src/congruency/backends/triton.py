@@ -421,7 +421,7 @@ class TritonBackend:
         numbers = (gram.contiguous(), products.contiguous(), margins.contiguous(), multipliers)
         with _on(products.device):
             kernels.solve_dual[(blocks,)](
-                *numbers, n if margins.ndim == 2 else 0, N=n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
+                *numbers, n if margins.ndim == 2 else 0, n, **_solver_constants(n), num_warps=1 if n <= 16 else 4,
                 enable_fp_fusion=True,
             )  # fmt: skip
         return multipliers
@@ -524,7 +524,7 @@ class _Solver:
             )
         else:
             self.launch = _Launcher(
-                kernels.solve_many, (blocks,), arguments, **constants, num_warps=1 if n <= 16 else 4
+                kernels.solve_many, (blocks,), (*arguments, n), **constants, num_warps=1 if n <= 16 else 4
             )
         self._problem = problem  # held to keep its id unique
 
@@ -554,7 +554,7 @@ def _solving(
     constants = {
         "HAS_SCALE": scale is not None, "HAS_GATE": gate is not None, "HAS_FLOOR": floored,
         "ONLY_VIOLATED": problem.only_violated, "HAS_COUNTS": problem.counts is not None,
-        "HAS_MEANS": problem.means is not None, "GATE_STRIDE": 0 if gate is None else gate.stride(0), "N": n,
+        "HAS_MEANS": problem.means is not None, "GATE_STRIDE": 0 if gate is None else gate.stride(0),
         **_solver_constants(n),
     }  # fmt: skip
     return one, arguments, constants
@@ -587,7 +587,7 @@ class _Whole:
         self._launch = _Launcher(
             kernels.correct, (plan.units,),
             (*plan.tables(), partials, meeting, places, sums if known is None else known, *arguments), launch,
-            **launch.constants(), **constants, PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs),
+            **launch.constants(), **constants, N=size, PAIRS=tuple(i for pair in pairs for i in pair), COUNT=len(pairs),
             ALL=len(pairs) + len(rest), CHUNK=chunk, BLOCK=block, UNROLL=unroll,
             APPLY_BLOCK=min(chunk, _apply_block(launch.width)), SUM_BLOCK=128,
         )  # fmt: skip
@@ -656,8 +656,8 @@ class _Gram:
         count, width = len(pairs) + len(rest), 4
         self.launchers.append(_Launcher(
             kernels.sum_units, (blocks, triton.cdiv(count, width)),
-            (partials, plan.block_first, places, self.sums if known is None else known, self.sums),
-            COUNT=len(pairs), ALL=count, SIDE=1 + size, WIDTH=width, BLOCK=512,
+            (partials, plan.block_first, places, self.sums if known is None else known, self.sums, len(pairs), count,
+             1 + size), WIDTH=width, BLOCK=512,
         ))  # fmt: skip
 
     def __call__(self) -> Tensor:
