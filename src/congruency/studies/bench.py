@@ -347,31 +347,48 @@ def _move(params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         p.sub_(g + 0.3 * torch.randn_like(g), alpha=1e-3)
 
 
-def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
-    """Measure a whole training step with and without a correction that changes as many steps as possible."""
+def training_steps(
+    case: TrainingCase, device: torch.device
+) -> tuple[dict[str, Callable[[], Any]], dict[str, torch.optim.Optimizer], congruency.Corrector]:
+    """Return the training step ``"plain"`` and ``"corrected"``, their optimizers, and the corrector.
+
+    The correction changes as many steps as possible. All references are recorded.
+    """
     programs: dict[str, Callable[[], Any]] = {}
     optimizers: dict[str, torch.optim.Optimizer] = {}
     corrector: congruency.Corrector | None = None
-    on_gpu, captured = clock.device.type == "cuda", case.mode == "graph"
-    kind: dict[str, Any] = {"fused": True} if on_gpu else {"foreach": True}
+    captured = case.mode == "graph"
+    kind: dict[str, Any] = {"fused": True} if device.type == "cuda" else {"foreach": True}
     for name in ("plain", "corrected"):
         model = case.make()
         if case.correction == "Cautious":
             optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=captured, **kind)
         else:
             optimizers[name] = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, **kind)
-        chosen = list((congruency.head(model) if case.scope == "head" else model).parameters())
         if name == "corrected" and case.correction == "Cautious":
-            corrector = congruency.Cautious(optimizers[name], chosen)
+            corrector = congruency.Cautious(optimizers[name], corrected_parameters(case, model))
         elif name == "corrected":
             corrector = congruency.DCL(
-                optimizers[name], chosen, references=case.references, mode="anchor", margin=1e-6, capturable=captured
-            )
-        programs[name] = _stepper(case, model, optimizers[name], clock.device)
+                optimizers[name], corrected_parameters(case, model), references=case.references, mode="anchor",
+                margin=1e-6, capturable=captured,
+            )  # fmt: skip
+        programs[name] = _stepper(case, model, optimizers[name], device)
     assert corrector is not None
     for program in programs.values():  # gradients for the optimizer's own step, and references
         for _ in range(3 + case.references):
             program()
+    return programs, optimizers, corrector
+
+
+def corrected_parameters(case: TrainingCase, model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters in the case's scope."""
+    return list((congruency.head(model) if case.scope == "head" else model).parameters())
+
+
+def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
+    """Measure a whole training step with and without a correction that changes as many steps as possible."""
+    on_gpu, captured = clock.device.type == "cuda", case.mode == "graph"
+    programs, optimizers, corrector = training_steps(case, clock.device)
     own = optimizers["plain"].step
     host = [_host_seconds(each.step) for each in optimizers.values()] if on_gpu and not captured else None
     if captured:
@@ -380,7 +397,8 @@ def measure_training_step(case: TrainingCase, clock: Clock) -> Row:
     times = clock.time({**programs, "optimizer": own})
     corrected, taken = int(corrector.stats.corrected_steps), int(corrector.stats.steps)
     return {
-        "network": case.name, "scope": case.scope, "parameters": sum(p.numel() for p in chosen),
+        "network": case.name, "scope": case.scope,
+        "parameters": sum(p.numel() for p in corrected_parameters(case, case.make())),
         "references": case.references, "step": times["plain"], "step_with_dcl": times["corrected"],
         "sgd_step": times["optimizer"],
         "corrected_share": min(1.0, corrected / taken),  # for Cautious the host does not count replayed steps
