@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from congruency.continual import Scenario
 from congruency.report.charts import line_chart
 from congruency.report.page import Figure
 from congruency.studies.ablation import curves
@@ -34,6 +35,7 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "ablation_digits": (TEST_ERROR,),
 }
 _MARGINS: dict[str, Table] = {"mnist_r_margins": "mnist_r", "mnist_p_margins": "mnist_p"}
+_SPLITS: dict[str, Scenario] = {"split_mnist_class": "class", "split_mnist_task": "task"}
 _AT_TUNED_RATES = {"tuned": (TEST_ERROR, "test_error"), "language": (VALIDATION_LOSS, "validation_loss")}
 """The compared column of studies at tuned rates, and the name of its curve by step."""
 
@@ -81,8 +83,8 @@ def _study(folder: Path) -> Study[Any]:
         return replace(known, rows=rows, columns=(*SCORES, FORGETTING))
     if folder.name in _MARGINS:
         return part_study(StreamSettings(table=_MARGINS[folder.name]), part="margins")
-    if folder.name == "split_mnist_class":
-        return part_study(StreamSettings(table="split_mnist", scenario="class"))
+    if folder.name in _SPLITS:
+        return part_study(StreamSettings(table="split_mnist", scenario=_SPLITS[folder.name]))
     if folder.name == "order_digits":  # compares one order with the other
         fixed = known.find(sample_order="fixed")
         others = [known.find(**{**row.settings, "sample_order": "independent"})[0].name for row in fixed]

@@ -98,7 +98,7 @@ def test_commands_run_as_many_seeds_as_are_meant():
     meant = {entry.name: entry.seeds for entry in CATALOGUE if entry.seeds}
     assert meant == {
         "salicon": 3, "osie": 3, "mnist_r": 20, "mnist_p": 20, "icifar100": 3, "cifar10_grid": 20,
-        "icifar100_clean_tenth": 10, "split_mnist_class": 20,
+        "icifar100_clean_tenth": 10, "split_mnist_class": 20, "split_mnist_task": 20,
         "cifar100_noisy": 10, "tiny_subset": 5, "osie_study": 5, "saliency_networks": 10,
         "tiny": 12, "10m": 8, "100m": 3,
         "cifar10_resnet9": 20, "cifar100_resnet9": 20, "cifar10_resnext29": 3, "cifar10_densenet100": 3,
