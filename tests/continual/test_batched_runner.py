@@ -325,5 +325,5 @@ def test_nothing_to_learn_is_refused(learners):
 
 @pytest.mark.parametrize("settings", [{"batch": 0}, {"hidden": (0,)}, {"hidden": (5, -1)}], ids=str)
 def test_impossible_sizes_are_refused(settings):
-    with pytest.raises(ValueError, match="batch and hidden layers must be of at least 1, got batch"):
+    with pytest.raises(ValueError, match=r"must be .*, at least 1, got"):
         run_together([rotations(*digits(), tasks=2, samples=20)], [LearnerConfig("plain", "single")], **settings)

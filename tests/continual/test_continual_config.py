@@ -61,7 +61,7 @@ def test_memory_slices():
     ("arguments", "message"),
     [
         (("last", 3, 10), "policy must be one of 'ring', 'first', got 'last'"),
-        (("ring", 0, 10), "a memory must hold at least one sample per task, got size 0"),
+        (("ring", 0, 10), "memory must be a whole number of samples per task, at least 1, got 0"),
         (
             ("first", 11, 10),
             "a memory of 11 samples per task is larger than a task of 10 samples; take a smaller memory",

@@ -1,6 +1,7 @@
 """The learners one run at a time: each learns, and computes what its definition says."""
 
 import copy
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import congruency
-from congruency.continual import LEARNERS, Setting, incremental, learner, rotations, run, run_together
+from congruency.continual import LEARNERS, Setting, incremental, learner, mlp, rotations, run, run_together
 from congruency.continual.config import Kind
 from congruency.continual.learners.icarl import herding
 
@@ -79,8 +80,18 @@ def test_a_setting_for_another_stream_and_empty_batches_are_refused():
     stream = turned(samples=20, tasks=3)
     with pytest.raises(ValueError, match="the setting is for 3 tasks and the stream has 2; make them equal"):
         run(turned(samples=20, tasks=2), plain("er"), setting(stream))
-    with pytest.raises(ValueError, match="a step needs at least one sample, got batch 0"):
+    with pytest.raises(ValueError, match="batch must be a whole number of samples per step, at least 1, got 0"):
         run(stream, plain("single"), setting(stream), batch=0)
+    with pytest.raises(TypeError, match=r"memory must be a whole number of samples per task, at least 1, got 2\.5"):
+        run(stream, plain("gem"), replace(setting(stream), memory=2.5))
+
+
+def test_a_network_with_too_few_outputs_is_refused():
+    stream = turned(samples=20, tasks=2)
+    made = replace(setting(stream), make=lambda share: mlp((64, 3)).double())
+    message = rf"outputs of shape \(1, 3\) for one image, and the stream has {stream.classes} classes; let setting.make"
+    with pytest.raises(ValueError, match=message):
+        run(stream, plain("single"), made, dtype=torch.float64)
 
 
 def test_gem_forgets_less_than_plain_sgd():

@@ -341,7 +341,7 @@ def test_tasks_of_one_class_are_learned_without_harm():
 @pytest.mark.parametrize("kind", ["er", "der", "derpp", "gem", "agem", "dcl_memory"])
 def test_a_memory_of_nothing_is_refused(kind):
     stream = turned(20)
-    message = "a memory must hold at least one sample per task, got size 0"
+    message = "memory must be a whole number of samples per task, at least 1, got 0"
     with pytest.raises(ValueError, match=message):
         run_together([stream], [plain(kind)], memory=0)
     with pytest.raises(ValueError, match=message):

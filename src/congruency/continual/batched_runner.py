@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from congruency._validate import check_whole
 from congruency.constraints.memory import Policy
 from congruency.continual.batched_learners import BatchedConstrainedLearner, BatchedJointLearner, BatchedLearner
 from congruency.continual.batched_mlp import BatchedMLP, count_and_loss
@@ -65,8 +66,9 @@ def run_together(
         resume: Prefix of the files that hold the state after every task; an interrupted run continues from them.
     """
     _check(streams, configs, memory, policy)
-    if batch < 1 or min(hidden, default=1) < 1:
-        raise ValueError(f"batch and hidden layers must be of at least 1, got batch {batch}, hidden {tuple(hidden)}")
+    check_whole("batch", batch, "a whole number of samples per step, at least 1", least=1)
+    for width in hidden:
+        check_whole("hidden", width, "whole numbers of units per layer, at least 1", least=1)
     settings = (hidden, batch, memory, policy, torch.device(device), dtype)
     runner = BatchedRunner(streams, *settings)
     tasks, done = len(streams[0]), 0

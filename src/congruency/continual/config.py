@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from congruency._validate import check_choice, check_margin
+from congruency._validate import check_choice, check_margin, check_whole
 from congruency.constraints.memory import Policy
 from congruency.constraints.references import Mode, References
 from congruency.continual.replay import Replay, ReplayOrder
@@ -126,8 +126,7 @@ class LearnerConfig:
 def memory_slice(policy: Policy, size: int, samples: int) -> slice:
     """The samples of a task, in the order seen, that a memory of ``size`` keeps."""
     check_choice("policy", policy, get_args(Policy))
-    if size < 1:
-        raise ValueError(f"a memory must hold at least one sample per task, got size {size}")
+    check_whole("memory", size, "a whole number of samples per task, at least 1", least=1)
     if size > samples:
         raise ValueError(
             f"a memory of {size} samples per task is larger than a task of {samples} samples; take a smaller memory"

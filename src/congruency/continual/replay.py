@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from congruency._validate import check_choice
+from congruency._validate import check_choice, check_whole
 
 __all__ = ["Places", "Replay", "ReplayOrder", "ReplaySlots"]
 
@@ -33,8 +33,7 @@ class ReplaySlots:
     def __init__(self, size: int, tasks: int, policy: Replay, seed: int, order: ReplayOrder = "random") -> None:
         check_choice("replay", policy, get_args(Replay))
         check_choice("replay_order", order, get_args(ReplayOrder))
-        if size < 1:
-            raise ValueError(f"a memory must hold at least one sample per task, got size {size}")
+        check_whole("memory", size, "a whole number of samples per task, at least 1", least=1)
         self.size, self.policy, self.seed, self.order = size, policy, seed, order
         self.filled = self.seen = 0
         self.owners = np.full(size * tasks, -1)  # task of the sample in each slot, -1 for none

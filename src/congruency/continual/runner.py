@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from congruency._validate import check_whole
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.learners import Learner, Setting, learner
 from congruency.continual.scores import Outcome
@@ -40,14 +41,14 @@ def run(
         agreement: Measure how far updates agree with the memory, which takes some time at every step.
         progress: Called with the number of finished tasks and of all tasks.
     """
-    if batch < 1:
-        raise ValueError(f"a step needs at least one sample, got batch {batch}")
+    check_whole("batch", batch, "a whole number of samples per step, at least 1", least=1)
     if setting.tasks != len(stream):
         raise ValueError(f"the setting is for {setting.tasks} tasks and the stream has {len(stream)}; make them equal")
     if config.has_episodes or config.kind == "icarl":
         memory_slice(setting.policy, setting.memory, min(len(task.train) for task in stream.tasks))
     one = learner(config, setting)
     runner = _Runner(stream, torch.device(device), dtype, _memory_format(one.model))
+    runner.check_outputs(one)
     tasks = len(stream)
     baseline, _ = runner.scores(one)
     matrix, losses = torch.zeros(2, tasks, tasks, dtype=torch.float64)
@@ -88,6 +89,18 @@ class _Runner:
         one.finish(inputs, labels)
         defined = [cosine for cosine in cosines if cosine is not None]
         return float(torch.stack(defined).nan_to_num(0.0).mean()) if defined else float("nan")
+
+    def check_outputs(self, one: Learner) -> None:
+        """Refuse a network with fewer outputs than the stream has classes, or with others where tasks mask classes."""
+        one.model.eval()
+        with torch.no_grad():
+            shape = tuple(one.outputs(self._inputs(self._tests[0][0][:1]), 0).shape)
+        classes, masked = self.stream.classes, self._mask(0) is not None
+        if len(shape) != 2 or shape[1] < classes or (masked and shape[1] != classes):
+            raise ValueError(
+                f"the network gives outputs of shape {shape} for one image, and the stream has {classes} classes; let "
+                f"setting.make build a network with {classes} outputs"
+            )
 
     def scores(self, one: Learner) -> Tensor:
         """(2, T): accuracies and losses on all tasks; the device is waited for once."""
