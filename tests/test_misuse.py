@@ -1,5 +1,6 @@
 """Silent misuse is silent no more: each mistake of a first hour gets a warning or an error that says what to do."""
 
+import contextlib
 import copy
 import re
 import warnings
@@ -310,6 +311,31 @@ def test_an_inherited_step_is_corrected_once(make, closure):
     corrector.detach()
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+
+
+class TwiceSGD(torch.optim.SGD):
+    """Takes the step that it inherits twice, and refuses to if told so."""
+
+    refuses = False
+
+    def step(self, closure=None):
+        super().step(closure)
+        if self.refuses:
+            raise FloatingPointError
+        return super().step(closure)
+
+
+def test_a_step_that_raises_or_inherits_twice_is_one_step():
+    """The step after an exception is corrected again, and of two inherited steps only the first counts."""
+    model, _ = made()
+    optimizer = TwiceSGD(model.parameters(), lr=0.1)
+    dcl = congruency.DCL(optimizer, window=7, floor=None)
+    for step in range(12):
+        optimizer.refuses = step % 4 == 1
+        model(torch.randn(8, 4)).square().mean().backward()
+        with pytest.raises(FloatingPointError) if optimizer.refuses else contextlib.nullcontext():
+            optimizer.step()
+        assert dcl.stats.steps == step + 1
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ active constraints, compute the Gram matrix, solve the dual problem, apply its s
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,7 +152,8 @@ class Corrector:
         self._plan: _Plan | None = None  # plan of the previous step, if it can be reused
         self._checked: Selection | None = None  # selection whose gradients were all present and passed their check
         self._under_way = False  # True between _begin and _finish
-        self._nests, self._in_step = _overrides_step(self.optimizer), False
+        self._nests = _overrides_step(self.optimizer)
+        self._depth = 0  # of the stack in the outermost of nested steps; 0 outside
         concentrates = [source for source in self.sources if source.concentrates]
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
         self._watch: Watch | None = correction_watch(concentrates[0].period) if watched else None
@@ -369,7 +371,7 @@ class Corrector:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._in_step = False
+        self._depth = 0
 
     @_disable_dynamo
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -378,9 +380,11 @@ class Corrector:
             with torch.no_grad():
                 self._begin()
             return None
-        if self._in_step:
-            return None
-        self._in_step = self._nests
+        if self._nests:
+            depth = _stack_depth()
+            if 0 < self._depth < depth:  # else the last step has ended, perhaps by an exception
+                return None
+            self._depth = depth
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._corrected_closure(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
@@ -391,7 +395,8 @@ class Corrector:
     @_disable_dynamo
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Correct the update that was just made, if :meth:`_before_step` ran before it."""
-        self._in_step = False
+        if self._nests and _stack_depth() <= self._depth:
+            self._depth = 0
         if self._under_way and self._before is not None:
             selection = self._selector.select()
             self._before.check(selection.parameters)
@@ -633,6 +638,14 @@ def _gram_solve_apply(
 def _overrides_step(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the class overrides another optimizer's ``step()``; calling that one too makes torch run hooks twice."""
     return sum("step" in vars(kind) for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer) > 1
+
+
+def _stack_depth() -> int:
+    """Return how many calls deep the caller is."""
+    depth, frame = 0, sys._getframe(1)
+    while (below := frame.f_back) is not None:
+        depth, frame = depth + 1, below
+    return depth
 
 
 def _check_same_settings(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
