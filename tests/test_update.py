@@ -10,6 +10,7 @@ import torch
 from problems import loss_of, network, train, weights
 from slow_dcl import SlowDCL, adam, project, sgd
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import congruency
 import congruency._torchvision_compat  # before timm
@@ -664,3 +665,24 @@ def test_weights_that_move_and_come_back(settings):
         return weights(model)
 
     torch.testing.assert_close(path(True), path(False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("correct", ["gradient", "update"])
+def test_factors_of_element_margins_are_never_read_by_the_host(correct, device):
+    """The learning rate, the loss scale, and whether the step was skipped stay on the device."""
+    weight = nn.Parameter(torch.randn(5, device=device))
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(0.1, device=device))
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0, device=device), torch.zeros(1, device=device)
+    dcl = congruency.DCL(optimizer, correct=correct, blocks="element", mode="anchor", margin=0.1)
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func is not torch.ops.aten._local_scalar_dense.default
+            return func(*args, **kwargs or {})
+
+    entries = dcl._selector.select().entries
+    with Recorder():
+        rates = dcl._gather._rates(entries, device)
+    assert rates.tolist() == pytest.approx([4.0 if correct == "gradient" else 0.1])
+    optimizer.found_inf.fill_(1.0)
+    assert dcl._gather._rates(entries, device).tolist() == [4.0 if correct == "gradient" else 0.0]

@@ -61,7 +61,7 @@ def work():
     backend.TritonBackend.solve_dual(numbers(2, 20, 20), numbers(2, 20), numbers(20))
     target, before, gradient = (torch.ones(3000) for _ in range(3))
     passes = backend.TritonBackend([ParameterSlice(target, [Basis([before]), Basis([gradient])], 0)], 2, 1, CPU)
-    rule = ElementRule(numbers(1), 0 * numbers(1), update=True, strict=True, mask_decay=True)
+    rule = ElementRule(numbers(1), update=True, strict=True, mask_decay=True)
     agreement = passes.agreement(rule, numbers(1))
     passes.settle(agreement, numbers(1), 1e3, torch.zeros(4, dtype=torch.int64), numbers(2, 4))
     passes.mask(rule, numbers(1), numbers(1))

@@ -93,8 +93,7 @@ def test_agreement_and_mask(name, n, chained, dtype, device, threads):
     signs = torch.tensor([1.0, -1.0, 1.0][:n], dtype=torch.float64, device=device)
     for update, strict, scaled, mask_decay in RULES:
         rule = ElementRule(
-            signs=signs, margins=torch.zeros(n, dtype=torch.float64), update=update, strict=strict,
-            mask_decay=mask_decay,
+            signs=signs, update=update, strict=strict, mask_decay=mask_decay,
         )  # fmt: skip
         decay = torch.full((len(sizes),), 0.75 if update else 1.0, dtype=torch.float64, device=device)  # exact
         scale = 1 + torch.arange(len(sizes), dtype=torch.float64, device=device) / 4 if scaled else None
@@ -142,10 +141,9 @@ def test_what_a_kernel_cannot_take_goes_to_torch(name, device):
     ]  # fmt: skip
     slices = [item._replace(block=i) for i, item in enumerate(slices)]
     twins = [item._replace(target=item.target.clone(memory_format=torch.preserve_format)) for item in slices]
-    for margins in ([0.0], [0.3]):
-        rule = ElementRule(
-            signs=torch.ones(1, dtype=torch.float64, device=device), margins=torch.tensor(margins).double(), update=True
-        )
+    for margin in (None, 0.3):
+        ones = torch.ones(len(slices), 1, dtype=torch.float64, device=device)
+        rule = ElementRule(signs=ones[0], margins=None if margin is None else margin * ones, update=True)
         decay = torch.full((len(slices),), 0.5, dtype=torch.float64, device=device)
         found = backend(name)(slices, 2, len(slices), device).mask(rule, decay)
         plain = TorchBackend(twins, 2, len(slices), device).mask(rule, decay)
@@ -168,7 +166,7 @@ def test_the_step_of_a_weight_that_has_only_decayed_is_zero(name, dtype, device)
         for strict in (False, True):
             item = ParameterSlice(target.clone(), [Basis([before]), Basis([torch.zeros_like(before)])], 0)
             ones = torch.ones(1, dtype=torch.float64, device=device)
-            rule = ElementRule(ones, torch.zeros(1, dtype=torch.float64), update=True, strict=strict, mask_decay=True)
+            rule = ElementRule(ones, update=True, strict=strict, mask_decay=True)
             passes = backend(name)([item], 2, 1, device)
             assert passes.agreement(rule, ones * decay)[0].tolist() == [0.0 if strict else 2000.0, 0.0, 0.0, 0.0]
             passes.mask(rule, ones * decay, scale)
@@ -182,7 +180,7 @@ def test_negative_views_go_to_torch(name, device):
     item = ParameterSlice(target, [Basis([before]), Basis([torch._neg_view(gradient)])], 0)
     twin = ParameterSlice(target.clone(), [Basis([before]), Basis([-gradient])], 0)
     ones = torch.ones(1, dtype=torch.float64, device=device)
-    rule = ElementRule(ones, torch.zeros(1, dtype=torch.float64), update=True)
+    rule = ElementRule(ones, update=True)
     products = [backend(name)([each], 2, 1, device).gram() for each in (item, twin)]
     torch.testing.assert_close(*products, rtol=1e-5, atol=1e-4)
     for each in (item, twin):

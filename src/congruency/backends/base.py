@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -181,20 +180,18 @@ class ElementRule:
     """
 
     signs: Tensor  # (n,) float64
-    margins: Tensor  # (n,) or (slices, n) float64 on the CPU
+    margins: Tensor | None = None  # (blocks, n) float64; None: all 0
     update: bool = False
     only_violated: bool = False  # do not change elements that oppose no constraint, even with margins
     strict: bool = False  # keep only elements with y_j c_j > 0 for every constraint, instead of >= 0
     mask_decay: bool = False  # no decay where it opposes the update, that is where y_j before_j < 0
 
-    @functools.cached_property
-    def plain(self) -> bool:
-        """Whether the margins are all 0."""
-        return not self.margins.any()
-
     def on(self, device: torch.device) -> ElementRule:
-        """Return the rule with its signs on another device."""
-        return self if self.signs.device == device else replace(self, signs=self.signs.to(device))
+        """Return the rule on another device."""
+        if self.signs.device == device:
+            return self
+        margins = None if self.margins is None else self.margins.to(device)
+        return replace(self, signs=self.signs.to(device), margins=margins)
 
 
 class Backend(Protocol):

@@ -114,7 +114,7 @@ class NativeBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        if not self.reusable or not rule.plain:
+        if not self.reusable or rule.margins is not None:
             rest = TorchBackend(self._slices, self._size, self._blocks, decay.device)
             return rest.mask(rule, decay, scale) if write else rest.agreement(rule, decay)
         sums = self._agreements.get(scale is None)

@@ -122,7 +122,7 @@ class TorchBackend:
                 base = torch.where(_opposed(y, before), before, base)
             y = _shifted(y, constraints, rule, item.block)
             kept = _kept(y, constraints, rule)
-            if scale is None and not rule.mask_decay and rule.plain:  # kept elements stay bit for bit the same
+            if scale is None and not rule.mask_decay and rule.margins is None:  # kept elements keep their bits
                 item.target.copy_(torch.where(kept, item.target, base.to(item.target.dtype)))
                 continue
             x = torch.where(kept, y if scale is None else y * scale[item.block].to(y), 0.0)
@@ -208,10 +208,9 @@ def _element(item: ParameterSlice, rule: ElementRule, decay: Tensor) -> tuple[Te
 
 def _shifted(y: Tensor, constraints: Sequence[Tensor], rule: ElementRule, block: int) -> Tensor:
     """Return ``y + sum_i margin_i c_i``; with ``only_violated``, y where it opposes no constraint."""
-    if rule.plain:
+    if rule.margins is None:
         return y
-    margins = rule.margins if rule.margins.ndim == 1 else rule.margins[block]
-    shifted: Tensor = y + sum(margin.to(c) * c for margin, c in zip(margins, constraints, strict=True))
+    shifted: Tensor = y + sum(margin.to(c) * c for margin, c in zip(rule.margins[block], constraints, strict=True))
     if not rule.only_violated:
         return shifted
     return torch.where(torch.stack([_opposed(y, c) for c in constraints]).any(0), shifted, y)

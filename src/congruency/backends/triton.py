@@ -379,7 +379,7 @@ class TritonBackend:
         return self._elements(rule, decay, scale, write=True)
 
     def _elements(self, rule: ElementRule, decay: Tensor, scale: Tensor | None, *, write: bool) -> Tensor:
-        if not rule.plain:
+        if rule.margins is not None:
             plain = TorchBackend(self._slices, self._size, self._blocks, self._device)
             return plain.mask(rule, decay, scale) if write else plain.agreement(rule, decay)
         key = (id(rule), decay.data_ptr(), None if scale is None else scale.data_ptr(), write)

@@ -15,7 +15,7 @@ from congruency.backends import Basis, ElementRule, ParameterSlice, Passes
 from congruency.constraints.base import ConstraintSource
 from congruency.distributed import local
 from congruency.step.gather import Gather, Gathered, placed
-from congruency.step.selection import Selection
+from congruency.step.selection import Entry, Selection
 from congruency.step.updates import WeightsBefore, group_factors, skipped_step
 
 __all__ = ["ElementGather", "GatheredElements", "Masking"]
@@ -88,16 +88,10 @@ class ElementGather(Gather):
             slices.append((item, groups))
         device = slices[0][0].target.device
         margins = [source.margin for source in active for _ in range(source.active)]
-        rates = [1.0] * len(entries)
-        if any(margins) and update:  # the learning rate, 0 in a step that GradScaler skipped
-            skipped = skipped_step(self._optimizer)
-            taken = 1.0 if skipped is None else 1.0 - float(skipped)
-            rates = [float(self._optimizer.param_groups[entry.group]["lr"]) * taken for entry in entries]
-        elif any(margins):  # the loss scale that the gradients still carry, if any
-            rates = [float(getattr(self._optimizer, "grad_scale", None) or 1.0)] * len(entries)
+        shifts = torch.outer(self._rates(entries, device), self._constant(device, margins)) if any(margins) else None
         rule = ElementRule(
             signs=self._constant(device, signs),
-            margins=torch.outer(*(torch.tensor(part, dtype=torch.float64) for part in (rates, margins))),
+            margins=shifts,
             update=update,
             only_violated=self._only_violated,
             strict=self._masking.strict,
@@ -107,6 +101,19 @@ class ElementGather(Gather):
         passes = Passes(slices, len(signs) + update, len(entries), plain=made or any(margins))
         sizes, of = [parameter.numel() for parameter in trained.parameters], tuple(entry.group for entry in entries)
         return GatheredElements(passes, slices, device, rule, of, self._constant(device, sizes), sum(sizes))
+
+    def _rates(self, entries: Sequence[Entry], device: torch.device) -> Tensor:
+        """Return what margins are multiplied by, (slices,) float64.
+
+        For updates it is the learning rate, 0 in a step that GradScaler skipped, and for gradients the loss scale that
+        they still carry, if any.
+        """
+        if self._before is None:
+            scale: Tensor | None = getattr(self._optimizer, "grad_scale", None)
+            return _as_tensor([1.0 if scale is None else scale], device).expand(len(entries))
+        skipped = skipped_step(self._optimizer)
+        rates = _as_tensor([self._optimizer.param_groups[entry.group]["lr"] for entry in entries], device)
+        return rates if skipped is None else rates * (1.0 - skipped.to(rates))
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_decays": None, "_constants": {}}
