@@ -57,6 +57,17 @@ def test_a_folder_that_nothing_can_be_written_to(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_full_disk_is_no_wrong_usage(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device", str(tmp_path / "record.jsonl"))
+
+    monkeypatch.setattr("congruency.training.record.RecordWriter.append", full)
+    result = call("train", "--dataset", "digits", "--model", "mlp", "--epochs", "1", "--out", tmp_path / "run")
+    assert result.exit_code == 1, result.output
+    assert "Error: [Errno 28] No space left on device" in result.output
+    assert "Usage" not in result.output
+
+
 def test_a_checked_folder_is_left_as_it_was(tmp_path):
     refused(call("demo", "--steps", 55, "--out", tmp_path / "out"), "multiple of 10")
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """The conventional exit code of a command ended by Ctrl-C."""
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+"""Errors of the system that no other input would avoid."""
 
 
 def given(context: Any, name: str) -> bool:
@@ -81,7 +84,7 @@ def check_accelerator(name: str) -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Report errors in the input as one line, with exit code 2."""
+    """Report errors in the input as one line, with exit code 2, and those of the disk with exit code 1."""
     import typer
 
     from congruency.training.checkpoints import CheckpointError
@@ -89,6 +92,9 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, CheckpointError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(1) from None
         raise typer.BadParameter(str(error)) from None
 
 
