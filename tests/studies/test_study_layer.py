@@ -148,6 +148,26 @@ def test_failed_runs_are_named_and_tried_again_and_the_others_continue(tmp_path,
     assert not (out / "failed.json").exists()
 
 
+def test_the_error_that_led_to_others_is_named(tmp_path, shared):
+    """Running out of memory while a CUDA graph is captured is followed by an error of the capture, and advice."""
+
+    class Capturing(ToyRunner):
+        def run(self, batch, within):
+            try:
+                raise MemoryError("CUDA out of memory")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture\nfor debugging, consider")
+
+    class Explaining(ToyRunner):
+        def run(self, batch, within):
+            raise ValueError("give other settings") from KeyError("lr")
+
+    for kind, line in ((Capturing, "MemoryError: CUDA out of memory"), (Explaining, "ValueError: give other settings")):
+        out = tmp_path / kind.__name__
+        assert carry_out(toy_study(), kind(shared), [0], out) == 1
+        assert {failure.line for failure in Store(out).failures().values()} == {line}
+
+
 def test_wrong_input_is_reported_before_anything_is_executed(tmp_path):
     with pytest.raises(ValueError, match="is no folder"):
         carry_out(toy_study(), ToyRunner(tmp_path / "nowhere"), [0], tmp_path / "out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -186,11 +185,9 @@ def _one_by_one(basis: Basis, source: ConstraintSource) -> list[Basis]:
 
 
 def _as_tensor(values: Sequence[float | Tensor], device: torch.device) -> Tensor:
-    """Return (n,) float64 on the device; numbers are copied once, since CUDA graph capture allows no such copy."""
-    parts = [value if isinstance(value, Tensor) else _constant(value, device) for value in values]
+    """Return (n,) float64 on the device; numbers are filled in, since copying them would synchronize."""
+    parts = [
+        value if isinstance(value, Tensor) else torch.full((), value, dtype=torch.float64, device=device)
+        for value in values
+    ]
     return torch.stack([part.to(device, torch.float64).reshape(()) for part in parts])
-
-
-@functools.lru_cache(maxsize=8)
-def _constant(value: float, device: torch.device) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64).to(device)

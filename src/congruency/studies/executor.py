@@ -138,10 +138,23 @@ def attempt(
                 yield run, result
     except Stopped:
         raise
-    except Exception:
-        reason = "\n".join(traceback.format_exc().strip().splitlines()[-_ERROR_LINES:])
+    except Exception as error:
+        reason = _reason(error)
         for run in left.values():
             yield run, Failure(reason)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the end of the traceback and, as the last line, the name of the error.
+
+    That is the first error if others followed while it was handled: the end of a CUDA graph's capture, for example,
+    raises one of its own. The last line of CUDA's messages is advice.
+    """
+    lines = "".join(traceback.format_exception(error)).strip().splitlines()[-_ERROR_LINES:]
+    while error.__context__ is not None and not error.__suppress_context__:  # suppressed by ``raise ... from``
+        error = error.__context__
+    name = traceback.format_exception_only(error)[0].strip().splitlines()[0]
+    return "\n".join(lines if lines[-1] == name else [*lines, name])
 
 
 def _in_this_process(
