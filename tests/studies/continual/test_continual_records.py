@@ -19,11 +19,14 @@ from congruency.studies.store import Store
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STUDIES = {
-    "mnist_r": {"table": "mnist_r"},
-    "mnist_p": {"table": "mnist_p"},
-    "icifar100_clean": {"table": "icifar100", "labels": "clean"},
-    "mnist_r_margins": {"table": "mnist_r"},
-    "mnist_p_margins": {"table": "mnist_p"},
+    "mnist_r": ("paper", {"table": "mnist_r"}),
+    "mnist_p": ("paper", {"table": "mnist_p"}),
+    "icifar100_clean": ("paper", {"table": "icifar100", "labels": "clean"}),
+    "icifar100_clean_tenth": ("all", {"table": "icifar100", "labels": "clean", "memory": 40}),
+    "mnist_r_margins": ("margins", {"table": "mnist_r"}),
+    "mnist_p_margins": ("margins", {"table": "mnist_p"}),
+    "split_mnist_class": ("peers", {"table": "split_mnist", "scenario": "class"}),
+    "split_mnist_task": ("peers", {"table": "split_mnist", "scenario": "task"}),
 }
 LOSSES = torch.tensor(
     [[[1.0, 8.0, 8.0], [2.0, 4.0, 8.0], [1.0, 2.0, 6.0]], [[3.0, 9.0, 9.0], [4.0, 4.0, 9.0], [1.0, 1.0, 1.0]]]
@@ -33,9 +36,9 @@ LOSSES = torch.tensor(
 
 @pytest.mark.parametrize("folder", STUDIES)
 def test_the_stored_table_comes_out_the_same(folder):
-    part = "margins" if folder.endswith("margins") else "paper"
+    part, settings = STUDIES[folder]
     results = read_results(RESULTS / folder)
-    study = part_study(StreamSettings(**STUDIES[folder]), list(results), part)
+    study = part_study(StreamSettings(**settings), list(results), part)
     committed = (RESULTS / folder / "table.md").read_text(encoding="utf-8")
     command = re.search(r"^    (congruency .*)$", committed, re.MULTILINE)[1]
     page = compose(study, results, command=command)
@@ -43,12 +46,13 @@ def test_the_stored_table_comes_out_the_same(folder):
     assert before_provenance == committed.partition("\nMade by ")[0]
 
 
-def test_kept_runs_give_the_stored_results():
+@pytest.mark.parametrize("folder", ["icifar100_clean", "icifar100_clean_tenth"])
+def test_kept_runs_give_the_stored_results(folder):
     """Some of them are from before losses were recorded."""
-    store = Store(RESULTS / "icifar100_clean")
-    settings = StreamSettings(table="icifar100", labels="clean")
-    assert store.settings() == settings.described()
-    results, stored = collect(continual_study(settings), store.load()), read_results(store.folder)
+    store, (part, settings) = Store(RESULTS / folder), STUDIES[folder]
+    assert store.settings() == StreamSettings(**settings).described()
+    stored = read_results(store.folder)
+    results = collect(part_study(StreamSettings(**settings), list(stored), part), store.load())
     assert results.keys() == stored.keys()
     for row, metrics in stored.items():
         for name, values in metrics.items():
@@ -90,6 +94,16 @@ def test_the_curve_is_the_mean_over_the_tasks_learned_so_far():
     (curve,) = figures({"single": [result(losses) for losses in LOSSES]})
     assert lines(curve.chart) == {"single": {1: 2.0, 2: 3.5, 3: 2.0}}
     assert list(chart_data(curve.chart)["series"][0]["runs"]) == ["0", "1"], "every seed is there"
+
+
+def test_losses_that_differ_much_are_drawn_on_a_logarithmic_axis():
+    """In all charts of a study, since they share their axes."""
+    wide = LOSSES.clone()
+    wide[:, 0, 0] = 500.0
+    rows = {"single": [result(each) for each in LOSSES], "GEM": [result(each) for each in LOSSES]}
+    assert not any(chart_data(figure.chart)["log"] for figure in figures(rows))
+    rows["GEM"] = [result(each) for each in wide]
+    assert all(chart_data(figure.chart)["log"] for figure in figures(rows))
 
 
 def test_a_run_resumed_from_a_state_without_losses_has_those_of_its_later_tasks():

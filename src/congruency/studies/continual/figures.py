@@ -18,6 +18,7 @@ from congruency.studies.results import Results
 from congruency.studies.store import RunResult
 
 _LINES_PER_CHART = 6
+_WIDE = 10
 _NOTE = "Means over the seeds. Bands: 95 % intervals. Point at a chart for its values."
 _SO_FAR = "After each task: the mean over all tasks seen by then."
 _OF_TASKS = "Accuracy on a task after it was learned and after each later one; of many tasks, some."
@@ -43,12 +44,13 @@ def continual_figures(
     for label, part in parts:
         curve = _curve(part, seeds, lambda outcome: 100 * _so_far(outcome.matrix[:, 0]), "accuracy, %")
         figures.append(Figure(f"Accuracy on the tasks learned so far{label}", curve, _SO_FAR))
+    log = _is_wide([_so_far(outcome.losses[:, 0]) for outcome in outcomes.values()])
     for label, part in parts:
         known = [
             (name, outcome) for name, outcome in part if torch.isfinite(_so_far(outcome.losses[:, 0]).sum(0)).any()
         ]
         if known:
-            curve = _curve(known, seeds, lambda outcome: _so_far(outcome.losses[:, 0]), "validation loss")
+            curve = _curve(known, seeds, lambda outcome: _so_far(outcome.losses[:, 0]), "validation loss", log=log)
             note = f"Mean cross entropy of the test images, in nats. {_SO_FAR}"
             figures.append(Figure(f"Validation loss by task{label}", curve, note))
     for label, part in parts:
@@ -101,11 +103,22 @@ def _by_task(outcome: Outcome, seeds: Sequence[int]) -> str:
     )
 
 
-def _curve(part: Named, seeds: Seeds, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1) -> str:
+def _is_wide(curves: Sequence[torch.Tensor]) -> bool:
+    """Whether the means over the seeds differ so much that a linear axis would hide most of them."""
+    means = torch.cat([curve.nanmean(0) for curve in curves])
+    means = means[torch.isfinite(means) & (means > 0)]
+    return len(means) > 0 and bool(means.max() > _WIDE * means.median())
+
+
+def _curve(
+    part: Named, seeds: Seeds, values: Callable[[Outcome], torch.Tensor], label: str, first: int = 1, log: bool = False
+) -> str:
     """A chart by task; all charts with the same label share their y axis."""
     series = []
     for name, outcome in part:
         runs = dict(zip(seeds[name], values(outcome).tolist(), strict=True))
         tasks = range(first, first + values(outcome).shape[-1])
         series.append(mean_series(name, list(tasks), runs))
-    return charts.line_chart(series, title=label, x_label="task", y_label=label, possible=_POSSIBLE[label], group=label)
+    return charts.line_chart(
+        series, title=label, x_label="task", y_label=label, log=log, possible=_POSSIBLE[label], group=label
+    )
