@@ -55,6 +55,9 @@ def work():
         passes = backend.TritonBackend(slices(n, torch.bfloat16, 2), n, 2, CPU)
         passes.apply(passes.solve(passes.gram(known=numbers(2, 1 + n, 1 + n)), problem(n, 2), scale))
     passes.gram(wide=True)
+    few, backend._FEW_BLOCKS = backend._FEW_BLOCKS, 1
+    backend.TritonBackend.solve(numbers(2, 4, 4), problem(3, 2))
+    backend._FEW_BLOCKS = few
     for n in (5, 6, 16):
         gram = backend.TritonBackend(slices(n, torch.float32), n, 1, CPU).gram()
         backend.TritonBackend.solve(gram, problem(n))

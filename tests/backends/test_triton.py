@@ -247,12 +247,15 @@ def test_fused_small_algebra_equals_plain(only_violated, gate, scaled, device):
 
 @pytest.mark.parametrize("poison", [False, True])
 @pytest.mark.parametrize("case", ["plain", "gate", "floor", "violated"])
-def test_more_blocks_than_a_program_solves_at_a_time(case, poison, device, monkeypatch):
-    """One constraint in each of many blocks, as for rows: all turns see that a number of the last is not finite."""
+@pytest.mark.parametrize("n", [1, 3])
+def test_more_blocks_than_a_program_looks_at(n, case, poison, device, monkeypatch):
+    """Many blocks, as for rows: whatever solves the first sees that a number of the last is not finite."""
     monkeypatch.setattr(triton, "_MOST_BLOCKS", 16)
+    monkeypatch.setattr(triton, "_FEW_BLOCKS", 16)
+    monkeypatch.setattr(triton, "_CHECKED", 100)
     torch.manual_seed(4)
     blocks = 37
-    vectors = torch.randn(blocks, 2, 9, dtype=torch.float64)
+    vectors = torch.randn(blocks, 1 + n, 9, dtype=torch.float64)
     vectors[20, 1] = 0
     sums = (vectors @ vectors.mT).to(device)
     if poison:
@@ -264,11 +267,11 @@ def test_more_blocks_than_a_program_solves_at_a_time(case, poison, device, monke
     found, problems = [], []
     for kind in (TritonBackend, TorchBackend):
         problems.append(Problem(
-            combination=numbers(-1.0, 1, 1), signs=numbers(1.0, 1),
-            margins=numbers(0.2, 1) * torch.arange(blocks, device=device).unsqueeze(-1),
+            combination=-torch.eye(n, dtype=torch.float64, device=device), signs=numbers(1.0, n),
+            margins=numbers(0.2, n) * torch.arange(blocks, device=device).unsqueeze(-1),
             only_violated=case == "violated",
-            gate=numbers(True, dtype=torch.bool).expand(1) if case == "gate" else None,
-            floors=numbers(0.3, 1) if case == "floor" else None, previous=numbers(9.0, blocks, 1),
+            gate=numbers(True, 1, dtype=torch.bool).expand(n) if case == "gate" else None,
+            floors=numbers(0.3, n) if case == "floor" else None, previous=numbers(9.0, blocks, n),
             counts=numbers(0, 4, dtype=torch.int64), means=numbers(0.0, 2, 4),
         ))  # fmt: skip
         found.append(kind.solve(sums, problems[-1]))
@@ -278,6 +281,7 @@ def test_more_blocks_than_a_program_solves_at_a_time(case, poison, device, monke
     for name in ("counts", "means", "previous"):
         torch.testing.assert_close(*(getattr(problem, name) for problem in problems), msg=name)
     assert bool(ours.applied[-5:].any()) is not poison
+    assert bool(ours.finite) is not poison
 
 
 @pytest.mark.parametrize("case", ["plain", "fixed", "gate", "floor", "scale", "not finite"])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "accumulate", "apply", "correct", "element", "gram", "settle",
+    "accumulate", "apply", "check", "correct", "element", "gram", "settle",
     "solve_dual", "solve_many", "solve_single", "sum_agreement", "sum_and_solve", "sum_units", "tick",
 ]  # fmt: skip
 
@@ -596,23 +596,46 @@ def solve_dual(
 
 
 @triton.jit
+def _not_finite(sums, first, last):
+    """Return how many of the sums ``first`` to ``last - 1`` are not finite."""
+    wrong = 0
+    for start in range(first, last, 1024):
+        place = start + tl.arange(0, 1024)
+        value = tl.load(sums + place, mask=place < last, other=0.0)
+        wrong += tl.sum((value - value != 0.0).to(tl.int32))
+    return wrong
+
+
+@triton.jit(do_not_specialize=("total",))
+def check(sums, wrongs, total, LENGTH: tl.constexpr):
+    """Count the sums that are not finite, LENGTH per program."""
+    first = tl.program_id(0) * LENGTH
+    tl.store(wrongs + tl.program_id(0), _not_finite(sums, first, tl.minimum(first + LENGTH, total)))
+
+
+@triton.jit
 def _solve_block(
     block, sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n, wrongs, checks,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, ROWS: tl.constexpr,
-    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
-    """Solve for n constraints of one block: see :class:`congruency.backends.Solution`."""
+    """Solve for n constraints of one block: see :class:`congruency.backends.Solution`.
+
+    With CHECKED, :func:`check` has looked for sums that are not finite; otherwise each program looks at all of them.
+    """
     side = 1 + n
     row = tl.arange(0, ROWS)
     there = row < n
     inside = there[:, None] & there[None, :]
     wrong = 0
-    for start in range(0, blocks * side * side, 1024):
-        place = start + tl.arange(0, 1024)
-        value = tl.load(sums + place, mask=place < blocks * side * side, other=0.0)
-        wrong += tl.sum((value - value != 0.0).to(tl.int32))
+    if CHECKED:
+        for start in range(0, checks, 1024):
+            place = start + tl.arange(0, 1024)
+            wrong += tl.sum(tl.load(wrongs + place, mask=place < checks, other=0))
+    else:
+        wrong = _not_finite(sums, 0, blocks * side * side)
     all_finite = wrong == 0
     own = sums + block * side * side
     factor = tl.full([], 1.0, dtype=tl.float64)
@@ -704,19 +727,20 @@ def _solve_block(
 _SOLUTION = ("gradient_norm2", "products", "gram", "multipliers", "applied", "coefficients", "finite")
 
 
-@triton.jit(do_not_specialize=("margin_stride", "n"), do_not_specialize_on_alignment=_SOLUTION)
+@triton.jit(do_not_specialize=("margin_stride", "n", "checks"), do_not_specialize_on_alignment=_SOLUTION)
 def solve_many(
     sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite, blocks,
-    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
+    combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n, wrongs, checks,
     HAS_SCALE: tl.constexpr, HAS_GATE: tl.constexpr, HAS_FLOOR: tl.constexpr, ONLY_VIOLATED: tl.constexpr,
     HAS_COUNTS: tl.constexpr, HAS_MEANS: tl.constexpr, GATE_STRIDE: tl.constexpr, ROWS: tl.constexpr,
-    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr,
+    TOLERANCE: tl.constexpr, ROUNDING: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
     """Solve one block of n constraints per program; n is no constant, so that all n up to ROWS share a kernel."""
     _solve_block(
         tl.program_id(0), sums, scale, gate, gradient_norm2, products, gram, multipliers, applied, coefficients, finite,
-        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n,
+        blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts, n, wrongs, checks,
         HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, ROWS, TOLERANCE, ROUNDING,
+        CHECKED,
     )  # fmt: skip
 
 
@@ -759,8 +783,8 @@ def correct(
             _solve_block(
                 0, sums, scale, gate, gradient_norm2, products, gram_, multipliers, applied, coefficients, finite,
                 blocks, combination, signs, margins, margin_stride, floors, previous, counts, means, parts, N,
-                HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, ROWS, TOLERANCE,
-                ROUNDING,
+                sums, 0, HAS_SCALE, HAS_GATE, HAS_FLOOR, ONLY_VIOLATED, HAS_COUNTS, HAS_MEANS, GATE_STRIDE, ROWS,
+                TOLERANCE, ROUNDING, False,
             )  # fmt: skip
         tl.debug_barrier()
         tl.atomic_xchg(meeting, 0)

@@ -32,6 +32,8 @@ _MANY_UNITS = 24  # the same for large programs, of which few are resident: smal
 MOST_CONSTRAINTS = 31  # most basis vectors; the matrix of inner products has one more row, for the gradient
 _SPARES = 4  # pointer tables kept in reserve for CUDA graph capture
 _MOST_BLOCKS = 1024  # blocks that a program solves at a time: all are in registers, and more take long to compile
+_FEW_BLOCKS = 256  # with more, one program does not look at the sums of all blocks
+_CHECKED = 8192  # sums that one program checks in their place
 _PARTIALS = 1 << 17  # most partial sums of a pass: half a MiB in float32
 _MOST_SUMS = 120  # most inner products per program: each takes a register per thread, two in float64
 _FEW_SUMS = 60  # with more inner products, few programs are resident, so each prefetches several blocks of elements
@@ -512,24 +514,33 @@ def _slot_launches(
 
 
 class _Solver:
-    """Solves one problem for inner products at a fixed address, in one launch; reuses its output buffers."""
+    """Solves one problem for inner products at a fixed address; reuses its output buffers."""
 
     def __init__(self, gram: Tensor, problem: Problem, scale: Tensor | None) -> None:
         blocks, n = gram.shape[0], problem.signs.shape[0]
         self.solution, arguments, constants = _solving(gram, problem, scale)
+        self.launchers: list[_Launcher] = []
         if n == 1:
             block = min(_MOST_BLOCKS, triton.next_power_of_2(blocks))
-            self.launch = _Launcher(
+            self.launchers.append(_Launcher(
                 kernels.solve_single, (1,), arguments[:-1], **_single_constants(constants), BLOCK=block
-            )
+            ))  # fmt: skip
         else:
-            self.launch = _Launcher(
-                kernels.solve_many, (blocks,), (*arguments, n), **constants, num_warps=1 if n <= 16 else 4
-            )
+            sums, total = arguments[0], gram.numel()
+            checks, wrongs = 0, sums
+            if blocks > _FEW_BLOCKS:
+                checks = triton.cdiv(total, _CHECKED)
+                wrongs = torch.empty(checks, dtype=torch.int32, device=gram.device)
+                self.launchers.append(_Launcher(kernels.check, (checks,), (sums, wrongs, total), LENGTH=_CHECKED))
+            self.launchers.append(_Launcher(
+                kernels.solve_many, (blocks,), (*arguments, n, wrongs, checks), **constants, CHECKED=checks > 0,
+                num_warps=1 if n <= 16 else 4,
+            ))  # fmt: skip
         self._problem = problem  # held to keep its id unique
 
     def __call__(self) -> Solution:
-        self.launch()
+        for launcher in self.launchers:
+            launcher()
         return self.solution
 
 
@@ -686,7 +697,7 @@ class _InTurn:
         else:
             gram = _Gram(launch, size, blocks, device, wide=False, known=known)
             solver = _Solver(gram.sums, problem, scale)
-            self._solution, first = solver.solution, (*gram.launchers, solver.launch)
+            self._solution, first = solver.solution, (*gram.launchers, *solver.launchers)
         apply = _apply_launcher(launch, size, self._solution.coefficients, self._solution.applied)
         self._launchers = (*first, apply)
         self._held = (problem, known)  # held to keep the problem's id unique
