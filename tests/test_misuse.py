@@ -313,6 +313,15 @@ def test_an_inherited_step_is_corrected_once(make, closure):
     assert not optimizer._optimizer_step_post_hooks
 
 
+@pytest.mark.parametrize("name", ["target", "trigger", "blocks"])
+def test_settings_are_not_changed_afterwards(name):
+    """It would have no effect."""
+    _, optimizer = made()
+    for corrector in (congruency.DCL(optimizer), congruency.Cautious(optimizer)):
+        with pytest.raises(AttributeError, match=name):
+            setattr(corrector, name, getattr(corrector, name))
+
+
 class TwiceSGD(torch.optim.SGD):
     """Takes the step that it inherits twice, and refuses to if told so."""
 

@@ -122,9 +122,9 @@ class Corrector:
         self.optimizer = check_optimizer(optimizer)
         self._chosen = None if params is None else check_params(params, optimizer)
         self.sources = check_sources(constraints)
-        self.target: Correct = check_choice("correct", correct, get_args(Correct))
-        self.trigger: Trigger = check_choice("trigger", trigger, get_args(Trigger))
-        self.blocks: Blocks = check_choice("blocks", blocks, get_args(Blocks))
+        self._target: Correct = check_choice("correct", correct, get_args(Correct))
+        self._trigger: Trigger = check_choice("trigger", trigger, get_args(Trigger))
+        self._blocks: Blocks = check_choice("blocks", blocks, get_args(Blocks))
         for source in self.sources:
             source.check_use(self.target, self.blocks, optimizer)
         if self.target == "update" and not attach:
@@ -169,6 +169,23 @@ class Corrector:
             self._attach()
 
     _masking = Masking()  # options for blocks="element"; Cautious sets its own
+
+    # a change of these settings would come too late, so there is no setter
+
+    @property
+    def target(self) -> Correct:
+        """What is corrected, the argument ``correct``."""
+        return self._target
+
+    @property
+    def trigger(self) -> Trigger:
+        """When the gradient is changed."""
+        return self._trigger
+
+    @property
+    def blocks(self) -> Blocks:
+        """The slices of the parameters that have a problem of their own."""
+        return self._blocks
 
     # ---- the step ----
 
