@@ -163,10 +163,10 @@ def test_settings_that_change_between_steps_are_seen(settings, change, before, a
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
-        ({"window": -3}, ValueError, "window must be a positive number of steps or None, got -3"),
-        ({"window": 2.5}, TypeError, "window must be a positive number of steps or None, got 2.5"),
-        ({"window": True}, TypeError, "window must be a positive number of steps or None, got True"),
+        ({"window": 0}, ValueError, "window must be a positive whole number of steps or None, got 0"),
+        ({"window": -3}, ValueError, "window must be a positive whole number of steps or None, got -3"),
+        ({"window": 2.5}, TypeError, "window must be a positive whole number of steps or None, got 2.5"),
+        ({"window": True}, TypeError, "window must be a positive whole number of steps or None, got True"),
         ({"window": 5, "offset": 5}, ValueError, r"offset must be below the window \(5\), got 5"),
         ({"offset": -1}, ValueError, "offset must be a non-negative number of steps, got -1"),
         ({"references": 0}, ValueError, "references must be a positive whole number, got 0"),

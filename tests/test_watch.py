@@ -33,6 +33,21 @@ def test_warns_once_when_nearly_every_step_is_corrected(device):
     assert len(caught) == 1
 
 
+def test_corrections_by_other_constraints_are_not_blamed_on_dcl(device):
+    """Beside an episodic memory, say, which may well correct every step."""
+    weight = torch.nn.Parameter(torch.zeros(2, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    never_up = congruency.Directions()
+    never_up.set([[torch.tensor([-1.0, 0.0], device=device)]], [weight])
+    corrector = congruency.Corrector(optimizer, constraints=[congruency.References(window=10, floor=None), never_up])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(300):
+            weight.grad = torch.tensor([1.0, 1.0], device=device)
+            optimizer.step()
+    assert corrector.stats.corrected_steps == 300
+
+
 def test_nothing_is_asked_of_the_device_while_a_graph_is_captured(monkeypatch):
     """A query would end the capture; the look is made at the next step outside of it."""
 

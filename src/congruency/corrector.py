@@ -154,9 +154,9 @@ class Corrector:
         self._under_way = False  # True between _begin and _finish
         self._nests = _overrides_step(self.optimizer)
         self._depth = 0  # of the stack in the outermost of nested steps; 0 outside
-        concentrates = [source for source in self.sources if source.concentrates]
+        concentrates = all(source.concentrates for source in self.sources)  # else others may correct every step
         watched = concentrates and self.target == "gradient" and self.blocks in ("joint", "group")
-        self._watch: Watch | None = correction_watch(concentrates[0].period) if watched else None
+        self._watch: Watch | None = correction_watch(self.sources[0].period) if watched else None
         self._finite_watch: Watch | None = finite_watch()
         self._read_counts = (0, 0)  # steps and corrected steps at the last call of means()
         self._idle = 0  # consecutive steps without any gradient

@@ -31,12 +31,12 @@ class DCL(Corrector):
         mode: ``"concentrate"``, the paper's equations; or ``"anchor"``, the opposite constraints ``c_i = +(w - r_i)``
             of the paper's published code (which uses ``margin=0.5``, ``offset=1``). ``"anchor"`` pulls the weights back
             toward the references.
-        margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin always adds at least
-            ``margin * c_i`` to the gradient.
-        floor: In mode ``"concentrate"``, reference i constrains a step only if ``-floor <= nu_i < 0``, where nu_i is
-            the congruency. Weak disagreement is noise and may be removed; strong disagreement brings the weights back
-            and must be kept. None is the paper's form, which removes both and can diverge with momentum. Mode
-            ``"anchor"`` and ``blocks="element"`` have no floor.
+        margin: Lower bound of the multipliers. 0 is the exact projection; a positive margin adds at least
+            ``margin * c_i`` to the gradient in every step that reference i constrains.
+        floor: In mode ``"concentrate"``, reference i constrains a step only if ``nu_i >= -floor``, where nu_i is the
+            congruency; with margin 0 that changes steps with ``-floor <= nu_i < 0``. Weak disagreement is noise and may
+            be removed; strong disagreement brings the weights back and must be kept. None is the paper's form, which
+            removes both and can diverge with momentum. Mode ``"anchor"`` and ``blocks="element"`` have no floor.
         returning: With a floor, reference i constrains a step only if the weights did not move away from it in the
             previous step. The correction then never removes the force that stops the weights, whatever the momentum.
         correct: Correct the ``"gradient"``, or the ``"update"`` that the optimizer makes from it: see

@@ -77,5 +77,5 @@ class GEM(Corrector):
 
     def __repr__(self) -> str:
         m = self.memory
-        settings = f"size={m.size}, policy={m.policy!r}, margin={m.margin}, {len(m.past)} past tasks"
-        return f"GEM({settings}, {self._shown()})"
+        past = f"{len(m.past)} past task{'' if len(m.past) == 1 else 's'}"
+        return f"GEM(size={m.size}, policy={m.policy!r}, margin={m.margin}, {past}, {self._shown()})"

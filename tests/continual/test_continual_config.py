@@ -18,7 +18,7 @@ from congruency.continual.config import memory_slice
         ({"reference_margin": -0.5}, ValueError, "margin must be finite and at least 0, got -0.5"),
         ({"mode": "concentrated"}, ValueError, "mode must be one of 'concentrate', 'anchor', got 'concentrated'"),
         ({"references": 0}, ValueError, "references must be a positive whole number, got 0"),
-        ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
+        ({"window": 0}, ValueError, "window must be a positive whole number of steps or None, got 0"),
         ({"window": 5, "offset": 5}, ValueError, r"offset must be below the window \(5\), got 5"),
     ],
     ids=str,

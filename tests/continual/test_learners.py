@@ -86,6 +86,16 @@ def test_a_setting_for_another_stream_and_empty_batches_are_refused():
         run(stream, plain("gem"), replace(setting(stream), memory=2.5))
 
 
+def test_a_learner_that_diverged_is_named():
+    stream = turned(40, tasks=2)
+    wild = replace(plain("single"), name="wild", lr=1e200)
+    with pytest.warns(UserWarning, match="wild diverged on 1 of 1 streams: its losses are not finite"):
+        run(stream, wild, setting(stream), dtype=torch.float64)
+    with pytest.warns(UserWarning, match="wild diverged on 2 of 2 streams") as warned:
+        run_together([stream, turned(40, tasks=2, seed=1)], [plain("single"), wild], hidden=(5,))
+    assert len(warned) == 1
+
+
 def test_a_network_with_too_few_outputs_is_refused():
     stream = turned(samples=20, tasks=2)
     made = replace(setting(stream), make=lambda share: mlp((64, 3)).double())

@@ -273,7 +273,7 @@ def test_which_lightning_is_chosen():
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"window": 0}, ValueError, "window must be a positive number of steps or None, got 0"),
+        ({"window": 0}, ValueError, "window must be a positive whole number of steps or None, got 0"),
         ({"windows": 3}, TypeError, "unknown option"),
         ({"params": "tail"}, ValueError, "params must be 'all', 'head' or a function"),
         ({"params": 50}, ValueError, "params must be .* got 50; for a window write window=50"),

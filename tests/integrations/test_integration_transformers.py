@@ -268,7 +268,7 @@ def test_in_the_list_of_callbacks_it_warns_of_missing_reports(tmp_path, monkeypa
 
 
 def test_invalid_options_are_refused_on_construction():
-    with pytest.raises(ValueError, match="window must be a positive number of steps or None, got 0"):
+    with pytest.raises(ValueError, match="window must be a positive whole number of steps or None, got 0"):
         DCLCallback(window=0)
     with pytest.raises(RuntimeError, match="no stats before"):
         _ = DCLCallback().stats

@@ -26,7 +26,7 @@ class ConstraintSource(ABC):
     Attributes:
         margin: Lower bound of the constraints' multipliers.
         sign: +1 or -1, see above.
-        floor: Constraint i applies only in steps with ``-floor <= cos(c_i, y)``; None: in all steps.
+        floor: Constraint i applies only in steps with ``cos(c_i, y) >= -floor``; None: in all steps.
         returning: Constraint i applies only if ``|a_i|`` did not grow in the previous step. If that is unknown (in the
             first step that it constrains, or after a step that was not finite or had other gradients) it does not
             apply. Only together with a floor.

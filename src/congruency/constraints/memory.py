@@ -81,14 +81,14 @@ class EpisodicMemory(ConstraintSource):
         margin: float = 0.0, chunk: int | None = None,
     ) -> None:  # fmt: skip
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a positive number of samples per task, got {size!r}")
+            raise ValueError(f"size must be a positive whole number of samples per task, got {size!r}")
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be the torch.nn.Module being trained, got a {type(model).__name__}")
         if loss is not None and not callable(loss):
             raise TypeError(f"loss must be a function loss(outputs, targets) or None, got {loss!r:.40}")
         check_choice("policy", policy, get_args(Policy))
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-            raise ValueError(f"chunk must be a positive number of tasks or None, got {chunk!r}")
+            raise ValueError(f"chunk must be a positive whole number of tasks or None, got {chunk!r}")
         self.model, self.size, self.policy, self.chunk = model, size, policy, chunk
         self.loss: Loss = functional.cross_entropy if loss is None else loss
         self._default_loss = loss is None

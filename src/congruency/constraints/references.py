@@ -87,7 +87,7 @@ class References(ConstraintSource):
         if count > _MOST_REFERENCES:
             raise ValueError(f"references must be at most {_MOST_REFERENCES}, got {count}")
         if window is not None:
-            check_whole("window", window, "a positive number of steps or None", least=1)
+            check_whole("window", window, "a positive whole number of steps or None", least=1)
         self.window = window
         self.offset = check_whole("offset", offset, "a non-negative number of steps", least=0)
         if self.window is not None and self.offset >= self.window:

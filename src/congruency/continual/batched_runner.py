@@ -25,7 +25,7 @@ from congruency.continual.batched_objectives import OBJECTIVES
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.gem_fast import FastGEM
 from congruency.continual.networks import initial_mlp
-from congruency.continual.scores import Outcome
+from congruency.continual.scores import Outcome, warn_of_divergence
 from congruency.continual.streams import Stream, Task
 from congruency.files import replacing
 
@@ -92,7 +92,9 @@ def run_together(
             done += 1
             if progress is not None:
                 progress(done, tasks * len(parts))
-    return Outcome(matrix, baseline, cosines, losses)
+    outcome = Outcome(matrix, baseline, cosines, losses)
+    warn_of_divergence(outcome, configs)
+    return outcome
 
 
 def group(configs: Sequence[LearnerConfig]) -> list[list[int]]:

@@ -129,6 +129,7 @@ def memory_slice(policy: Policy, size: int, samples: int) -> slice:
     check_whole("memory", size, "a whole number of samples per task, at least 1", least=1)
     if size > samples:
         raise ValueError(
-            f"a memory of {size} samples per task is larger than a task of {samples} samples; take a smaller memory"
+            f"a memory of {size} samples per task is larger than a task of {samples} samples; take a smaller memory "
+            "(of the command: --memory)"
         )
     return slice(size) if policy == "first" else slice(samples - size, samples)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from congruency._validate import check_whole
 from congruency.continual.config import LearnerConfig, memory_slice
 from congruency.continual.learners import Learner, Setting, learner
-from congruency.continual.scores import Outcome
+from congruency.continual.scores import Outcome, warn_of_divergence
 from congruency.continual.streams import Stream
 
 _EVALUATION_BATCH = 1000
@@ -58,7 +58,9 @@ def run(
         matrix[task], losses[task] = runner.scores(one)
         if progress is not None:
             progress(task + 1, tasks)
-    return Outcome(matrix[None, None], baseline[None], cosines[None, None], losses[None, None])
+    outcome = Outcome(matrix[None, None], baseline[None], cosines[None, None], losses[None, None])
+    warn_of_divergence(outcome, [config])
+    return outcome
 
 
 def _memory_format(model: nn.Module) -> torch.memory_format:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from congruency._validate import warn
+from congruency.continual.config import LearnerConfig
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -91,3 +94,14 @@ class Outcome:
     def scores(self) -> Scores:
         """(S, M) accuracy, transfers and forgetting."""
         return scores(self.matrix, self.baseline.unsqueeze(1))
+
+
+def warn_of_divergence(outcome: Outcome, configs: Sequence[LearnerConfig]) -> None:
+    """Warn of every learner whose losses are not finite after the last task."""
+    for m, config in enumerate(configs):
+        wrong = (~torch.isfinite(outcome.losses[:, m, -1]).all(-1)).sum()
+        if wrong:
+            warn(
+                f"{config.name} diverged on {int(wrong)} of {len(outcome.losses)} streams: its losses are not finite, "
+                "and its accuracies mean nothing. Lower its learning rate, or the strength of its loss"
+            )

@@ -61,7 +61,10 @@ def _margin_rows() -> list[TableRow]:
     return [TableRow(method, None, gems[margin].name, on_request=margin not in MARGINS) for method, margin in pairs]
 
 
-_PEER_CAPTION = "A loss with constraints is compared with the same loss without, other rows with GEM (of their margin)."
+_PEER_CAPTION = (
+    "A loss with constraints is compared with the same loss without, DCL with GEM of the same margin, other rows with "
+    "GEM."
+)
 
 
 def _peer_rows(settings: StreamSettings) -> list[TableRow]:

@@ -198,10 +198,11 @@ def _too_long(settings: StreamSettings, rows: Sequence[Row[ContinualJob]]) -> st
 
 def _row(settings: StreamSettings, row: TableRow) -> Row[ContinualJob]:
     name = row.method.name
+    as_printed = row.paper is not None and settings.dataset is None and settings.model is None
     return Row(
         name=name,
         jobs=(ContinualJob(settings, row.method),),
-        paper={} if row.paper is None else dict(zip(FIGURES[:3], row.paper, strict=True)),
+        paper=dict(zip(FIGURES[:3], row.paper or (), strict=True)) if as_printed else {},
         against=row.against if row.against != name else None,
         settings=asdict(row.method),
     )
