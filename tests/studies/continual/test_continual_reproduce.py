@@ -383,7 +383,7 @@ def test_a_large_network_is_tuned_on_one_held_out_seed(kind, tmp_path):
         (["mnist_r", "--policy", "last"], "'last' is not one of"),
         (["mnist_r", "--dataset", "nowhere/at/all"], "nowhere/at/all"),
         (["mnist_r", "--tune", "agem"], "'agem' is not one of"),
-        (["mnist_r", "--part", "margins", "--against", "GEM, margin 9"], "there is no row 'GEM, margin 9'"),
+        (["mnist_r", "--part", "margins", "--against", "GEM, margin 9"], "has no row 'GEM, margin 9'"),
         (["icifar100", "--model", "nonet", "--tasks", "2"], "there is no model 'nonet'"),
         (["mnist_r", "--labels", "tidy"], "'tidy' is not one of"),
         (["mnist_r", "--labels", "noisy"], "labels 'noisy' are for CIFAR-100"),

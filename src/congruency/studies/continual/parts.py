@@ -38,7 +38,8 @@ def part_study(
     if against is None:
         return study
     if against not in {row.name for row in study.rows}:
-        raise ValueError(f"there is no row {against!r} to compare with; run it too, by --row {against!r}")
+        part_study(settings, [against], part)  # refuses a name that no row has
+        raise ValueError(f"the row {against!r} to compare with is not run; run it too, by --row {against!r}")
     rows_against = tuple(replace(row, against=None if row.name == against else against) for row in study.rows)
     return replace(study, rows=rows_against, caption="")
 
